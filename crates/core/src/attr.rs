@@ -129,7 +129,12 @@ pub(crate) fn change(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> 
         let h = vol.start(ATTR_CREDITS)?;
         let mut st = inode.state.write();
         apply(vol, c, &h, inode, &mut st, set, now)?;
-        vol.store_inode(&h, inode, &st)
+        let is_about_times =
+            (set.mode, set.uid, set.gid, set.kill_suid) == (None, None, None, false);
+        match is_about_times {
+            true => vol.store_times(&h, inode, &st),
+            false => vol.store_inode(&h, inode, &st),
+        }
     }
 }
 
@@ -308,11 +313,7 @@ fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
         return Ok(());
     }
     st.raw.atime = now;
-    let tid = inode.wanted_tid(true);
-    vol.store_inode(&h, inode, &st)?;
-    // fdatasync need not wait for it.
-    inode.restore_tid(tid, true);
-    Ok(())
+    vol.store_times(&h, inode, &st)
 }
 
 /// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than

@@ -397,7 +397,6 @@ pub(crate) fn zero_in_block(
     }
     let zeros = Block::zeroed(vol.geo.block_size());
     h.write_data(data, lblk, at, &zeros.bytes()[..len], old)?;
-    inode.note_change(h, true);
     Ok(())
 }
 
@@ -659,17 +658,17 @@ pub(crate) fn finish_write(
         st.set_size(end);
     }
     inode.settle_size(vol, &mut st);
-    let mut changed = st.disk_size() != stored;
+    let grows = st.disk_size() != stored;
+    let mut ages = false;
     if !flags.contains(WriteFlags::CACHED) {
         let now = vol.now();
-        changed |= (st.raw.mtime != now || st.raw.ctime != now) && !is_planted(Bug::UnstoredTimes);
+        ages = (st.raw.mtime != now || st.raw.ctime != now) && !is_planted(Bug::UnstoredTimes);
         st.raw.mtime = now;
         st.raw.ctime = now;
     }
-    if changed {
-        vol.store_inode(h, inode, &st)?;
-    } else {
-        inode.note_change(h, true);
+    match (grows, ages) {
+        (true, _) => vol.store_inode(h, inode, &st),
+        (false, true) => vol.store_times(h, inode, &st),
+        (false, false) => Ok(()),
     }
-    Ok(())
 }

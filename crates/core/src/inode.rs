@@ -299,6 +299,20 @@ impl Volume {
         if state.raw.size > LARGE_FILE_MIN {
             self.need_large_file(h)?;
         }
+        self.write_state(h, inode, state)?;
+        inode.note_change(h, true);
+        Ok(())
+    }
+
+    /// [`store_inode`](Self::store_inode) where only times have changed, which `fdatasync` need not
+    /// wait for.
+    pub(crate) fn store_times(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
+        self.write_state(h, inode, state)?;
+        inode.note_change(h, false);
+        Ok(())
+    }
+
+    fn write_state(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
         self.write_slot(h, inode, |slot| match state.disk_size {
             None => state.raw.encode_into(slot, inode.ino, &self.geo),
             Some(size) => stetfs_format::Inode {
@@ -316,7 +330,7 @@ impl Volume {
         Ok(SmallVec::from_slice(&block[at..at + self.geo.inode_size()]))
     }
 
-    /// Lets `change` edit a copy of the inode's slot and writes what differs.
+    /// Lets `change` edit a copy of the inode's slot and writes what differs. The caller notes it.
     pub(crate) fn write_slot(
         &self,
         h: &Handle,
@@ -329,9 +343,7 @@ impl Volume {
         let mut new: SmallVec<[u8; 256]> = SmallVec::from_slice(old);
         change(&mut new);
         let place = (inode.slot.block, Class::InodeTable);
-        write_changed(h, place, block, at, &new)?;
-        inode.note_change(h, true);
-        Ok(())
+        write_changed(h, place, block, at, &new)
     }
 
     /// A file of 2 GiB or more sets a feature of the volume.

@@ -109,13 +109,20 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     };
     let tid = inode.wanted_tid(datasync);
     let tid = placed.filter(|placed| placed.is_after(tid)).unwrap_or(tid);
-    if tid.is_after(vol.journal.committed()) && !is_planted(Bug::EarlyFsync) {
-        if let Some(data) = inode.data_if_any(vol)
-            && let Some(_guard) = inode.lock.try_write()
-        {
-            vol.journal.place_early(tid, &data)?;
+    let data = inode.data_if_any(vol);
+    let with_data = data.as_ref().and_then(|data| data.newest());
+    let newest = with_data.filter(|data| data.is_after(tid)).unwrap_or(tid);
+    if newest.is_after(vol.journal.committed()) && !is_planted(Bug::EarlyFsync) {
+        let is_overwritten = !tid.is_after(vol.journal.committed());
+        if let Some(data) = data {
+            if is_overwritten && vol.journal.overwrite(&data)? {
+                return Ok(());
+            }
+            if let Some(_guard) = inode.lock.try_write() {
+                vol.journal.place_early(newest, &data)?;
+            }
         }
-        return Ok(vol.journal.commit(tid)?);
+        return Ok(vol.journal.commit(newest)?);
     }
     // A commit would have found that out.
     Ok(vol.dev.check_backing()?)

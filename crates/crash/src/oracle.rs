@@ -6,6 +6,9 @@
 //! that state or in a later one of the allowed. *Writeback*: a page that changed in any of the
 //! allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
 //!
+//! Where ordered and writeback data of a file is durable, as somebody was told, and that is newer
+//! than the state, it counts from there on.
+//!
 //! Ordered and writeback data may have waited for a place in that state, unless somebody was told
 //! that it is durable, or `auto_da_alloc` or its age has ended that ([`Placed`],
 //! [`Model::placed`]). Of what came after the state in which none did, the size may be one that the
@@ -92,11 +95,7 @@ impl Observation {
     /// Anything that cannot be read.
     pub fn of(library: &Library) -> Result<Self> {
         let tree = library.tree().context("reading the tree")?;
-        let is_apart = matches!(
-            library.fs().promise(),
-            DataPromise::Ordered | DataPromise::Writeback
-        );
-        if !is_apart {
+        if !library.fs().promise().is_apart() {
             return Ok(Self { tree, apart: None });
         }
         let mut pages = BTreeMap::new();
@@ -243,15 +242,23 @@ impl Oracle {
         let mut wrong = Vec::new();
         for (path, facts) in &seen.tree {
             let expected = &view.tree[path];
+            let id = self.states[state].id(path);
+            // Somebody was told that what its blocks hold then is durable.
+            let told = id.map(|id| (id, allowed.placed.of(id)));
+            let newer = told.filter(|(_, told)| *told > state);
+            let pages_then = newer
+                .into_iter()
+                .flat_map(|(id, told)| self.states[told].pages_of(id));
             let indices: BTreeSet<u64> = facts
                 .pages
                 .keys()
                 .chain(expected.pages.keys())
                 .copied()
+                .chain(pages_then)
                 .filter(|index| index * PAGE < facts.size)
                 .collect();
             for index in indices {
-                if facts.pages.get(&index) == expected.pages.get(&index) {
+                if newer.is_none() && facts.pages.get(&index) == expected.pages.get(&index) {
                     continue;
                 }
                 let zeros = vec![0; (facts.size - index * PAGE).min(PAGE) as usize];
@@ -359,20 +366,29 @@ impl Oracle {
             .context("no such file in the model")?;
         let placed = self.placed(id, state, allowed);
         let last = *allowed.states.end();
+        let oldest = state.max(allowed.placed.of(id));
         if self.promise == DataPromise::Writeback {
-            let first = placed.min(*allowed.states.start());
+            let first = match oldest > state {
+                true => oldest,
+                false => placed.min(*allowed.states.start()),
+            };
             let all: Vec<_> = (first..=last)
                 .filter_map(|s| self.states[s].page_of(id, index))
                 .collect();
+            let is_known = |page: &Option<&[u8]>| {
+                page.map_or(bytes.iter().all(|b| *b == 0), |page| {
+                    page.starts_with(bytes)
+                })
+            };
             ensure!(
-                all.windows(2).any(|w| w[0] != w[1]),
+                all.windows(2).any(|w| w[0] != w[1]) || all.iter().any(is_known),
                 "changed although nobody wrote it"
             );
             return Ok(());
         }
         let zeros = [0; PAGE as usize];
         let page_of = |s: usize| Some(self.states[s].page_of(id, index)?.unwrap_or(&zeros));
-        let versions: Vec<&[u8]> = (state..=last).filter_map(page_of).collect();
+        let versions: Vec<&[u8]> = (oldest..=last).filter_map(page_of).collect();
         let before =
             (placed..state).filter_map(|s| Some((self.states[s].size_of(id)?, page_of(s)?)));
         let before: Vec<(u64, &[u8])> = before.collect();

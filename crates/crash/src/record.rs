@@ -245,6 +245,7 @@ fn carry_out(
     library: &mut Library,
 ) -> Result<(Vec<Model>, Vec<Mark>)> {
     let setup = model.steps();
+    let data_apart = library.fs().promise().is_apart();
     let mut states = vec![model.clone()];
     let mut marks: Vec<Mark> = Vec::new();
     let returned = Mutex::new(Vec::new());
@@ -269,7 +270,7 @@ fn carry_out(
             let mut mark = Mark {
                 begun,
                 returned: u64::MAX,
-                vouches: model.vouched().saturating_sub(setup),
+                vouches: model.vouched(data_apart).saturating_sub(setup),
                 synced: model.synced(),
             };
             states.push(model.clone());

@@ -94,6 +94,9 @@ impl Journal {
         let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
         self.gate().switch();
         self.gate().take_turn()?;
+        for (file, _) in owners.iter().filter(|(_, blocks)| *blocks > 0) {
+            drop(file.no_home_writes());
+        }
         if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
             self.account(&snapshot);
             self.served().scheme.commit(&snapshot)?;

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::page::Page;
 use crate::waiting::Waiting;
 use stetfs_scheme::{DirtyBlock, Opened, Placement, Ranges};
-use stetfs_sync::Mutex;
+use stetfs_sync::{Mutex, MutexGuard};
 
 /// What a write of file data found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct FileData {
     /// What is written from now on changes with its transaction or not at all.
     is_whole: AtomicBool,
     inner: Mutex<Inner>,
+    /// Held while blocks are written home outside of a transaction (`overwrite.rs`).
+    home_writes: Mutex<()>,
 }
 
 /// What all files count together.
@@ -71,6 +73,8 @@ struct Inner {
     /// Blocks that joined transaction `dirty_tid`; some may have been discarded since.
     dirty: Vec<u32>,
     dirty_tid: Option<Tid>,
+    /// The newest transaction whose commit is under way with blocks of the file.
+    committing: Option<Tid>,
     /// Blocks without a place that are in no transaction.
     waiting: BTreeSet<u32>,
     /// While there are some: the file's entry in the list of those that have.
@@ -104,6 +108,15 @@ pub(crate) struct Joined {
     pub(crate) file: bool,
     /// The block waits for a place and none of its neighbours does.
     pub(crate) run: bool,
+}
+
+/// Blocks of a file that were overwritten where they are.
+#[derive(Default)]
+pub(crate) struct Overwritten {
+    pub(crate) tid: Tid,
+    lblks: SmallVec<[u32; 4]>,
+    /// Homes and contents.
+    pub(crate) blocks: SmallVec<[(BlockNo, BlockRef); 4]>,
 }
 
 impl FileData {
@@ -246,6 +259,7 @@ impl FileData {
             shared,
             is_whole: AtomicBool::new(false),
             inner: Mutex::default(),
+            home_writes: Mutex::default(),
         }
     }
 
@@ -255,6 +269,7 @@ impl FileData {
     /// Whoever wants durable what was written before must have this transaction too, if only the
     /// first of the blocks were enlisted before it came.
     pub(crate) fn discard(&self, tid: Tid, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
+        let _no_home_writes = self.home_writes.lock();
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.pages.is_empty() {
@@ -432,6 +447,7 @@ impl FileData {
                 && page.tid == Some(tid)
             {
                 each(LBlock(l), page);
+                inner.committing = Some(tid);
             }
         }
         inner.dirty_tid = None;
@@ -456,6 +472,69 @@ impl FileData {
                 }
             }
         }
+        if inner.committing == Some(tid) {
+            inner.committing = None;
+        }
+    }
+
+    /// The newest transaction that has data of the file and is not durable, as far as that goes.
+    pub fn newest(&self) -> Option<Tid> {
+        let inner = self.inner.lock();
+        let running = inner.dirty_tid.filter(|_| !inner.dirty.is_empty());
+        running.or(inner.committing)
+    }
+
+    /// Nobody writes blocks of the file home outside of a transaction while this is held.
+    pub(crate) fn no_home_writes(&self) -> MutexGuard<'_, ()> {
+        self.home_writes.lock()
+    }
+
+    /// What was overwritten where it is and nothing else: none if the file has other blocks to be
+    /// made durable, or if a commit under way has some of it.
+    pub(crate) fn overwritten(&self) -> Option<Overwritten> {
+        let inner = self.inner.lock();
+        if self.is_whole.load(Relaxed) || inner.committing.is_some() || !inner.waiting.is_empty() {
+            return None;
+        }
+        let mut found = Overwritten {
+            tid: inner.dirty_tid?,
+            ..Overwritten::default()
+        };
+        for l in &inner.dirty {
+            let Some(page) = inner
+                .pages
+                .get(l)
+                .filter(|page| page.tid == Some(found.tid))
+            else {
+                continue;
+            };
+            let is_moved = page.unplaced || page.fresh || page.relocated;
+            let home = page.home.filter(|_| !is_moved && !page.whole)?;
+            found.lblks.push(*l);
+            found.blocks.push((home, page.content.clone()));
+        }
+        Some(found)
+    }
+
+    /// These blocks are home, durably. What was not changed meanwhile is clean; how many that are.
+    pub(crate) fn overwritten_home(&self, written: &Overwritten) -> u32 {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut clean = 0;
+        for (l, (_, content)) in written.lblks.iter().zip(&written.blocks) {
+            if let Some(page) = inner.pages.get_mut(l)
+                && page.tid == Some(written.tid)
+                && page.content.is_same(content)
+            {
+                page.committed(written.tid);
+                clean += 1;
+            }
+        }
+        let (pages, tid) = (&inner.pages, inner.dirty_tid);
+        inner
+            .dirty
+            .retain(|l| pages.get(l).is_some_and(|page| page.tid == tid));
+        clean
     }
 
     /// Drops up to `most` clean blocks that were not used since it came by them last, once around

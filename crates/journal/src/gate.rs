@@ -37,6 +37,8 @@ pub(crate) trait Load: Default {
     fn blocks(&self) -> u32;
     /// Blocks of memory that it keeps from being dropped.
     fn pinned(&self) -> u32;
+    /// It keeps so many less.
+    fn unpin(&self, blocks: u32);
     /// Nothing was changed.
     fn is_empty(&self) -> bool;
 }
@@ -428,6 +430,14 @@ impl<T: Load> Gate<T> {
         self.state.lock().load.pinned()
     }
 
+    /// Transaction `tid`, if it still runs, keeps so many blocks less.
+    pub(crate) fn unpin(&self, tid: Tid, blocks: u32) {
+        let state = self.state.lock();
+        if state.running == tid {
+            state.load.unpin(blocks);
+        }
+    }
+
     /// The newest durable transaction.
     pub(crate) fn committed(&self) -> Tid {
         Tid(self.committed.load(std::sync::atomic::Ordering::Acquire))
@@ -556,6 +566,10 @@ pub(crate) struct Blocks(AtomicU32);
 impl Blocks {
     pub(crate) fn add(&self, n: u32) {
         self.0.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn sub(&self, n: u32) {
+        self.0.fetch_sub(n, Relaxed);
     }
 
     pub(crate) fn get(&self) -> u32 {

@@ -48,6 +48,8 @@ impl Load for Load1 {
         self.blocks()
     }
 
+    fn unpin(&self, _: u32) {}
+
     fn is_empty(&self) -> bool {
         self.blocks() == 0
     }

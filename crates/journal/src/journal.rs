@@ -8,7 +8,7 @@ use std::time::Duration;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
-use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Goal, Held, Opened, Terms};
+use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
 
 use crate::background::Background;
 use crate::broken;
@@ -76,9 +76,8 @@ impl Journal {
         let most_dirty = u32::try_from(most_cached / 2).unwrap_or(u32::MAX);
         // In memory data has its place at once, as with ext4's `dax`: keeping it elsewhere first
         // would gain nothing.
-        let may_wait = dev.pmem().is_none()
-            && !config.dirty_expire.is_zero()
-            && matches!(terms.promise, DataPromise::Ordered | DataPromise::Writeback);
+        let may_wait =
+            dev.pmem().is_none() && !config.dirty_expire.is_zero() && terms.promise.is_apart();
         let wait_limits = may_wait.then_some(WaitLimits {
             age: config.dirty_expire,
             blocks: most_dirty,

@@ -20,6 +20,7 @@
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
+//! | `overwrite` | how overwritten data becomes durable without a transaction |
 //! | `waiting` | data that waits for a place past commits |
 //! | `enlist` | how that joins a transaction |
 //! | `placer` | what the file system does in a commit |
@@ -39,6 +40,7 @@ mod gate_sync;
 mod gate_tests;
 mod handle;
 mod journal;
+mod overwrite;
 mod pace;
 mod page;
 mod placer;

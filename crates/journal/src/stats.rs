@@ -17,6 +17,8 @@ pub struct JournalStats {
     pub meta_blocks: u64,
     /// Data blocks in those transactions.
     pub data_blocks: u64,
+    /// Data blocks that were overwritten and became durable without a transaction.
+    pub overwritten_blocks: u64,
     /// Bytes that those transactions changed.
     pub changed_bytes: u64,
     /// Blocks revoked.
@@ -53,6 +55,7 @@ counters!(
     shared_commits,
     meta_blocks,
     data_blocks,
+    overwritten_blocks,
     changed_bytes,
     revoked_blocks,
     dropped_blocks,

@@ -29,6 +29,10 @@ impl Load for Transaction {
         self.pinned.get()
     }
 
+    fn unpin(&self, blocks: u32) {
+        self.pinned.sub(blocks);
+    }
+
     fn is_empty(&self) -> bool {
         self.pinned.get() == 0 && self.revoked.lock().is_empty()
     }

@@ -142,6 +142,8 @@ pub enum Bug {
     ShownGroup,
     /// A group is committed although another one has written to its file since.
     UnseenConflict,
+    /// Data that is overwritten without a transaction is not flushed.
+    UnflushedOverwrite,
     /// The size that is stored covers data that still waits for a place.
     EarlySize,
     /// An inode leaves the cache while data of it waits for a place.
@@ -243,6 +245,7 @@ bugs! {
     KeptPage "kept-page" "abort of a group leaves a page";
     ShownGroup "shown-group" "what is staged in a group seen by others before the commit";
     UnseenConflict "unseen-conflict" "group committed over one that wrote to its file since";
+    UnflushedOverwrite "unflushed-overwrite" "overwritten data is not flushed";
     EarlySize "early-size" "stored size covers data that waits for a place";
     EvictedWaiting "evicted-waiting" "inode evicted whose data waits for a place";
     UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";

@@ -93,6 +93,16 @@ pub trait Scheme: Send + Sync {
     /// mount recovers.
     fn commit(&self, txn: &Snapshot) -> Result<()>;
 
+    /// Writes data to the homes that it has, outside of any transaction; durable when it returns.
+    /// False: nothing was written, and a commit has to. Asked of schemes whose terms say that such
+    /// data [goes home](crate::Terms::overwrites_home), by any thread, also while another one
+    /// commits; but not of a block that is in a commit under way. After an error as after that of a
+    /// commit.
+    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
+        let _ = blocks;
+        Ok(false)
+    }
+
     /// What waits to be brought home. Looked at after each commit.
     fn backlog(&self) -> Backlog {
         Backlog::default()

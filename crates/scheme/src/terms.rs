@@ -45,6 +45,12 @@ impl Terms {
     /// The most blocks that one operation of the file system must be able to log: a log that is too
     /// short for transactions of so many is refused when it is opened.
     pub const LEAST_TRANSACTION: u32 = 96;
+
+    /// Overwritten data goes to the home that it has, and nothing of its transaction depends on
+    /// when: it may go there [without](crate::Scheme::overwrite) the transaction.
+    pub fn overwrites_home(&self) -> bool {
+        self.promise.is_apart() && !self.relocates.is_any()
+    }
 }
 
 /// Whether blocks of data that have a home are relocated, and how far that may break files up.
@@ -134,4 +140,11 @@ pub enum DataPromise {
     Writeback,
     /// Nothing is promised before a clean unmount.
     Nothing,
+}
+
+impl DataPromise {
+    /// Data does not change with its transaction, and yet something is promised of it.
+    pub fn is_apart(self) -> bool {
+        matches!(self, Self::Ordered | Self::Writeback)
+    }
 }

@@ -61,7 +61,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{DeltaRegion, TagWord};
 use crate::parts::area::JournalArea;
-use crate::parts::home::BusyHomes;
+use crate::parts::home::{BusyHomes, Write};
 use crate::parts::index::{Index, Indexed};
 use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
@@ -394,6 +394,22 @@ impl Scheme for Dj {
         self.write(&place, &mut draft, on_device, txn.time)?;
         self.add(&place, draft, &logged, &txn.revoked);
         Ok(())
+    }
+
+    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
+        let is_logged = {
+            let index = self.index.read();
+            blocks.iter().any(|(home, _)| index.contains_key(home))
+        };
+        if is_logged {
+            // A replay would write over them.
+            return Ok(false);
+        }
+        let data = blocks.iter().map(Write::data);
+        let on_device = Dirty::on(&*self.area.dev);
+        self.busy_homes
+            .write_last_data(on_device, self.area.block_size, data)?;
+        Ok(true)
     }
 
     fn backlog(&self) -> Backlog {

@@ -20,7 +20,8 @@
 //! torn commits.
 //!
 //! A transaction without anything to log in `ordered` and `writeback` is no more than that: its
-//! data goes home and is flushed.
+//! data goes home and is flushed. An fsync of a file of which only such data has changed does the
+//! same without a transaction, unless the live log has an older copy of a block.
 //!
 //! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
 //! the new tail (durable), and only then may their blocks be written again.
@@ -39,7 +40,7 @@ mod recovery;
 use hashbrown::HashSet;
 use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Cause, Class, Dirty, Tag};
+use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 pub(super) use self::homeward::{Copied, Homeward, Place};
 use self::live::{Committed, DueLogged, Live, Logged, Span};
@@ -96,6 +97,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::IgnoredRevoke,
             Bug::EarlyReuse,
             Bug::UnrevokedXattr,
+            Bug::UnflushedOverwrite,
             Bug::EarlySize,
             Bug::EvictedWaiting,
             Bug::UnplacedRename,
@@ -289,6 +291,27 @@ impl Scheme for Jbd2 {
         }
     }
 
+    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
+        let is_logged = {
+            let has_copy = self.live.logged();
+            blocks.iter().any(|(home, _)| has_copy(*home))
+        };
+        if is_logged {
+            // A replay would write over them.
+            return Ok(false);
+        }
+        let data = blocks.iter().map(Write::data);
+        match is_planted(Bug::UnflushedOverwrite) {
+            true => {
+                let mut body = Dirty::on(&*self.area.dev);
+                self.busy_homes
+                    .write_data(&mut body, self.area.block_size, data)?;
+            }
+            false => self.write_only_data(data)?,
+        }
+        Ok(true)
+    }
+
     fn backlog(&self) -> Backlog {
         let is_full = self.used() > self.area.capacity() / 2;
         Backlog {
@@ -354,7 +377,7 @@ impl Jbd2 {
     /// Data home, for which nothing vouches; durable when it returns.
     fn write_only_data<'b>(
         &self,
-        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+        data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let body = Dirty::on(&*self.area.dev);
         self.busy_homes

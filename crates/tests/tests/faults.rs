@@ -90,7 +90,7 @@ fn run_on(
         }
         let (expected, found) = (model.apply(&op), library.apply(&op));
         if expected == found {
-            vouched = vouched.max(model.vouched());
+            vouched = vouched.max(model.vouched(promise.is_apart()));
             placed.note(model.synced(), model.steps());
             continue;
         }

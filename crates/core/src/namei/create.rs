@@ -317,6 +317,7 @@ impl<'a> Plan<'a> {
         vol.write_slot(h, inode, |slot| {
             st.raw.encode_fresh(slot, inode.ino, &vol.geo);
         })?;
+        inode.note_change(h, true);
         if mode::is_dir(new.mode) {
             dir::init(vol, h, inode, &mut st, dir.ino, self.source)?;
         } else if new.target.len() >= FAST_SYMLINK_MAX {

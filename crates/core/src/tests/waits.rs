@@ -125,3 +125,32 @@ fn what_has_waited_long_enough_is_in_the_next_commit() {
     assert_eq!(fs.statfs().unwrap().blocks_free, free);
     check(&fs, 1, 50 * KIB);
 }
+
+/// What fdatasync takes a transaction for: a size, a block; not times, and not what is
+/// overwritten, unless that is journaled.
+#[test]
+fn overwritten_data_is_synced_without_a_transaction() {
+    for (data, is_journaled) in [("ordered", false), ("writeback", false), ("journal", true)] {
+        let image = Image::new(32, KINDS[0].1);
+        let fs = mount(&image, options(&format!("data={data}")));
+        let (c, ino) = (Caller::root(), make(&fs, 1, 10_000));
+        make(&fs, 2, 1000);
+        fs.sync().unwrap();
+        let sync = |offset: u64, bytes: &[u8]| {
+            let before = fs.stats().journal;
+            fs.write(&c, ino, offset, bytes).unwrap();
+            fs.fsync(ino, true).unwrap();
+            let now = fs.stats().journal;
+            let overwritten = now.overwritten_blocks - before.overwritten_blocks;
+            (now.commits - before.commits, overwritten)
+        };
+        // Nobody asks for this.
+        remove(&fs, 2);
+        let expected = if is_journaled { (1, 0) } else { (0, 1) };
+        assert_eq!(sync(500, &[1; 2000]), expected, "{data}");
+        assert_eq!(sync(9990, &[2; 20]), (1, 0), "{data}: the size");
+        assert_eq!(sync(40_000, &[3; 20]), (1, 0), "{data}: a block");
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}

@@ -221,6 +221,7 @@ pub(crate) fn change(
             encode_inode(slot, &lists.inside, raw, &vol.geo);
             raw.encode_into(slot, inode.ino, &vol.geo);
         })?;
+        inode.note_change(h, true);
     }
     inode.forget_acls();
     Ok(true)

@@ -116,6 +116,38 @@ pub(super) fn neighbours() -> Vec<Op> {
     ops(std::iter::once(begin).chain(rounds))
 }
 
+/// What fdatasync needs of a file beside the blocks that were written over: a size that grew within
+/// a block, or shrank, new blocks and ones that were given up; and what it does not: times, and
+/// what others did.
+pub(super) fn data_syncs() -> Vec<Op> {
+    let begin = "create s0; create s1; open @0 s0; open @1 s1; write @0 0 9000 1; \
+        write @1 0 9000 2; sync"
+        .to_owned();
+    let rounds = (0..4).map(|n| {
+        let (at, seed, hole) = (n * 1100, n * 12 + 3, 20_000 + n * 9000);
+        let new = |more: u32| seed + more;
+        format!(
+            "write @0 {at} 700 {seed}; fdatasync @0; mkdir d{n}; write @1 2000 3000 {}; \
+             write @0 0 5000 {}; fdatasync @1; append @0 40 {}; fdatasync @0; \
+             write @0 {at} 700 {}; fdatasync @0; write @1 {hole} 2000 {}; fdatasync @1; \
+             write @1 {hole} 1500 {}; create f{n}; fdatasync @1; truncate @0 {}; fdatasync @0; \
+             write @0 100 4000 {}; fdatasync @0; punch @1 2000 5000; write @1 2500 1500 {}; \
+             fdatasync @1; write @1 2000 2500 {}; rename f{n} g{n}; fdatasync @1; fsync @0",
+            new(1),
+            new(2),
+            new(3),
+            new(4),
+            new(5),
+            new(6),
+            8800 - n * 100,
+            new(7),
+            new(8),
+            new(9),
+        )
+    });
+    ops(std::iter::once(begin).chain(rounds))
+}
+
 /// Blocks that change their owner as soon as they can. What is freed lies behind a file's last
 /// block, where the file grows next: directories' blocks, of which the log has bytes, and then a
 /// file's that is removed in the same transaction.

@@ -47,6 +47,8 @@ pub enum Script {
     TwoGroups,
     /// Data that waits for a place while what is done with its files is committed.
     Waits,
+    /// What fdatasync needs beside the blocks that were written over.
+    DataSyncs,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -57,7 +59,7 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 20] = [
+    pub const WRITTEN: [Self; 21] = [
         Self::LogAndReplace,
         Self::Groups,
         Self::GroupNames,
@@ -78,6 +80,7 @@ impl Script {
         Self::SqliteRollback,
         Self::SqliteWal,
         Self::TwoGroups,
+        Self::DataSyncs,
     ];
 
     /// Of these, what can be done on a target.
@@ -109,6 +112,7 @@ impl Script {
             Self::GroupNames => "group-names".to_owned(),
             Self::TwoGroups => "two-groups".to_owned(),
             Self::Waits => "waits".to_owned(),
+            Self::DataSyncs => "data-syncs".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -149,6 +153,7 @@ impl Script {
             Self::GroupNames => corners::group_names(),
             Self::TwoGroups => corners::two_groups(),
             Self::Waits => waits(),
+            Self::DataSyncs => corners::data_syncs(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),

@@ -27,8 +27,27 @@ pub(crate) struct Piece<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl Write<'_> {
-    fn piece(&self, block_size: usize) -> Piece<'_> {
+impl<'a> From<&'a LoggedBlock> for Write<'a> {
+    fn from(block: &'a LoggedBlock) -> Self {
+        Self {
+            home: block.home,
+            class: block.class,
+            content: &block.content,
+        }
+    }
+}
+
+impl<'a> Write<'a> {
+    /// Of file data.
+    pub(crate) fn data((home, content): &'a (BlockNo, BlockRef)) -> Self {
+        Self {
+            home: *home,
+            class: Class::Data,
+            content,
+        }
+    }
+
+    fn piece(&self, block_size: usize) -> Piece<'a> {
         Piece {
             offset: self.home.0 * usize_as_u64(block_size),
             class: self.class,
@@ -95,7 +114,7 @@ impl BusyHomes {
         &self,
         body: &mut Dirty<'_>,
         block_size: usize,
-        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+        data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
         match runs.is_empty() {
@@ -109,7 +128,7 @@ impl BusyHomes {
         &self,
         body: Dirty<'_>,
         block_size: usize,
-        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+        data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
         let _durable = match runs.is_empty() {
@@ -123,14 +142,11 @@ impl BusyHomes {
     fn data_runs<'b>(
         &self,
         block_size: usize,
-        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+        data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Vec<Run<'b>> {
-        self.wait_for(data.clone().map(|block| block.home));
-        let pieces = data.map(|b| Piece {
-            offset: b.home.0 * usize_as_u64(block_size),
-            class: b.class,
-            bytes: &b.content,
-        });
+        let writes = data.map(Into::into);
+        self.wait_for(writes.clone().map(|write: Write<'_>| write.home));
+        let pieces = writes.map(|write| write.piece(block_size));
         runs_of(Cause::Home, pieces.collect())
     }
 }

@@ -10,6 +10,7 @@
 mod attributes;
 mod between;
 mod group;
+mod synced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,8 @@ use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 use group::Group;
+pub use synced::Synced;
+use synced::Vouched;
 
 const S_IFCHR: u32 = 0o020_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -83,6 +86,9 @@ pub struct Node {
     changed: usize,
     /// The step that made it or changed its content last: what an fdatasync vouches for.
     written: usize,
+    /// The step that made it or changed last in which blocks its content is, or its size: what an
+    /// fdatasync vouches for beside the file's data, where data persists apart.
+    mapped: usize,
     /// It was cut to nothing and not closed since.
     is_cut: bool,
     /// A step before which all of its data had to have a place (`auto_da_alloc`): a crash that
@@ -90,17 +96,6 @@ pub struct Node {
     placed: usize,
     /// How many groups that wrote to it were committed.
     group_commits: usize,
-}
-
-/// Whose data the last operation has made durable when it has returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Synced {
-    /// Nobody's.
-    Nothing,
-    /// Of one file.
-    File(Id),
-    /// Everybody's.
-    All,
 }
 
 /// The file system in memory.
@@ -115,7 +110,7 @@ pub struct Model {
     other: Option<Group>,
     rules: Rules,
     step: usize,
-    vouched: usize,
+    vouched: Vouched,
     synced: Synced,
     /// What the clock says, when that is known.
     now: Option<Moment>,
@@ -135,7 +130,7 @@ impl Model {
             other: None,
             rules,
             step: 0,
-            vouched: 0,
+            vouched: Vouched::default(),
             synced: Synced::Nothing,
             now: None,
         };
@@ -158,18 +153,6 @@ impl Model {
     /// How many operations were applied.
     pub fn steps(&self) -> usize {
         self.step
-    }
-
-    /// The newest step that the last operation vouches for, when it has returned: every state from
-    /// there on is one that a crash may leave. 0: it is no sync.
-    pub fn vouched(&self) -> usize {
-        self.vouched
-    }
-
-    /// Whose data is durable when the last operation has returned, where that is not so for all
-    /// data of the states that it vouches for.
-    pub fn synced(&self) -> Synced {
-        self.synced
     }
 
     /// The step before which all data of a file had to have a place.
@@ -216,6 +199,7 @@ impl Model {
             blocks: BTreeSet::new(),
             changed: self.step,
             written: self.step,
+            mapped: self.step,
             is_cut: false,
             placed: self.step,
             group_commits: 0,
@@ -245,6 +229,7 @@ impl Model {
         let node = self.touch(id);
         node.mtime = node.ctime;
         node.written = node.changed;
+        node.mapped = node.changed;
         node
     }
 
@@ -639,7 +624,14 @@ impl Model {
 
     fn write_to(&mut self, id: Id, offset: u64, bytes: &[u8]) {
         let touched = self.blocks_of(offset, bytes.len() as u64);
+        let before = self.node(id);
+        let is_there = before.size() >= offset + bytes.len() as u64
+            && touched.clone().all(|block| before.blocks.contains(&block));
+        let mapped = before.mapped;
         let node = self.modify(id);
+        if is_there {
+            node.mapped = mapped;
+        }
         node.blocks.extend(touched);
         if let Body::File(content) = &mut node.body {
             content.write(offset, bytes);
@@ -734,23 +726,9 @@ impl Model {
         ))
     }
 
-    fn fsync(&mut self, slot: u8, of: impl FnOnce(&Node) -> usize) -> Outcome {
-        let id = self.slot(slot)?;
-        self.vouched = of(self.node(id));
-        self.synced = Synced::File(id);
-        Ok(Reply::Done)
-    }
-
-    fn fsync_dir(&mut self, path: &str) -> Outcome {
-        let id = self.followed(path)?;
-        self.names(id)?;
-        self.vouched = self.node(id).changed;
-        Ok(Reply::Done)
-    }
-
     fn remount(&mut self) -> Outcome {
         self.cut_off();
-        self.vouched = self.step;
+        self.vouched = Vouched::all(self.step);
         self.synced = Synced::All;
         Ok(Reply::Done)
     }
@@ -789,6 +767,17 @@ impl Model {
             return Some(self.base);
         }
         self.at(std::str::from_utf8(path).ok()?).ok()
+    }
+
+    /// The pages of a file that are not all zeros, by their number in it.
+    pub fn pages_of(&self, id: Id) -> impl Iterator<Item = u64> {
+        let content = match self.nodes.get(&id).map(|node| &node.body) {
+            Some(Body::File(content)) => Some(content),
+            _ => None,
+        };
+        content
+            .into_iter()
+            .flat_map(|content| content.pages().map(|(at, _)| at))
     }
 
     /// A page of a file: nothing when there is no such regular file, `Some(None)` when the page is
@@ -858,7 +847,7 @@ impl World for Model {
 
     fn apply(&mut self, op: &Op) -> Outcome {
         self.step += 1;
-        self.vouched = 0;
+        self.vouched = Vouched::default();
         self.synced = Synced::Nothing;
         match op {
             Op::Create {
@@ -917,8 +906,8 @@ impl World for Model {
                 let reply = self.write(*slot, Some(*offset), *payload)?;
                 match durable {
                     Durable::No => {}
-                    Durable::Data => drop(self.fsync(*slot, |node| node.written)?),
-                    Durable::All => drop(self.fsync(*slot, |node| node.changed)?),
+                    Durable::Data => drop(self.fdatasync(*slot)?),
+                    Durable::All => drop(self.fsync(*slot)?),
                 }
                 Ok(reply)
             }
@@ -955,16 +944,16 @@ impl World for Model {
             Op::Stat { path } => self.stat(path),
             Op::Readlink { path } => self.readlink(path),
             Op::Readdir { path } => self.readdir(path),
-            Op::Fsync { slot } => self.fsync(*slot, |node| node.changed),
-            Op::Fdatasync { slot } => self.fsync(*slot, |node| node.written),
+            Op::Fsync { slot } => self.fsync(*slot),
+            Op::Fdatasync { slot } => self.fdatasync(*slot),
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => {
-                self.vouched = self.step;
+                self.vouched = Vouched::all(self.step);
                 self.synced = Synced::All;
                 Ok(Reply::Done)
             }
             Op::Commit => {
-                self.vouched = self.step;
+                self.vouched = Vouched::all(self.step);
                 Ok(Reply::Done)
             }
             Op::Expire => {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
-use super::{Body, Id, Model, Node};
+use super::{Body, Id, Model, Node, Vouched};
 use crate::world::op::{Op, Payload, RenameHow};
 use crate::world::{Outcome, Reply, World};
 
@@ -434,7 +434,7 @@ impl Model {
             }
         }
         if !lazy && !group.is_empty() {
-            self.vouched = self.step;
+            self.vouched = Vouched::all(self.step);
         }
         self.end_group();
         Ok(Reply::Done)

@@ -1,7 +1,9 @@
 //! What the journal keeps in memory stays within its bound, however long the log is; a panic above
 //! it stops it, without leaving anybody waiting; an operation that changes more than it has asked
 //! for is found; and who writes home beside those who commit takes nothing from the log that is not
-//! home.
+//! home. What goes home without a transaction: `overwrite`.
+
+mod overwrite;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
