@@ -341,6 +341,22 @@ impl Fs {
         self.run(|vol| attr::getattr(vol, &*vol.iget(ino)?))
     }
 
+    /// The attributes of each of these, in order, as [`getattr`](Self::getattr) gives them. Those
+    /// that are not in memory are read together.
+    pub fn getattrs(&self, inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()> {
+        self.run(|vol| {
+            let mut is_ahead = false;
+            for (n, ino) in inos.iter().enumerate() {
+                if !is_ahead && !vol.icache.has(*ino) {
+                    vol.read_ahead(&inos[n..]);
+                    is_ahead = true;
+                }
+                each(vol.iget(*ino).and_then(|inode| attr::getattr(vol, &inode)));
+            }
+            Ok(())
+        })
+    }
+
     /// Changes attributes; gives them as they are then.
     pub fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         self.run(|vol| attr::setattr(vol, c, &*vol.iget(ino)?, set))

@@ -66,6 +66,11 @@ impl InodeCache {
         Some(inode.clone())
     }
 
+    /// Whether the inode is in memory.
+    pub(crate) fn has(&self, ino: InodeNo) -> bool {
+        self.shard(ino).lock().map.contains_key(&ino)
+    }
+
     /// The inode, loaded when it is not in memory: without a lock, so that reading its block delays
     /// nobody. What was loaded is good if no inode has left the shard meanwhile; otherwise it may
     /// have changed in between, and is loaded again under the lock.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::{SmallVec, smallvec};
-use stetfs_format::width::u32_as_usize;
+use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
@@ -268,6 +268,27 @@ impl Volume {
         Ok(inode)
     }
 
+    /// Brings into memory what the inodes of these that are not there will be read from, with few
+    /// requests: blocks of a group's table that lie near each other in one. What cannot be read is
+    /// told when it is asked for.
+    pub(crate) fn read_ahead(&self, inos: &[InodeNo]) {
+        let missing = inos.iter().filter(|ino| !self.icache.has(**ino));
+        let place = |ino: &InodeNo| {
+            let slot = self.inode_slot(*ino).ok()?;
+            Some((self.geo.group_of_inode(*ino).0, slot.block))
+        };
+        let mut blocks: SmallVec<[_; 64]> = missing.filter_map(place).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let gap = usize_as_u64(AHEAD_GAP / self.geo.block_size());
+        let is_near = |a: &(_, BlockNo), b: &(_, BlockNo)| a.0 == b.0 && b.1.0 - a.1.0 <= gap;
+        for run in blocks.chunk_by(is_near) {
+            let (first, last) = (run[0].1, run[run.len() - 1].1);
+            let blocks = must_fit(last.0 - first.0 + 1);
+            self.journal.read_ahead(first, blocks, Class::InodeTable);
+        }
+    }
+
     fn load_inode(&self, ino: InodeNo) -> Result<Inode> {
         let slot = self.inode_slot(ino)?;
         let block = self.journal.read(slot.block, Class::InodeTable)?;
@@ -359,6 +380,9 @@ impl Volume {
         self.update_super(h, |sb| sb.feature_ro_compat |= FeatureRoCompat::LARGE_FILE)
     }
 }
+
+/// How many bytes that nobody has asked for are read so that one request takes the place of two.
+const AHEAD_GAP: usize = 64 << 10;
 
 /// The largest size without the feature `large_file`.
 const LARGE_FILE_MIN: u64 = 0x7fff_ffff;

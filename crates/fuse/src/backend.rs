@@ -205,6 +205,12 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::getattr`].
     fn getattr(&self, ino: InodeNo) -> Result<Attr>;
 
+    /// As [`Fs::getattrs`]; where nothing is gained by that, one after the other.
+    fn getattrs(&self, inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()> {
+        inos.iter().for_each(|ino| each(self.getattr(*ino)));
+        Ok(())
+    }
+
     /// As [`Fs::setattr`].
     fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
 
@@ -399,6 +405,7 @@ impl Backend for Fs {
         fn readdir(dir: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool)
             -> Result<()>;
         fn getattr(ino: InodeNo) -> Result<Attr>;
+        fn getattrs(inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()>;
         fn setattr(c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
         fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
         fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;

@@ -40,6 +40,7 @@ use crate::caller::{caller, creator};
 use crate::errno::errno;
 use crate::groups::{self, Ask, Groups};
 use crate::keeper::{Bell, Keeper};
+use crate::known::Known;
 use crate::late::Late;
 use crate::layer::{self, Layer};
 use crate::opens::Opens;
@@ -67,7 +68,6 @@ const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::DONT_MASK)
     .union(Capabilities::HAS_IOCTL_DIR)
     .union(Capabilities::DO_READDIRPLUS)
-    .union(Capabilities::READDIRPLUS_AUTO)
     .union(Capabilities::ASYNC_DIO)
     .union(Capabilities::NO_OPENDIR_SUPPORT)
     .union(Capabilities::PARALLEL_DIROPS)
@@ -87,6 +87,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) opens: Arc<Opens>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) late: Late,
+    pub(crate) known: Known,
     pub(crate) layer: Layer,
     pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
@@ -173,6 +174,7 @@ impl<B: Backend> FsServer<B> {
             opens: Arc::default(),
             groups: Arc::default(),
             late: Late::default(),
+            known: Known::new(),
             layer: Layer::default(),
             room: Arc::new(room),
             bell: Arc::default(),
@@ -244,8 +246,9 @@ impl<B: Backend> FsServer<B> {
         Ok(stats.to_string())
     }
 
-    /// An entry, with everything that the kernel may remember of it.
+    /// An entry, with everything that the kernel may remember of it. It has the inode from now on.
     pub(crate) fn entry_out(&self, found: &Entry) -> abi::EntryOut {
+        self.known.add(found.ino);
         attr::entry(found, self.options.timeout, self.keep_attributes(found.ino))
     }
 
@@ -400,6 +403,7 @@ impl<B: Backend> FsServer<B> {
 
     /// The kernel has dropped an inode. It gives up all its references at once.
     fn forget(&self, node: u64) {
+        self.known.remove(inode(node));
         if let Err(e) = self.fs.forget(inode(node)) {
             tracing::debug!("forgetting inode {node}: {e}");
         }

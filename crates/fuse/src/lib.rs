@@ -30,6 +30,7 @@ mod fs;
 mod groups;
 mod ioctl;
 mod keeper;
+mod known;
 mod label;
 mod late;
 mod names;

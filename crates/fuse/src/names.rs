@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use stetfs::{Caller, Entry, Kind, RenameFlags};
+use stetfs::{Attr, Caller, Entry, Kind, RenameFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::low16;
 
@@ -194,8 +194,8 @@ impl<B: Backend> FsServer<B> {
             .map_err(|e| errno(&e))
     }
 
-    /// Entries with attributes. Names are fetched in batches first, so that no directory is locked
-    /// while inodes are read.
+    /// Entries with attributes, where the kernel does not have the inode. Names are fetched in
+    /// batches first, so that no directory is locked while inodes are read.
     pub(crate) fn read_dir_plus(
         &self,
         dir: InodeNo,
@@ -207,19 +207,15 @@ impl<B: Backend> FsServer<B> {
             loop {
                 batch.clear();
                 self.fs
-                    .readdir(dir, cookie, &mut |entry| batch.push(&entry))
+                    .readdir(dir, cookie, &mut |entry| {
+                        batch.push(&entry, self.known.has(entry.ino))
+                    })
                     .map_err(|e| errno(&e))?;
                 let Some(last) = batch.entries.last() else {
                     return Ok(());
                 };
                 let (next, ended) = (last.next, batch.entries.len() < BATCH);
-                for found in &batch.entries {
-                    let name = &batch.names[found.name.clone()];
-                    if !self.add_plus(found, name, names)? {
-                        return Ok(());
-                    }
-                }
-                if ended {
+                if !self.add_plus(batch, names)? || ended {
                     return Ok(());
                 }
                 cookie = next;
@@ -227,32 +223,46 @@ impl<B: Backend> FsServer<B> {
         })
     }
 
-    /// Whether there was room for it.
-    fn add_plus(&self, found: &Found, name: &[u8], names: &mut Names<'_, '_>) -> Outcome<bool> {
-        let ino = found.ino.0.into();
-        if name == b"." || name == b".." {
-            // The kernel takes number and type of these, and nothing else.
-            let what = (ino, libc::DT_DIR.into());
-            return Ok(names.add(Some(&EntryOut::default()), what, found.next, name));
-        }
-        match self.fs.getattr(found.ino) {
-            Ok(attr) => {
-                let entry = self.entry_out(&Entry {
-                    ino: found.ino,
-                    generation: attr.generation,
-                    attr,
-                });
-                // Not the entry's own: a directory without the feature `filetype` does not know.
-                let what = (ino, u32::from(attr.mode >> 12));
-                Ok(names.add(Some(&entry), what, found.next, name))
+    /// Whether there was room for all of them.
+    fn add_plus(&self, batch: &mut Batch, names: &mut Names<'_, '_>) -> Outcome<bool> {
+        let attrs = &mut batch.attrs;
+        self.fs
+            .getattrs(&batch.new, &mut |attr| attrs.push(attr))
+            .map_err(|e| errno(&e))?;
+        let mut attrs = attrs.drain(..);
+        for found in &batch.entries {
+            let name = &batch.names[found.name.clone()];
+            let ino = found.ino;
+            let has_room = match found.is_new.then(|| attrs.next()).flatten() {
+                // The kernel takes number and type, and nothing else.
+                None => {
+                    let what = (ino.0.into(), found.kind.into());
+                    names.add(Some(&EntryOut::default()), what, found.next, name)
+                }
+                Some(Ok(attr)) => {
+                    let generation = attr.generation;
+                    let entry = self.entry_out(&Entry {
+                        ino,
+                        generation,
+                        attr,
+                    });
+                    // Not the entry's own: a directory without the feature `filetype` does not
+                    // know.
+                    let what = (ino.0.into(), u32::from(attr.mode >> 12));
+                    names.add(Some(&entry), what, found.next, name)
+                }
+                // Removed since its name was read.
+                Some(Err(e)) if matches!(e.kind(), Kind::NotFound | Kind::Stale) => true,
+                Some(Err(e)) => {
+                    tracing::error!("{}: {e}", name.escape_ascii());
+                    return Err(e.kind().errno());
+                }
+            };
+            if !has_room {
+                return Ok(false);
             }
-            // Removed since its name was read.
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Stale) => Ok(true),
-            Err(e) => {
-                tracing::error!("{}: {e}", name.escape_ascii());
-                Err(e.kind().errno())
-            }
         }
+        Ok(true)
     }
 }
 
@@ -261,10 +271,15 @@ impl<B: Backend> FsServer<B> {
 struct Batch {
     names: Vec<u8>,
     entries: Vec<Found>,
+    /// The inodes that the kernel does not have, in order.
+    new: Vec<InodeNo>,
+    attrs: Vec<stetfs::Result<Attr>>,
 }
 
 struct Found {
     ino: InodeNo,
+    kind: u8,
+    is_new: bool,
     next: u64,
     name: std::ops::Range<usize>,
 }
@@ -273,17 +288,24 @@ impl Batch {
     fn clear(&mut self) {
         self.names.clear();
         self.entries.clear();
+        self.new.clear();
+        self.attrs.clear();
     }
 
     /// Whether there is room for more.
-    fn push(&mut self, entry: &stetfs::DirEntry<'_>) -> bool {
+    fn push(&mut self, entry: &stetfs::DirEntry<'_>, is_known: bool) -> bool {
+        let is_new = !is_known && entry.name != b"." && entry.name != b"..";
+        if is_new {
+            self.new.push(entry.ino);
+        }
         let start = self.names.len();
         self.names.extend_from_slice(entry.name);
-        let name = start..self.names.len();
         self.entries.push(Found {
             ino: entry.ino,
+            kind: entry.kind,
+            is_new,
             next: entry.next,
-            name,
+            name: start..self.names.len(),
         });
         self.entries.len() < BATCH
     }

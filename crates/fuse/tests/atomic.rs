@@ -10,23 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Volume, open, run, wait_until};
+use support::{Volume, counted, open, run, wait_until};
 
 /// One that has a request of 1 MiB in one transaction.
 const MIB: u32 = 300;
 const KINDS: [&str; 2] = ["-b", "4096"];
 
 const LARGEST: usize = 1 << 20;
-
-/// A counter of the server.
-fn counted(volume: &Volume, what: &str) -> u64 {
-    let stats = stetfs_fuse::control::query_stats(&volume.dir).unwrap();
-    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
-    stats
-        .pointer(what)
-        .and_then(serde_json::Value::as_u64)
-        .unwrap()
-}
 
 fn promised(path: &Path) -> u64 {
     let mut text = [0; 32];

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FallocateFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
-use support::{Volume, errno};
+use support::{Volume, counted, errno};
 
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
@@ -347,6 +347,50 @@ fn a_directory_that_changes_while_it_is_read() {
             .iter()
             .any(|n| n.to_string_lossy().starts_with("goes"))
     );
+    volume.unmount(server);
+}
+
+/// A program that lists a directory and then looks at each name asks for no name, whatever the
+/// kernel has of them.
+#[test]
+fn a_listing_brings_what_the_kernel_does_not_have() {
+    const FILES: u64 = 500;
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let name = |n: u64| volume.path(&format!("d/file-{n}"));
+    fs::create_dir(volume.path("d")).unwrap();
+    for n in 0..FILES {
+        fs::write(name(n), vec![1; n as usize]).unwrap();
+    }
+    volume.unmount(server);
+    let server = volume.mount("");
+    let look = || {
+        let before = counted(&volume, "/server/requests/lookup");
+        let listed = fs::read_dir(volume.path("d")).unwrap();
+        let listed: Vec<_> = listed.map(|entry| entry.unwrap()).collect();
+        let kinds = listed.iter().all(|e| e.file_type().unwrap().is_file());
+        let sizes = listed.iter().map(|e| e.metadata().unwrap().len());
+        let mut sizes: Vec<u64> = sizes.collect();
+        sizes.sort_unstable();
+        assert!(kinds && sizes == (0..listed.len() as u64).collect::<Vec<_>>());
+        let lookups = counted(&volume, "/server/requests/lookup") - before;
+        // The directory, and what the look at the counters needs.
+        assert!(lookups < 10, "{lookups} names were asked for");
+        listed.len() as u64
+    };
+    assert_eq!(look(), FILES);
+    // Now it has all but one.
+    fs::write(name(FILES), vec![1; FILES as usize]).unwrap();
+    assert_eq!(look(), FILES + 1);
+    // And now some that it has were given to others.
+    for n in 0..FILES / 2 {
+        fs::remove_file(name(n)).unwrap();
+    }
+    for n in 0..FILES / 2 {
+        fs::write(name(n), vec![2; n as usize]).unwrap();
+    }
+    assert_eq!(look(), FILES + 1);
     volume.unmount(server);
 }
 

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use stetfs_format::width::{u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
+use stetfs_sync::MutexGuard;
 
 use crate::background::Background;
 use crate::broken;
@@ -147,6 +148,50 @@ impl Journal {
         drop(buffer);
         self.trim_caches();
         Ok(content)
+    }
+
+    /// Brings metadata blocks into memory that will soon be read, in one request or a few. What is
+    /// there already, or is in use just now, is left as it is; and an error means nothing, since
+    /// whoever [reads](Self::read) the block meets it.
+    pub fn read_ahead(&self, start: BlockNo, count: u32, class: Class) {
+        let most = must_fit_u32(AHEAD / self.block_size);
+        for first in (0..count).step_by(u32_as_usize(most)) {
+            let part = most.min(count - first);
+            let _ = self.read_part_ahead(start.plus(first.into()), part, class);
+        }
+        self.trim_caches();
+    }
+
+    fn read_part_ahead(&self, start: BlockNo, count: u32, class: Class) -> Result<()> {
+        let blocks = (0..count).map(|n| self.cache.get(start.plus(n.into())));
+        let buffers: Vec<_> = blocks.collect();
+        // Nobody reads or changes them meanwhile: what is read here would be older.
+        let slots = buffers.iter().map(|buffer| buffer.page.try_lock());
+        let mut slots: Vec<_> = slots.collect();
+        let is_missing = |slot: &Option<MutexGuard<'_, Option<Page>>>| {
+            slot.as_ref().is_some_and(|slot| slot.is_none())
+        };
+        let (Some(first), Some(last)) = (
+            slots.iter().position(is_missing),
+            slots.iter().rposition(is_missing),
+        ) else {
+            return Ok(());
+        };
+        let start = start.plus(usize_as_u64(first));
+        let blocks = last + 1 - first;
+        let mut content = vec![0; blocks * self.block_size];
+        self.read_home(start, must_fit_u32(blocks), &mut content, class)?;
+        let contents = content.chunks_exact(self.block_size);
+        for (n, (slot, content)) in slots[first..=last].iter_mut().zip(contents).enumerate() {
+            if let Some(slot) = slot
+                && slot.is_none()
+            {
+                let home = start.plus(usize_as_u64(n));
+                let content = Block::copy_of(content).into();
+                **slot = Some(Page::clean(content, class, Some(home)));
+            }
+        }
+        Ok(())
     }
 
     /// Reads `count` home blocks from `start` on into `out`, in the newest committed version of
@@ -572,6 +617,9 @@ impl Journal {
         true
     }
 }
+
+/// Bytes that are read ahead in one request.
+const AHEAD: usize = 256 << 10;
 
 fn no_placer() -> JournalError {
     JournalError::Unusable("the file system is gone, its data has no place".to_owned())

@@ -64,6 +64,11 @@ impl<T> Mutex<T> {
         take(|| self.0.try_lock(), || self.0.lock())
     }
 
+    /// The lock, if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        look(|| self.0.try_lock())
+    }
+
     /// What nobody else can hold.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::testing::Image;
-use crate::{Caller, Error, FiemapFlags, Fs, MountOptions, OpenFlags};
-use stetfs_media::{BlockDev, Uncached};
+use crate::{Caller, Error, FiemapFlags, Fs, MountOptions, OpenFlags, SetAttr};
+use stetfs_format::InodeNo;
+use stetfs_media::{BlockDev, Class, Uncached};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -201,4 +202,55 @@ fn a_number_that_changes_owners_is_never_half_an_inode() {
     });
     fs.unmount().unwrap();
     image.assert_clean();
+}
+
+/// What is read together is what was written, and takes few requests.
+#[test]
+fn attributes_are_read_together() {
+    let image = Image::new(64, &["-t", "ext4", "-b", "1024", "-N", "8000"]);
+    let fs = image.mount("");
+    let c = Caller::root();
+    let create = |i: u16| {
+        let name = format!("f{i}");
+        let made = fs.create(&c, fs.root(), name.as_bytes(), 0o600 | (i % 8), RW);
+        let ino = made.unwrap().ino;
+        fs.release(ino).unwrap();
+        (ino, fs.getattr(ino).unwrap())
+    };
+    let mut made: Vec<_> = (0..2000).map(create).collect();
+    fs.unmount().unwrap();
+    // In an order in which no program would like to read them.
+    made.sort_unstable_by_key(|(ino, _)| ino.0.wrapping_mul(0x9E37_79B9));
+    let fs = image.mount("");
+    // Some are in memory, changed.
+    for (ino, attr) in made.iter_mut().step_by(200) {
+        let set = SetAttr {
+            mode: Some(0o7),
+            ..SetAttr::default()
+        };
+        *attr = fs.setattr(&c, *ino, &set).unwrap();
+    }
+    let requests = || fs.stats().device.by_class(Class::InodeTable).reads;
+    let before = requests();
+    for part in made.chunks(64) {
+        let inos: Vec<_> = part.iter().map(|(ino, _)| *ino).collect();
+        let mut found = Vec::new();
+        fs.getattrs(&inos, &mut |attr| found.push(attr.unwrap()))
+            .unwrap();
+        assert!(part.iter().map(|(_, attr)| *attr).eq(found));
+    }
+    let requests = requests() - before;
+    assert!(requests < 100, "{requests} reads for 500 blocks");
+    let mut none = Vec::new();
+    fs.getattrs(&[InodeNo(7999)], &mut |attr| none.push(attr.is_err()))
+        .unwrap();
+    assert_eq!(none, [true]);
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let fs = image.mount("");
+    assert!(
+        made.iter()
+            .all(|(ino, attr)| fs.getattr(*ino).unwrap() == *attr)
+    );
+    fs.unmount().unwrap();
 }

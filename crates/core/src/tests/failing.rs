@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use stetfs_format::InodeNo;
 use stetfs_media::sim::Fault;
 use stetfs_media::{Op, SimDev};
 
@@ -100,6 +101,13 @@ fn a_failed_read_is_told_and_nothing_more() {
     let error = fs.read(ino, 0, &mut [0; 5000]).unwrap_err();
     assert_eq!(error.kind(), Kind::Io);
     assert_eq!(fs.read(ino, 0, &mut [0; 5000]).unwrap(), 5000);
+    // What was only to be read ahead is read when it is asked for.
+    let inos: Vec<_> = (12..42).map(InodeNo).collect();
+    dev.inject(Fault::nth(Op::Read, 0));
+    let (struck, mut all) = (dev.faults_struck(), true);
+    fs.getattrs(&inos, &mut |attr| all &= attr.is_ok()).unwrap();
+    assert!(all, "told");
+    assert!(dev.faults_struck() > struck, "nothing read");
     fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap();
     fs.unmount().unwrap();
 }

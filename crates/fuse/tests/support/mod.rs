@@ -304,3 +304,13 @@ pub(crate) fn kernel() -> (u32, u32) {
         .filter_map(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
+
+/// A counter of the server.
+pub(crate) fn counted(volume: &Volume, what: &str) -> u64 {
+    let stats = stetfs_fuse::control::query_stats(&volume.dir).unwrap();
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    stats
+        .pointer(what)
+        .and_then(serde_json::Value::as_u64)
+        .unwrap()
+}
