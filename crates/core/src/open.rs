@@ -112,10 +112,10 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     let data = inode.data_if_any(vol);
     let with_data = data.as_ref().and_then(|data| data.newest());
     let newest = with_data.filter(|data| data.is_after(tid)).unwrap_or(tid);
-    if newest.is_after(vol.journal.committed()) && !is_planted(Bug::EarlyFsync) {
-        let is_overwritten = !tid.is_after(vol.journal.committed());
+    let committed = vol.journal.committed();
+    if newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {
         if let Some(data) = data {
-            if is_overwritten && vol.journal.overwrite(&data)? {
+            if !tid.is_after(committed) && vol.journal.overwrite(&data)? {
                 return Ok(());
             }
             if let Some(_guard) = inode.lock.try_write() {

@@ -10,8 +10,6 @@
 //! has blocks of the file waits until nobody writes any of them home, as does who forgets them,
 //! for then they may get another owner; and while a commit has some, nobody begins to.
 
-use std::sync::Arc;
-
 use stetfs_format::width::usize_as_u64;
 
 use crate::error::{JournalError, Result};
@@ -25,7 +23,7 @@ impl Journal {
     ///
     /// # Errors
     /// Of the device; nothing can be written any more then.
-    pub fn overwrite(self: &Arc<Self>, file: &FileData) -> Result<bool> {
+    pub fn overwrite(&self, file: &FileData) -> Result<bool> {
         if !self.terms().overwrites_home() {
             return Ok(false);
         }

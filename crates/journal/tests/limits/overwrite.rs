@@ -112,6 +112,20 @@ impl World {
         self.write(byte, Old::Home(HOME))
     }
 
+    /// Overwrites the block with twos, and does something while these are on their way home without
+    /// a transaction.
+    fn while_written<R>(&self, meanwhile: impl FnOnce() -> R) -> R {
+        self.overwrite(2);
+        let has_begun = self.dev.arm();
+        thread::scope(|scope| {
+            let written = scope.spawn(|| self.journal.overwrite(&self.file));
+            has_begun.recv().unwrap();
+            let result = meanwhile();
+            assert!(written.join().unwrap().unwrap());
+            result
+        })
+    }
+
     fn at_home(&self) -> u8 {
         let mut block = [0; BLOCK];
         let tag = Tag::read(Class::Data);
@@ -172,14 +186,9 @@ fn what_the_log_has_a_copy_of_takes_a_commit() {
 #[test]
 fn a_commit_waits_for_what_is_on_its_way_home() {
     let world = World::new();
-    world.overwrite(2);
-    let has_begun = world.dev.arm();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| world.journal.overwrite(&world.file));
-        has_begun.recv().unwrap();
+    world.while_written(|| {
         let tid = world.overwrite(3);
         world.journal.commit(tid).unwrap();
-        assert!(first.join().unwrap().unwrap());
     });
     assert_eq!(world.events(), [1, 2, 3]);
     assert_eq!(world.at_home(), 3);
@@ -205,16 +214,11 @@ fn what_a_commit_has_goes_home_with_it() {
 #[test]
 fn a_home_is_not_given_up_while_it_is_written() {
     let world = World::new();
-    world.overwrite(2);
-    let has_begun = world.dev.arm();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| world.journal.overwrite(&world.file));
-        has_begun.recv().unwrap();
+    world.while_written(|| {
         let handle = world.journal.start(4).unwrap();
         handle.discard_data(&world.file, LBlock(0), None);
         world.dev.note(0);
         drop(handle);
-        assert!(first.join().unwrap().unwrap());
     });
     assert_eq!(world.events(), [1, 2, 0]);
 }
@@ -222,15 +226,7 @@ fn a_home_is_not_given_up_while_it_is_written() {
 #[test]
 fn what_is_changed_on_its_way_home_stays_dirty() {
     let world = World::new();
-    world.overwrite(2);
-    let has_begun = world.dev.arm();
-    let tid = thread::scope(|scope| {
-        let first = scope.spawn(|| world.journal.overwrite(&world.file));
-        has_begun.recv().unwrap();
-        let tid = world.overwrite(3);
-        assert!(first.join().unwrap().unwrap());
-        tid
-    });
+    let tid = world.while_written(|| world.overwrite(3));
     assert_eq!((world.at_home(), world.file.newest()), (2, Some(tid)));
     assert!(world.journal.overwrite(&world.file).unwrap());
     assert_eq!((world.at_home(), world.file.newest()), (3, None));
