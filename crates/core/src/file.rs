@@ -21,6 +21,7 @@ use crate::atomic;
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
+use crate::truncate;
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
 
@@ -267,7 +268,7 @@ pub(crate) fn write(
     let is_whole = inode.is_atomic()
         && !flags.contains(WriteFlags::CACHED)
         && usize_as_u64(bytes.len()) <= atomic::write_max(vol);
-    if is_whole && usize_as_u64(bytes.len()) > room {
+    if (is_whole || flags.contains(WriteFlags::WHOLE)) && usize_as_u64(bytes.len()) > room {
         return Err(Error::TooBig);
     }
     let bytes = &bytes[..u64_as_usize(usize_as_u64(bytes.len()).min(room))];
@@ -277,6 +278,7 @@ pub(crate) fn write(
         crate::attr::strip_privileges(vol, c, inode)?;
     }
     zero_past_end(vol, inode, offset)?;
+    let size = inode.state.read().raw.size;
     let mut done = 0;
     while done < bytes.len() {
         match write_chunk(
@@ -289,6 +291,13 @@ pub(crate) fn write(
             is_whole,
         ) {
             Ok(n) => done += n,
+            Err(e) if done > 0 && flags.contains(WriteFlags::WHOLE) => {
+                // The file was told to be longer with each part.
+                if inode.state.read().raw.size > size {
+                    truncate::set_size(vol, inode, size, |_, _| Ok(()))?;
+                }
+                return Err(e);
+            }
             Err(_) if done > 0 => break,
             Err(e) => return Err(e),
         }
@@ -498,6 +507,20 @@ pub(crate) fn reserve_blocks(vol: &Volume, c: &Caller, new: u32, converts: bool)
     }
     vol.alloc
         .reserve(new.into(), vol.alloc.may_use_root_blocks(c))
+}
+
+/// How much of what is free a write of these bytes would take: nothing for what is placed,
+/// preallocated, or waits for a place that it was promised.
+pub(crate) fn takes(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<u64> {
+    let _guard = inode.lock.read();
+    let limit = size_limit(vol, &inode.state.read());
+    let end = offset.saturating_add(len).min(limit);
+    if offset >= end {
+        return Ok(0);
+    }
+    let first = vol.block_of(offset);
+    let count = vol.block_of(end - 1).0 - first.0 + 1;
+    Ok(u64::from(look_up(vol, inode, first, count)?.new) << vol.geo.block_bits)
 }
 
 /// What a write finds where it goes.

@@ -484,6 +484,18 @@ impl Fs {
         })
     }
 
+    /// How much of what is free, in bytes, a write of `len` bytes at `offset` would take: nothing
+    /// for what is placed, preallocated, or waits for a place that it was promised.
+    pub fn takes(&self, ino: InodeNo, offset: u64, len: u64) -> Result<u64> {
+        self.run(|vol| file::takes(vol, &*vol.iget(ino)?, offset, len))
+    }
+
+    /// Fails unless the volume may be changed: it was mounted read-only, an error has stopped the
+    /// journal, or it was shut down.
+    pub fn check_writable(&self) -> Result<()> {
+        self.0.check_writable()
+    }
+
     /// Begins a group of writes, of which nobody else sees anything before it is committed.
     pub fn begin(&self) -> Group {
         Group::new(self.clone())

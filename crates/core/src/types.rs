@@ -225,6 +225,9 @@ bitflags! {
         const KILL_SUID = 16;
         /// The offset is the end of the file as a cache above has it, which appends (O_APPEND).
         const AT_END = 32;
+        /// All of it, or an error and no longer file: whoever asks cannot tell a short write from
+        /// a broken disk (FUSE, of O_DIRECT). What the file had already may be overwritten in part.
+        const WHOLE = 64;
     }
 }
 

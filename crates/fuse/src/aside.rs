@@ -1,15 +1,27 @@
 //! What cannot be done by a worker: waiting for the kernel to write or drop its pages of a file,
-//! for which it needs workers.
+//! for which it needs workers, and slots.
 //!
 //! One thread, started when it is first needed. A request that waits here is answered by it.
+//!
+//! *Slots.* The kernel has no more than so many requests under way for which no call waits
+//! (`max_background`): readahead, write-back, asynchronous direct reads and writes. It needs one to
+//! write a page, or to read one that is to be dropped. A direct write that waits here for pages to
+//! be dropped has one, and keeps it until it is answered. Were all of them kept so, nothing would
+//! ever end. So half of them wait here at most. A direct write that finds no place among these is
+//! answered at once, and its pages are dropped right after what the thread is at.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 
+use parking_lot::Mutex;
+
 use crate::wire::Notifier;
+use crate::wire::abi::{InHeader, WriteIn};
 
 /// Pages of a file that the kernel is to write, and to drop: from a byte on, so many or all (0).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pages {
     pub(crate) node: u64,
     pub(crate) offset: i64,
@@ -25,34 +37,137 @@ impl Pages {
             len: 0,
         }
     }
+
+    /// Those of a direct write of which so many bytes were written.
+    pub(crate) fn written(header: &InHeader, from: &WriteIn, size: u32) -> Self {
+        Self {
+            node: header.nodeid,
+            offset: from.offset.cast_signed(),
+            len: i64::from(size),
+        }
+    }
+
+    /// No pages, but the attributes.
+    pub(crate) fn none(node: u64) -> Self {
+        Self {
+            node,
+            offset: -1,
+            len: 0,
+        }
+    }
+
+    /// What covers both, which are of one file.
+    fn with(self, other: Self) -> Self {
+        if other.offset < 0 {
+            return self;
+        }
+        if self.offset < 0 {
+            return other;
+        }
+        let end = |pages: Self| match pages.len {
+            0 => i64::MAX,
+            len => pages.offset.saturating_add(len),
+        };
+        let offset = self.offset.min(other.offset);
+        let len = match end(self).max(end(other)) {
+            i64::MAX => 0,
+            end => end - offset,
+        };
+        Self {
+            node: self.node,
+            offset,
+            len,
+        }
+    }
 }
 
-type Job = (Vec<Pages>, Box<dyn FnOnce() + Send>);
+type Rest = Box<dyn FnOnce() + Send>;
+type Job = (Vec<Pages>, Rest);
 
 /// The thread's desk.
-#[derive(Default)]
 pub(crate) struct Aside {
     queue: OnceLock<mpsc::Sender<Job>>,
+    notifier: Arc<OnceLock<Notifier>>,
+    /// Pages that are to be dropped, for which nobody waits; no more than one range of a file.
+    owed: Arc<Mutex<HashMap<u64, Pages>>>,
+    /// How many with a slot wait here, and may.
+    taken: Arc<AtomicUsize>,
+    slots_max: AtomicUsize,
+}
+
+/// Where one with a slot waits.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Aside {
-    /// Has pages written and dropped, then does the rest.
-    pub(crate) fn after_pages(
-        &self,
-        pages: Vec<Pages>,
-        notifier: &Arc<OnceLock<Notifier>>,
-        rest: impl FnOnce() + Send + 'static,
-    ) {
+    pub(crate) fn new(notifier: Arc<OnceLock<Notifier>>) -> Self {
+        Self {
+            queue: OnceLock::new(),
+            notifier,
+            owed: Arc::default(),
+            taken: Arc::default(),
+            slots_max: AtomicUsize::new(0),
+        }
+    }
+
+    /// The kernel has so many slots.
+    pub(crate) fn note_slots(&self, slots: usize) {
+        self.slots_max.store(slots / 2, Ordering::Relaxed);
+    }
+
+    /// Has pages written and dropped, then does the rest. Whoever waits for that has no slot.
+    pub(crate) fn after_pages(&self, pages: Vec<Pages>, rest: impl FnOnce() + Send + 'static) {
+        self.send((pages, Box::new(rest)));
+    }
+
+    /// Whoever has a slot waits here only with a place, until that is dropped. None: too many wait.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let max = self.slots_max.load(Ordering::Relaxed);
+        let take = |taken: usize| (taken < max).then_some(taken + 1);
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .ok()?;
+        Some(Place(self.taken.clone()))
+    }
+
+    /// Has pages written and dropped, for which nobody waits.
+    pub(crate) fn soon(&self, pages: Vec<Pages>) {
+        let was_empty = {
+            let mut owed = self.owed.lock();
+            let was_empty = owed.is_empty();
+            for p in pages {
+                owed.entry(p.node)
+                    .and_modify(|all| *all = all.with(p))
+                    .or_insert(p);
+            }
+            was_empty
+        };
+        if was_empty {
+            self.after_pages(Vec::new(), || {});
+        }
+    }
+
+    fn send(&self, job: Job) {
         let queue = self.queue.get_or_init(|| {
             let (send, jobs) = mpsc::channel::<Job>();
-            let notifier = notifier.clone();
+            let (notifier, owed) = (self.notifier.clone(), self.owed.clone());
             let body = move || {
-                for (pages, rest) in jobs {
+                let drop_all = |pages: Vec<Pages>| {
                     let notifier = notifier.get();
                     for (notifier, p) in notifier.into_iter().cycle().zip(pages) {
                         notifier.content_changed(p.node, p.offset, p.len);
                     }
+                };
+                for (pages, rest) in jobs {
+                    drop_all(pages);
                     rest();
+                    let owed = std::mem::take(&mut *owed.lock());
+                    drop_all(owed.into_values().collect());
                 }
             };
             if let Err(e) = thread::Builder::new().name("aside".to_owned()).spawn(body) {
@@ -60,8 +175,62 @@ impl Aside {
             }
             send
         });
-        if let Err(mpsc::SendError((_, rest))) = queue.send((pages, Box::new(rest))) {
+        if let Err(mpsc::SendError((_, rest))) = queue.send(job) {
             rest();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_covers_all_that_is_owed_of_a_file() {
+        let pages = |offset, len| Pages {
+            node: 12,
+            offset,
+            len,
+        };
+        assert_eq!(pages(4096, 4096).with(pages(0, 512)), pages(0, 8192));
+        assert_eq!(pages(0, 512).with(pages(4096, 4096)), pages(0, 8192));
+        assert_eq!(pages(4096, 0).with(pages(8192, 512)), pages(4096, 0));
+        assert_eq!(pages(8192, 512).with(Pages::all(12)), Pages::all(12));
+        assert_eq!(Pages::none(12).with(pages(8192, 512)), pages(8192, 512));
+        assert_eq!(pages(0, 512).with(Pages::none(12)), pages(0, 512));
+        assert_eq!(pages(i64::MAX - 1, 512).with(pages(1, 1)), pages(1, 0));
+    }
+
+    #[test]
+    fn half_of_the_slots_wait_and_no_more() {
+        let aside = Aside::new(Arc::default());
+        aside.note_slots(8);
+        let (release, gate) = mpsc::channel::<()>();
+        // The thread is busy, as if the kernel had no slot to write a page.
+        aside.after_pages(Vec::new(), move || gate.recv().unwrap());
+        let (tell, told) = mpsc::channel();
+        let ask = |n| {
+            let tell = tell.clone();
+            let rest = move || tell.send(n).unwrap();
+            match aside.place() {
+                Some(place) => aside.after_pages(vec![Pages::all(n)], move || {
+                    rest();
+                    drop(place);
+                }),
+                None => rest(),
+            }
+        };
+        (1..=6).for_each(ask);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [5, 6]);
+        release.send(()).unwrap();
+        let waited: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
+        assert_eq!(waited, [1, 2, 3, 4]);
+        // Everybody has left, and there is a place again.
+        let (done, end) = mpsc::channel();
+        aside.after_pages(Vec::new(), move || done.send(()).unwrap());
+        end.recv().unwrap();
+        assert_eq!(aside.taken.load(Ordering::Relaxed), 0);
+        ask(7);
+        assert_eq!(told.recv(), Ok(7));
     }
 }

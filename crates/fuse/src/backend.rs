@@ -277,6 +277,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
         flags: WriteFlags,
     ) -> Result<(u64, usize)>;
 
+    /// As [`Fs::check_writable`].
+    fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Fs::takes`]; asked where [`Self::room`] is short.
+    fn takes(&self, _ino: InodeNo, _offset: u64, _len: u64) -> Result<u64> {
+        Ok(0)
+    }
+
     /// As [`Fs::fallocate`].
     fn fallocate(
         &self,
@@ -419,6 +429,8 @@ impl Backend for Fs {
         fn read(ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
         fn write_with(c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8], flags: WriteFlags)
             -> Result<(u64, usize)>;
+        fn check_writable() -> Result<()>;
+        fn takes(ino: InodeNo, offset: u64, len: u64) -> Result<u64>;
         fn fallocate(c: &Caller, ino: InodeNo, mode: FallocateMode, offset: u64, len: u64)
             -> Result<()>;
         fn seek(ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;

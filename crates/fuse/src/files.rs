@@ -1,5 +1,7 @@
 //! Requests about contents and attributes: open, read, write, truncate, allocate, seek, copy.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use stetfs::{Attr, Caller, FallocateMode, OpenFlags, Whence, WriteFlags};
@@ -74,24 +76,6 @@ fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
 impl<B: Backend> FsServer<B> {
     pub(crate) fn attributes(&self, ino: InodeNo) -> Outcome<Attr> {
         self.fs.getattr(ino).map_err(|e| errno(&e))
-    }
-
-    /// Attributes that are asked for through an open file: by a read at the end of a file, by a
-    /// seek from there, and, when they may not be kept, by each write(2) into the page cache. So
-    /// this is where a writer is told that there is no place (`room.rs`).
-    pub(crate) fn attributes_for_handle(
-        &self,
-        c: &Caller,
-        ino: InodeNo,
-        handle: u64,
-    ) -> Outcome<Attr> {
-        if How::from_bits_truncate(handle).is_cached_writer() {
-            let is_full = self.opens.grows(ino) && self.room.is_tight_for(c);
-            if self.opens.take_lost(ino) || is_full {
-                return Err(Errno::NOSPC);
-            }
-        }
-        self.attributes(ino)
     }
 
     pub(crate) fn statx(&self, ino: InodeNo) -> Outcome<abi::StatXOut> {
@@ -237,7 +221,7 @@ impl<B: Backend> FsServer<B> {
 
     /// Writes: pages from the kernel's cache, or straight from a caller.
     pub(crate) fn write_file(
-        &self,
+        self: &Arc<Self>,
         header: &InHeader,
         from: &abi::WriteIn,
         data: &[u8],
@@ -252,42 +236,69 @@ impl<B: Backend> FsServer<B> {
         let flags = write_flags(kind, from.flags, self.options.writeback);
         if kind.contains(WriteKind::CACHE) {
             self.write_pages(c, node, from.offset, data, flags)?;
-            let size = from.size;
-            answer.record(&abi::WriteOut { size, padding: 0 })?;
+            answer.record(&written(from.size))?;
             return Ok(Answered::Now);
         }
         let ino = inode(node);
-        if self.grows_into_what_is_kept(c, ino, from) {
-            return Err(Errno::NOSPC);
+        let is_staged = self.groups.has(ino, from.fh);
+        let each = if is_staged { stetfs::ROOM_PER_BLOCK } else { 1 };
+        let range = (from.offset, from.size.into());
+        if let Some(takes) = self.takes_of_what_is_kept(c, ino, range, each) {
+            let place = self.aside.place().filter(|_| !is_staged);
+            let (place, ticket) = (place.ok_or(Errno::NOSPC)?, ticket());
+            let (header, from, data) = (*header, *from, data.to_vec());
+            let rest = move |server: &Self, has_room: Outcome<()>| {
+                let done = has_room.and_then(|()| {
+                    let size = server.write_straight(&header, &from, &data)?;
+                    if let Some(notifier) = server.notifier.get() {
+                        let pages = Pages::written(&header, &from, size);
+                        notifier.content_changed(pages.node, pages.offset, pages.len);
+                    }
+                    Ok(written(size))
+                });
+                ticket.answer(done);
+            };
+            self.when_settled(c.clone(), takes, Some(place), rest);
+            return Ok(Answered::Later);
         }
         if let Some(staged) = self.write_group(c, ino, from, data, flags) {
-            let written = abi::WriteOut {
-                size: staged?,
-                padding: 0,
-            };
-            answer.record(&written)?;
+            answer.record(&written(staged?))?;
             return Ok(Answered::Now);
         }
+        let size = self.write_straight(header, from, data)?;
+        if How::from_bits_truncate(from.fh).contains(How::DIRECT)
+            && let Some(cached) = self.cached(&[Pages::written(header, from, size)])
+        {
+            // A write that no call waits for (io_submit(2), io_uring) has one of the kernel's slots.
+            if let Some(place) = self.aside.place() {
+                let ticket = ticket();
+                self.aside.after_pages(cached, move || {
+                    ticket.answer(Ok(written(size)));
+                    drop(place);
+                });
+                return Ok(Answered::Later);
+            }
+            self.aside.soon(cached);
+        }
+        answer.record(&written(size))?;
+        Ok(Answered::Now)
+    }
+
+    /// Writes to the volume what comes straight from a caller; gives how much that was.
+    fn write_straight(&self, header: &InHeader, from: &abi::WriteIn, data: &[u8]) -> Outcome<u32> {
+        let ino = inode(header.nodeid);
+        let kind = WriteKind::from_bits_retain(from.write_flags);
+        let mut flags = write_flags(kind, from.flags, self.options.writeback);
+        // Of a short answer the kernel makes EIO, where no call waits for it.
+        flags.set(WriteFlags::WHOLE, from.flags & libc::O_DIRECT != 0);
         let write = |c: &Caller| {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
             written.map(|(_, n)| must_fit_u32(n)).map_err(|e| errno(&e))
         };
-        let size = if kind.contains(WriteKind::KILL_SUIDGID) {
-            self.losing_privileges(header, &[ino], write)?
-        } else {
-            write(c)?
-        };
-        let written = abi::WriteOut { size, padding: 0 };
-        if How::from_bits_truncate(from.fh).contains(How::DIRECT) {
-            let pages = Pages {
-                node,
-                offset: from.offset.cast_signed(),
-                len: i64::from(size),
-            };
-            return self.answer_when_dropped(&[pages], written, ticket, answer);
+        match kind.contains(WriteKind::KILL_SUIDGID) {
+            true => self.losing_privileges(header, &[ino], write),
+            false => write(&caller(header)),
         }
-        answer.record(&written)?;
-        Ok(Answered::Now)
     }
 
     /// Answers; what others have read of these pages through the page cache is dropped there first.
@@ -300,17 +311,21 @@ impl<B: Backend> FsServer<B> {
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
-        let is_cached = |pages: &&Pages| self.opens.is_cached(inode(pages.node));
-        let cached: Vec<_> = pages.iter().filter(is_cached).copied().collect();
-        if cached.is_empty() {
+        let Some(cached) = self.cached(pages) else {
             answer.record(&record)?;
             return Ok(Answered::Now);
-        }
+        };
         let ticket = ticket();
-        self.aside.after_pages(cached, &self.notifier, move || {
-            ticket.answer(Ok(record));
-        });
+        self.aside
+            .after_pages(cached, move || ticket.answer(Ok(record)));
         Ok(Answered::Later)
+    }
+
+    /// Those of these pages that the kernel may have; none if it has none.
+    fn cached(&self, pages: &[Pages]) -> Option<Vec<Pages>> {
+        let is_cached = |pages: &&Pages| self.opens.is_cached(inode(pages.node));
+        let cached: Vec<_> = pages.iter().filter(is_cached).copied().collect();
+        (!cached.is_empty()).then_some(cached)
     }
 
     /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much
@@ -337,9 +352,10 @@ impl<B: Backend> FsServer<B> {
                         offset: at.cast_signed(),
                         len: usize_as_u64(data.len() - done).cast_signed(),
                     };
-                    self.opens.lost(ino);
-                    self.aside.after_pages(vec![pages], &self.notifier, || {});
-                    return Err(errno(&e));
+                    let errno = errno(&e);
+                    self.opens.lost(ino, errno);
+                    self.aside.soon(vec![pages]);
+                    return Err(errno);
                 }
             }
         }
@@ -347,20 +363,6 @@ impl<B: Backend> FsServer<B> {
             self.opens.grew(ino);
         }
         Ok(())
-    }
-
-    /// Whether a direct write makes its file longer, staged or not, and so would take what dirty
-    /// pages may need.
-    fn grows_into_what_is_kept(&self, c: &Caller, ino: InodeNo, from: &abi::WriteIn) -> bool {
-        let len = u64::from(from.size);
-        let end = from.offset.saturating_add(len);
-        let takes = match self.groups.has(ino, from.fh) {
-            true => len * stetfs::ROOM_PER_BLOCK,
-            false => len,
-        };
-        self.options.writeback
-            && self.room.is_kept_from(c, takes)
-            && self.fs.getattr(ino).is_ok_and(|attr| end > attr.size)
     }
 
     /// Makes a file durable.
@@ -373,18 +375,42 @@ impl<B: Backend> FsServer<B> {
         done.map_err(|e| errno(&e))
     }
 
+    /// Preallocates, punches holes, zeroes ranges.
     pub(crate) fn allocate(
-        &self,
-        from: &InHeader,
-        ino: InodeNo,
-        offset: u64,
-        len: u64,
-        mode: i32,
-    ) -> Outcome<()> {
-        let mode = u32::try_from(mode)
+        self: &Arc<Self>,
+        header: &InHeader,
+        from: &abi::FAllocateIn,
+        ticket: &dyn Fn() -> Ticket,
+    ) -> Outcome<Answered> {
+        let (c, ino) = (caller(header), inode(header.nodeid));
+        let mode = u32::try_from(from.mode)
             .ok()
             .and_then(FallocateMode::from_bits)
             .ok_or(Errno::NOTSUP)?;
+        let range = (from.offset, from.length);
+        let takes = match mode.contains(FallocateMode::PUNCH_HOLE) {
+            true => None,
+            false => self.takes_of_what_is_kept(&c, ino, range, 1),
+        };
+        if let Some(takes) = takes {
+            let (header, ticket) = (*header, ticket());
+            self.when_settled(c, takes, None, move |server, has_room| {
+                let done = has_room.and_then(|()| server.allocate_now(&header, mode, range));
+                ticket.answer_bytes(done.map(|()| Vec::new()));
+            });
+            return Ok(Answered::Later);
+        }
+        self.allocate_now(header, mode, range)?;
+        Ok(Answered::Now)
+    }
+
+    fn allocate_now(
+        &self,
+        from: &InHeader,
+        mode: FallocateMode,
+        (offset, len): (u64, u64),
+    ) -> Outcome<()> {
+        let ino = inode(from.nodeid);
         self.losing_privileges(from, &[ino], |c| {
             let done = self.fs.fallocate(c, ino, mode, offset, len);
             done.map_err(|e| errno(&e))
@@ -409,10 +435,9 @@ impl<B: Backend> FsServer<B> {
     ) -> Outcome<Answered> {
         if self.options.writeback && self.opens.has_cached_writer(inode(node)) {
             let (fs, from, ticket) = (self.fs.clone(), *from, ticket());
-            self.aside
-                .after_pages(vec![Pages::all(node)], &self.notifier, move || {
-                    ticket.answer(find(&fs, node, &from));
-                });
+            self.aside.after_pages(vec![Pages::all(node)], move || {
+                ticket.answer(find(&fs, node, &from));
+            });
             return Ok(Answered::Later);
         }
         answer.record(&find(&self.fs, node, from)?)?;
@@ -429,6 +454,11 @@ impl<B: Backend> FsServer<B> {
             copied.map_err(|e| errno(&e))
         })
     }
+}
+
+/// So much was written.
+fn written(size: u32) -> abi::WriteOut {
+    abi::WriteOut { size, padding: 0 }
 }
 
 /// Whether a SETATTR is about times alone.

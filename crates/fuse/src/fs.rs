@@ -91,7 +91,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) layer: Layer,
     pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) aside: Arc<Aside>,
+    pub(crate) aside: Aside,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The user who runs the server.
     pub(crate) owner: u32,
@@ -166,6 +166,7 @@ impl<B: Backend> FsServer<B> {
         closing: Arc<Closing<B>>,
     ) -> Self {
         let room = Room::new(fs.clone());
+        let notifier: Arc<OnceLock<Notifier>> = Arc::default();
         fs.begin();
         Self {
             fs,
@@ -178,8 +179,8 @@ impl<B: Backend> FsServer<B> {
             layer: Layer::default(),
             room: Arc::new(room),
             bell: Arc::default(),
-            aside: Arc::default(),
-            notifier: Arc::default(),
+            aside: Aside::new(notifier.clone()),
+            notifier,
             owner: rustix::process::geteuid().as_raw(),
             image,
             dir,
@@ -197,10 +198,11 @@ impl<B: Backend> FsServer<B> {
             commits: AtomicBool::new(false).into(),
             opens: self.opens.clone(),
             room: self.room.clone(),
-            aside: self.aside.clone(),
+            aside: Aside::new(self.notifier.clone()),
             notifier: self.notifier.clone(),
             bell: self.bell.clone(),
             has_told: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
         }
     }
 
@@ -256,11 +258,17 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn keep_attributes(&self, ino: InodeNo) -> Duration {
         if !self.opens.is_watched(ino) {
             self.options.timeout
-        } else if self.room.is_short() {
+        } else if self.room.is_short() || self.opens.is_frozen(ino) || self.is_stopped() {
+            // Each write(2) has to ask.
             Duration::ZERO
         } else {
             WATCHED.min(self.options.timeout)
         }
+    }
+
+    /// Whether nothing can be written any more.
+    fn is_stopped(&self) -> bool {
+        self.fs.check_writable().is_err()
     }
 
     /// With `allow_root`: whether this caller may come in. The kernel lets everybody in then.
@@ -346,13 +354,10 @@ impl<B: Backend> FsServer<B> {
         let ino = inode(from.nodeid);
         let c = caller(from);
         match *what {
-            What::GetAttr { from: g } => {
-                let attr = match g.getattr_flags & abi::GETATTR_FH {
-                    0 => self.attributes(ino)?,
-                    _ => self.attributes_for_handle(&c, ino, g.fh)?,
-                };
-                answer.attr(attr::attr(&attr), self.keep_attributes(ino))
-            }
+            What::GetAttr { .. } => answer.attr(
+                attr::attr(&self.attributes(ino)?),
+                self.keep_attributes(ino),
+            ),
             What::StatX { .. } => answer.record(&self.statx(ino)?),
             What::SetAttr { to } => {
                 let Some(attr) = self.set_attributes(&c, ino, &to)? else {
@@ -368,7 +373,6 @@ impl<B: Backend> FsServer<B> {
             What::Release { from: r } => self.release_file(ino, r.fh),
             What::Read { from: r } => self.read_file(ino, &r, answer),
             What::FSync { datasync } | What::FSyncDir { datasync } => self.sync_file(ino, datasync),
-            What::FAllocate { from: f } => self.allocate(from, ino, f.offset, f.length, f.mode),
             What::CopyFileRange { from: r, is_64 } => {
                 let bytes_copied = self.copy(from, &r)?;
                 if is_64 {
@@ -425,6 +429,14 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
+/// How many of [`MAX_BACKGROUND`] the kernel lets a mount have: of an ordinary user's it may be
+/// fewer.
+fn background_slots() -> usize {
+    let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
+    let most = parameter.ok().and_then(|most| most.trim().parse().ok());
+    usize::from(MAX_BACKGROUND).min(most.unwrap_or(usize::MAX))
+}
+
 /// The largest read or write: every worker keeps a buffer for one, and all of these take no more
 /// than a quarter of what the mount may keep in memory, unless that made them very small.
 fn largest_request(memory: u64, threads: usize) -> u32 {
@@ -444,6 +456,7 @@ impl<B: Backend> Server for FsServer<B> {
             && offer.capabilities.contains(Capabilities::OVER_IO_URING);
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
         self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
+        self.aside.note_slots(background_slots());
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
         capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());
         Terms {
@@ -458,7 +471,7 @@ impl<B: Backend> Server for FsServer<B> {
     }
 
     fn answer(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
@@ -479,6 +492,10 @@ impl<B: Backend> Server for FsServer<B> {
             What::BatchForget { all } => all.iter().for_each(|one| self.forget(one.nodeid)),
             What::StatFs => answer.record(&self.statfs()?)?,
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
+            What::GetAttr { from: g } if g.getattr_flags & abi::GETATTR_FH != 0 => {
+                return self.attributes_for_handle(from, g.fh, ticket, answer);
+            }
+            What::FAllocate { from: f } => return self.allocate(from, f, ticket),
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
             What::Ioctl { from: i, .. } if i.cmd == groups::COMMIT => {
                 return self.commit_group(from, i.fh, ticket, answer);

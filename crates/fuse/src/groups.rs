@@ -382,7 +382,7 @@ impl<B: Backend> FsServer<B> {
         self.groups
             .change(|members| members.retain(|_, member| !Arc::ptr_eq(&member.group, shared)));
         *state = State::Done;
-        files.iter().for_each(|ino| self.attributes_changed(*ino));
+        self.tell_of(&files);
         Ok(Some(files))
     }
 
@@ -409,7 +409,20 @@ impl<B: Backend> FsServer<B> {
         if let State::Open(group) = &*state {
             let files = group.files();
             *state = State::Lost;
-            files.iter().for_each(|ino| self.attributes_changed(*ino));
+            self.tell_of(&files);
+        }
+    }
+
+    /// Has the kernel ask for the attributes of a group's files anew.
+    fn tell_of(&self, files: &[InodeNo]) {
+        for ino in files {
+            // The kernel keeps an inode until the file's close is answered. One that nobody has
+            // open may be on its way out of the kernel, which waits for its pages, and so for
+            // workers.
+            match self.opens.is_open(*ino) {
+                true => self.attributes_changed(*ino),
+                false => self.aside.soon(vec![Pages::none(node(*ino))]),
+            }
         }
     }
 

@@ -67,8 +67,7 @@ impl<B: Backend> FsServer<B> {
             GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),
             SETFLAGS | SETFLAGS_32 => {
                 let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::INVAL)?);
-                self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
-                self.attributes_changed(ino);
+                self.change_flags(&c, ino, flags)?;
                 Ok(Vec::new())
             }
             FSGETXATTR => attr().map(|a| encode_fsxattr(a.flags, a.projid).to_vec()),
@@ -78,8 +77,7 @@ impl<B: Backend> FsServer<B> {
                 if projid != attr.projid {
                     return Err(Errno::NOTSUP);
                 }
-                self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
-                self.attributes_changed(ino);
+                self.change_flags(&c, ino, flags)?;
                 Ok(Vec::new())
             }
             GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
@@ -110,6 +108,14 @@ impl<B: Backend> FsServer<B> {
             }
             _ => Err(Errno::NOTTY),
         }
+    }
+
+    fn change_flags(&self, c: &Caller, ino: InodeNo, flags: InodeFlags) -> Outcome<()> {
+        self.fs.set_flags(c, ino, flags).map_err(|e| errno(&e))?;
+        let is_immutable = flags.contains(InodeFlags::IMMUTABLE);
+        self.opens.freeze(ino, is_immutable);
+        self.attributes_changed(ino);
+        Ok(())
     }
 
     fn trim(&self, c: &Caller, data: &[u8]) -> Outcome<Vec<u8>> {

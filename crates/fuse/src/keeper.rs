@@ -27,10 +27,12 @@ pub(crate) struct Keeper<B> {
     pub(crate) commits: Arc<AtomicBool>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) room: Arc<Room<B>>,
-    pub(crate) aside: Arc<Aside>,
+    /// A desk of its own: all dirty pages take long, and nobody waits for them.
+    pub(crate) aside: Aside,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) has_told: AtomicBool,
+    pub(crate) has_stopped: AtomicBool,
 }
 
 /// What wakes it.
@@ -91,6 +93,10 @@ impl<B: Backend> Keeper<B> {
             tracing::debug!("committing: {e}");
         }
         self.ask_soon(self.opens.watch_fresh());
+        if self.fs.check_writable().is_err() && !self.has_stopped.swap(true, Ordering::Relaxed) {
+            // Who writes into the page cache is told by the next write(2).
+            self.ask_soon(self.opens.watch_all());
+        }
         self.have_forgotten(self.opens.take_stale());
         match self.room.look() {
             Change::None => {}
@@ -138,7 +144,7 @@ impl<B: Backend> Keeper<B> {
     fn settle(&self, files: &[InodeNo]) {
         let pages = files.iter().map(|ino| Pages::all(node(*ino))).collect();
         let room = self.room.clone();
-        self.aside
-            .after_pages(pages, &self.notifier, move || room.settled());
+        let dirtied = room.dirtied();
+        self.aside.after_pages(pages, move || room.settled(dirtied));
     }
 }

@@ -48,6 +48,7 @@ pub mod mount;
 pub mod mountinfo;
 pub mod options;
 pub mod session;
+mod settle;
 pub mod system_log;
 pub mod umount;
 pub mod wire;

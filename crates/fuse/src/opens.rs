@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use stetfs_format::InodeNo;
 use stetfs_format::width::u32_as_usize;
 
@@ -100,8 +101,10 @@ struct Open {
     watched: bool,
     /// Its pages have taken new blocks while the volume was nearly full.
     grows: bool,
-    /// Pages of it found no place, and no writer was told yet.
-    lost: bool,
+    /// Why pages of it were lost, of which no writer was told yet.
+    lost: Option<Errno>,
+    /// It was made immutable while it was open.
+    frozen: bool,
     /// The kernel may have wrong times and a wrong size of it.
     untimed: bool,
 }
@@ -257,6 +260,11 @@ impl Opens {
         self.shard(ino).lock().files.get(&ino).is_some_and(what)
     }
 
+    /// Whether somebody has it open.
+    pub(crate) fn is_open(&self, ino: InodeNo) -> bool {
+        self.ask(ino, |open| open.all > 0)
+    }
+
     /// Whether the kernel may hold dirty pages of it that an open file wrote.
     pub(crate) fn has_cached_writer(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.cached_writers > 0)
@@ -338,16 +346,54 @@ impl Opens {
         self.ask(ino, |open| open.grows)
     }
 
-    /// Pages of it found no place.
-    pub(crate) fn lost(&self, ino: InodeNo) {
-        self.change(ino, |open| open.lost = true);
+    /// Pages of it were lost. The kernel may have a wrong size of it then.
+    pub(crate) fn lost(&self, ino: InodeNo, errno: Errno) {
+        self.change(ino, |open| {
+            open.lost = Some(errno);
+            open.untimed = true;
+        });
     }
 
-    /// Whether pages of it found no place since this was last asked.
-    pub(crate) fn take_lost(&self, ino: InodeNo) -> bool {
-        let mut lost = false;
-        self.change(ino, |open| lost = std::mem::take(&mut open.lost));
+    /// Why pages of it were lost since this was last asked.
+    pub(crate) fn take_lost(&self, ino: InodeNo) -> Option<Errno> {
+        let mut lost = None;
+        self.change(ino, |open| lost = open.lost.take());
         lost
+    }
+
+    /// It has become immutable, or is not any more: whoever writes it through the page cache is
+    /// watched, and refused.
+    pub(crate) fn freeze(&self, ino: InodeNo, is_frozen: bool) {
+        self.change(ino, |open| {
+            open.frozen = is_frozen;
+            open.watched |= is_frozen && open.cached_writers > 0;
+        });
+    }
+
+    /// Whether it became immutable while it was open.
+    pub(crate) fn is_frozen(&self, ino: InodeNo) -> bool {
+        self.ask(ino, |open| open.frozen)
+    }
+
+    /// Whether any file is written through the page cache.
+    pub(crate) fn has_cached_writers(&self) -> bool {
+        let mut shards = self.shards.iter();
+        shards.any(|shard| {
+            shard
+                .lock()
+                .files
+                .values()
+                .any(|open| open.cached_writers > 0)
+        })
+    }
+
+    /// How many files are written through the page cache whose pages may need new blocks.
+    pub(crate) fn growing(&self) -> usize {
+        let grows = |open: &&Open| open.grows && open.cached_writers > 0;
+        let shards = self.shards.iter();
+        shards
+            .map(|shard| shard.lock().files.values().filter(grows).count())
+            .sum()
     }
 }
 

@@ -12,8 +12,12 @@
 //!    writing is opened past the page cache: each write(2) is a request, and fails by itself.
 //! 3. *Asked before.* Files that were opened earlier go on through the cache, but the kernel may
 //!    keep their attributes no longer: it asks for them before each write(2), through the writer's
-//!    own handle, and is told ENOSPC in its place once the room that is left is only what dirty
-//!    pages may need. Who grows no file is let through.
+//!    own handle. Once the room that is left is only what dirty pages may need, those of the
+//!    writer's file are written first, and it goes on if there is room for one write(2) of each
+//!    such writer ([`EACH_WRITER`]); otherwise it is told ENOSPC. Who grows no file is let through.
+//! 4. *The others wait.* What takes room by a request (a direct write, a preallocation) waits
+//!    until those pages are written too, and then takes what is there (`settle.rs`). What takes
+//!    none, of blocks that the file has, does not wait.
 //!
 //! What still finds no place (the pages of one huge write(2), of mapped memory) is told at the next
 //! write(2), fsync(2) or close(2) of the file, and dropped from the page cache: it is not shown as
@@ -35,6 +39,9 @@ const DIRTY_PART: u64 = 4;
 const SHORT_PART: u64 = 16;
 const SHORT_MIN: u64 = 1 << 20;
 const SHORT_MAX: u64 = 256 << 20;
+/// What is kept for one write(2) into the page cache of a nearly full volume. Of a larger one, a
+/// part may find no place.
+const EACH_WRITER: u64 = 1 << 20;
 
 /// What of the volume is free, in relation to what the kernel may hold.
 pub(crate) struct Room<B> {
@@ -47,8 +54,10 @@ pub(crate) struct Room<B> {
     knobs: OnceLock<Knobs>,
     /// It has been noticed that room is short.
     is_short: AtomicBool,
-    /// Dirty pages that may need what is left have been written.
-    is_settled: AtomicBool,
+    /// How often dirty pages may have come that need what is left, and of which of these times all
+    /// are written.
+    dirtied: AtomicU64,
+    settled: AtomicU64,
 }
 
 struct Knobs(PathBuf);
@@ -81,12 +90,15 @@ impl<B: Backend> Room<B> {
             bound: AtomicU64::new(fuse_share()),
             knobs: OnceLock::new(),
             is_short: AtomicBool::new(false),
-            is_settled: AtomicBool::new(false),
+            dirtied: AtomicU64::new(1),
+            settled: AtomicU64::new(0),
         };
         // Nobody has dirty pages yet for which something would have to be kept back.
         let is_short = room.is_short();
         room.is_short.store(is_short, Ordering::Relaxed);
-        room.is_settled.store(is_short, Ordering::Relaxed);
+        if is_short {
+            room.settled(room.dirtied());
+        }
         room
     }
 
@@ -129,7 +141,7 @@ impl<B: Backend> Room<B> {
     pub(crate) fn wants_a_look(&self) -> bool {
         let left = self.left();
         if self.is_short.load(Ordering::Relaxed) {
-            return !self.is_settled.load(Ordering::Relaxed) && left < self.kept();
+            return !self.is_settled() && left < self.kept();
         }
         left < self.short_below() || left / 2 < self.bound()
     }
@@ -150,18 +162,35 @@ impl<B: Backend> Room<B> {
         self.bound().saturating_mul(2)
     }
 
-    /// Whether a direct write that makes a file longer by `len` would take what dirty pages may
-    /// need.
-    pub(crate) fn is_kept_from(&self, c: &Caller, len: u64) -> bool {
-        self.is_short.load(Ordering::Relaxed)
-            && !self.is_settled.load(Ordering::Relaxed)
-            && self.fs.room(c) < self.kept() + len
+    /// Whether those who write so many growing files through the page cache have room for a
+    /// write(2) each.
+    pub(crate) fn has_for_writers(&self, c: &Caller, files: usize, beside: u64) -> bool {
+        self.fs.room(c) >= beside.saturating_add(EACH_WRITER.saturating_mul(usize_as_u64(files)))
     }
 
-    /// The dirty pages of all who may grow files have been written; nothing is kept back for them
-    /// any more.
-    pub(crate) fn settled(&self) {
-        self.is_settled.store(true, Ordering::Relaxed);
+    /// Whether to take `len` bytes of what is left could take what dirty pages need.
+    pub(crate) fn is_kept_from(&self, c: &Caller, len: u64) -> bool {
+        !self.is_settled() && self.fs.room(c) < self.kept().saturating_add(len)
+    }
+
+    /// How often dirty pages may have come.
+    pub(crate) fn dirtied(&self) -> u64 {
+        self.dirtied.load(Ordering::Relaxed)
+    }
+
+    /// A writer into the page cache was let through though room is tight.
+    pub(crate) fn note_dirtied(&self) {
+        self.dirtied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The dirty pages of all who may grow files, of so many times, have been written; nothing is
+    /// kept back for them any more.
+    pub(crate) fn settled(&self, dirtied: u64) {
+        self.settled.fetch_max(dirtied, Ordering::Relaxed);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed) == self.dirtied()
     }
 
     /// Sets the bound by what is free; says what that means.
@@ -173,11 +202,11 @@ impl<B: Backend> Room<B> {
         let is_short = left < short_below || was_short && left < short_below / 4 * 5;
         self.is_short.store(is_short, Ordering::Relaxed);
         if !is_short {
-            self.is_settled.store(false, Ordering::Relaxed);
+            self.note_dirtied();
             return Change::None;
         }
         match (was_short, left < self.kept()) {
-            (_, true) if !self.is_settled.load(Ordering::Relaxed) => Change::Tight,
+            (_, true) if !self.is_settled() => Change::Tight,
             (false, _) => Change::Short,
             _ => Change::None,
         }

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rustix::fs::FallocateFlags;
 use stetfs_sys::file_ioctl::{commit_atomic_write, start_atomic_write};
 use support::{Volume, open};
 
@@ -201,5 +202,72 @@ fn a_group_takes_nothing_that_is_kept_for_dirty_pages() {
     let server = volume.mount("");
     check(&volume.path("cached"), 3, written.bytes);
     check(&path, 2, end);
+    volume.unmount(server);
+}
+
+/// The bytes that df shows as available.
+fn available(volume: &Volume) -> u64 {
+    let free = rustix::fs::statvfs(&volume.dir).unwrap();
+    free.f_bavail * free.f_frsize
+}
+
+/// Who writes alone gets what df shows, but for what one write(2) may need. (It was stopped with a
+/// part of the volume left that grew with it: 17 of 800 MB.)
+#[test]
+fn a_single_writer_fills_the_volume() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(256, &["-b", "4096", "-m", "0"]);
+    let server = volume.mount("");
+    let file = File::create(volume.path("f")).unwrap();
+    let written = fill(&file, 1, 1 << 18, u64::MAX);
+    assert!(written.refused && !written.sync_failed);
+    let left = available(&volume);
+    assert!(left < 3 << 20, "{left} bytes are left");
+    drop(file);
+    check(&volume.path("f"), 1, written.bytes);
+    volume.unmount(server);
+}
+
+/// What needs no room is not asked for any, and what needs some waits until it is known what is
+/// left, also just after the volume got full, while a file is being written through the page cache.
+#[test]
+fn what_has_blocks_is_not_refused_just_after_the_volume_got_full() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let server = volume.mount("");
+    let log = File::create(volume.path("log")).unwrap();
+    for round in 0..5 {
+        log.write_all_at(&chunk(round, 0, 4096), 0).unwrap();
+        let keep = File::create(volume.path("keep")).unwrap();
+        rustix::fs::fallocate(&keep, FallocateFlags::KEEP_SIZE, 0, 4 << 20).unwrap();
+        fs::write(volume.path("old"), chunk(9, 0, 4 << 20)).unwrap();
+        let ballast = File::create(volume.path("ballast")).unwrap();
+        assert!(fill(&ballast, round, 1 << 16, u64::MAX).refused);
+        let keep = open(&volume.path("keep"));
+        let at = |part: u64| chunk(3, part << 16, 1 << 16);
+        for part in 0..64 {
+            keep.write_all_at(&at(part), part << 16)
+                .unwrap_or_else(|e| panic!("round {round}, preallocated, part {part}: {e}"));
+        }
+        fs::remove_file(volume.path("old")).unwrap();
+        // As much as is certainly there, of what was just freed.
+        let new = open(&volume.path("new"));
+        for part in 0..16 {
+            new.write_all_at(&at(part), part << 16)
+                .unwrap_or_else(|e| panic!("round {round}, freed, part {part}: {e}"));
+        }
+        let more = open(&volume.path("more"));
+        rustix::fs::fallocate(&more, FallocateFlags::empty(), 0, 1 << 18)
+            .unwrap_or_else(|e| panic!("round {round}, preallocation: {e}"));
+        for file in [&keep, &new, &more, &ballast] {
+            file.sync_all().unwrap();
+        }
+        check(&volume.path("keep"), 3, 4 << 20);
+        check(&volume.path("new"), 3, 1 << 20);
+        for name in ["keep", "new", "more", "ballast"] {
+            fs::remove_file(volume.path(name)).unwrap();
+        }
+    }
+    drop(log);
     volume.unmount(server);
 }

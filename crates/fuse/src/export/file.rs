@@ -208,7 +208,7 @@ impl Server for ExportFs {
     }
 
     fn answer(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         _ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,

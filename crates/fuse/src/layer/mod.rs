@@ -250,7 +250,7 @@ impl<B: Backend> FsServer<B> {
         // What the kernel knows of these names is wrong now. It may need workers to hear of it.
         let (ticket, notifier) = (ticket(), self.notifier.clone());
         let dirs = stale.dirs();
-        self.aside.after_pages(dirs, &self.notifier, move || {
+        self.aside.after_pages(dirs, move || {
             if let Some(notifier) = notifier.get() {
                 for (dir, name) in &stale.names {
                     notifier.name_changed(node(*dir), name);

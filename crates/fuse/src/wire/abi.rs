@@ -266,7 +266,19 @@ pub const NOTIFY_PRUNE: i32 = 9;
 macro_rules! records {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $kind:ty,)* })*) => {
         /// Each record's name, size, and where its fields are.
-        #[cfg(test)]
+        impl AttrOut {
+    /// Attributes that the kernel may keep for so long.
+    pub(crate) fn new(attr: Attr, keep: std::time::Duration) -> Self {
+        Self {
+            attr_valid: keep.as_secs(),
+            attr_valid_nsec: keep.subsec_nanos(),
+            dummy: 0,
+            attr,
+        }
+    }
+}
+
+#[cfg(test)]
         const LAYOUTS: &[(&str, usize, &[(&str, usize)])] = &[
             $((
                 stringify!($name),

@@ -74,12 +74,7 @@ impl<'a> Answer<'a> {
     /// # Errors
     /// As [`Self::record`].
     pub fn attr(&mut self, attr: Attr, keep: Duration) -> Result<(), Errno> {
-        self.record(&abi::AttrOut {
-            attr_valid: keep.as_secs(),
-            attr_valid_nsec: keep.subsec_nanos(),
-            dummy: 0,
-            attr,
-        })
+        self.record(&abi::AttrOut::new(attr, keep))
     }
 
     /// An extended attribute or a list of them; its size alone when the kernel asks with `size` 0.

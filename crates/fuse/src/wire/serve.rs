@@ -62,7 +62,7 @@ pub trait Server: Send + Sync + 'static {
     /// # Errors
     /// What the caller is told instead.
     fn answer(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
@@ -162,24 +162,24 @@ impl<S: Server> Session<S> {
     /// kernel, and callers that wait for them: the connection must be aborted then.
     pub fn run(self) -> io::Result<()> {
         let (tell, ends) = mpsc::channel();
+        let queues = match self.agreed.over_io_uring {
+            true => ring::queues()?,
+            false => 0,
+        };
         let workers = Arc::new(Workers {
             server: self.server,
             device: self.channels[0].clone(),
             max_request: self.agreed.max_request,
             tell,
             started: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            spare: AtomicUsize::new(0),
+            queues: (0..queues).map(|_| Queue::default()).collect(),
         });
         for channel in self.channels {
             workers.start(move |workers| workers.read(&channel))?;
         }
-        if self.agreed.over_io_uring {
-            let queues = ring::queues()?;
-            for queue in 0..queues {
-                for _ in 0..ring::workers(self.threads, queues) {
-                    workers.start(move |workers| workers.wait(queue))?;
-                }
+        for queue in 0..queues {
+            for _ in 0..ring::workers(self.threads, queues) {
+                workers.start(move |workers| workers.wait(queue))?;
             }
         }
         // One may start another before it ends.
@@ -201,8 +201,15 @@ struct Workers<S> {
     /// Hears of each that ends.
     tell: mpsc::Sender<io::Result<()>>,
     started: AtomicUsize,
-    /// Workers who wait for somebody else to make an answer, and those who were started for them.
+    queues: Vec<Queue>,
+}
+
+/// Who serves a queue of io_uring. No other queue's workers can take what is in it.
+#[derive(Default)]
+struct Queue {
+    /// Workers who wait for somebody else to make an answer.
     waiting: AtomicUsize,
+    /// Those who were started for them.
     spare: AtomicUsize,
 }
 
@@ -231,7 +238,7 @@ impl<S: Server> Workers<S> {
         while let Some(len) = channel.receive(buffer.bytes())? {
             let (received, room) = split(buffer.bytes(), len);
             match Request::decode(received) {
-                Ok(request) => respond(&*self.server, channel, &request, room),
+                Ok(request) => respond(&self.server, channel, &request, room),
                 Err(e) => {
                     tracing::error!("from the kernel: {e}");
                     if let BadRequest::Short { unique, .. } = e {
@@ -261,7 +268,7 @@ impl<S: Server> Workers<S> {
                     let _ = later.set(receive);
                     Ticket::of_worker(send)
                 };
-                match ask(&*self.server, request, &ticket, &mut answer) {
+                match ask(&self.server, request, &ticket, &mut answer) {
                     Ok(Answered::Now) => Done::Answered(answer.len()),
                     Err(errno) => Done::Refused(errno),
                     Ok(Answered::Later) => {
@@ -274,7 +281,8 @@ impl<S: Server> Workers<S> {
                 }
             });
             if is_waiting {
-                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                let of = &self.queues[usize::from(queue)];
+                of.waiting.fetch_sub(1, Ordering::SeqCst);
             }
         }
         Ok(())
@@ -282,8 +290,9 @@ impl<S: Server> Workers<S> {
 
     /// A worker waits for somebody who may need workers.
     fn replace_me(self: &Arc<Self>, queue: u16) {
-        let waiting = self.waiting.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.spare.fetch_max(waiting, Ordering::SeqCst) < waiting
+        let of = &self.queues[usize::from(queue)];
+        let waiting = of.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+        if of.spare.fetch_max(waiting, Ordering::SeqCst) < waiting
             && let Err(e) = self.start(move |workers| workers.wait(queue))
         {
             tracing::error!("another worker: {e}");
@@ -315,7 +324,12 @@ fn split(buffer: &mut [u8], received: usize) -> (&[u8], &mut [u8]) {
     (&request[..received], room)
 }
 
-fn respond<S: Server>(server: &S, channel: &Arc<Channel>, request: &Request<'_>, room: &mut [u8]) {
+fn respond<S: Server>(
+    server: &Arc<S>,
+    channel: &Arc<Channel>,
+    request: &Request<'_>,
+    room: &mut [u8],
+) {
     let unique = request.header.unique;
     let mut answer = Answer::new(room);
     let done = ask(
@@ -336,7 +350,7 @@ fn respond<S: Server>(server: &S, channel: &Arc<Channel>, request: &Request<'_>,
 
 /// Has a request answered.
 fn ask<S: Server>(
-    server: &S,
+    server: &Arc<S>,
     request: &Request<'_>,
     ticket: &dyn Fn() -> Ticket,
     answer: &mut Answer<'_>,

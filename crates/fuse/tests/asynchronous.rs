@@ -1,0 +1,234 @@
+//! Direct writes that no call waits for, as many of them as one likes, to a file that others have
+//! in the page cache, while the server has dirty pages written: nobody waits for ever. And of
+//! a full volume they say what it is.
+//!
+//! Once 64 of them filled all of the kernel's places for requests in the background. The server
+//! answered none before the file's pages were dropped from the page cache, for which a dirty one
+//! had to be written, in one of those places.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::SeekFrom;
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+use support::Volume;
+
+/// No run lasts that long on any machine, unless it never ends.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What all jobs of fio have in common.
+fn fio(volume: &Volume, group: Option<&Path>) -> Command {
+    let mut command = Command::new("fio");
+    if let Some(group) = group {
+        command = Command::new("sh");
+        let enter = format!(
+            "echo $$ >{}/cgroup.procs && exec fio \"$@\"",
+            group.display()
+        );
+        command.args(["-c", &enter, "fio"]);
+    }
+    let directory = format!("--directory={}", volume.dir.display());
+    command.args([&directory, "--output-format=json", "--fallocate=none"]);
+    command.args([
+        "--bs=4k",
+        "--thread",
+        "--allow_file_create=1",
+        "--randrepeat=1",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The end of a run, as JSON. One that does not end is cut off from its server, so that it ends.
+fn end(volume: &Volume, what: &str, mut child: Child) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            abort(volume);
+            let _ = child.kill();
+            panic!("{what}: still not ended after {PATIENCE:?}; the connection was aborted");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let json = said.find('{').map_or("", |at| &said[at..]);
+    serde_json::from_str(json).unwrap_or_else(|e| {
+        let errors = String::from_utf8_lossy(&out.stderr);
+        panic!("{what}: {e}: {said}{errors}")
+    })
+}
+
+/// Nobody waits for the server any more.
+fn abort(volume: &Volume) {
+    // That it is busy comes after.
+    let _ = rustix::mount::unmount(&volume.dir, UnmountFlags::FORCE);
+}
+
+/// What makes the server ask for dirty pages, beside all else: another file is written and asked
+/// for its holes.
+fn ask_for_holes(path: PathBuf, stop: &AtomicBool) {
+    let file = support::open(&path);
+    let mut at = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if file.write_at(&[7; 4096], at).is_err()
+            || rustix::fs::seek(&file, SeekFrom::Hole(0)).is_err()
+        {
+            return;
+        }
+        at = (at + 8192) % (1 << 20);
+    }
+}
+
+/// Stops it, also when the test fails.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn run(volume: &Volume, engine: &str, depth: u32, group: Option<&Path>) {
+    let what = format!("{engine}, {depth} at once");
+    let mut command = fio(volume, group);
+    command.args([
+        "--runtime=1",
+        "--time_based",
+        "--size=1m",
+        "--filename=f",
+        "--rw=randwrite",
+    ]);
+    command.args([
+        "--name=direct",
+        &format!("--ioengine={engine}"),
+        "--direct=1",
+    ]);
+    command.arg(format!("--iodepth={depth}"));
+    command.args(["--name=cached", "--ioengine=psync", "--direct=0"]);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let holes = volume.path("holes");
+        scope.spawn(|| ask_for_holes(holes, &stop));
+        let stopping = Stopping(&stop);
+        let ended = end(volume, &what, command.spawn().unwrap());
+        drop(stopping);
+        for job in ended["jobs"].as_array().unwrap() {
+            assert_eq!(job["error"], 0, "{what}: {job}");
+            assert!(job["write"]["total_ios"].as_u64() > Some(0), "{what}");
+        }
+    });
+}
+
+#[test]
+fn all_of_them_end() {
+    need!(support::root_and_fuse());
+    need!(support::have("fio"));
+    for (scheme, transport) in [("jbd2", "dev"), ("stet", "auto")] {
+        let volume = Volume::new(64, &["-b", "4096"]);
+        let server = volume.mount(&format!("scheme={scheme},transport={transport}"));
+        let mut depths = [256, 128, 64, 1, 56].into_iter().cycle();
+        for engine in ["libaio", "io_uring", "posixaio", "psync"] {
+            for depth in depths.by_ref().take(2) {
+                run(&volume, engine, depth, None);
+            }
+        }
+        volume.unmount(server);
+    }
+}
+
+/// A memory cgroup for one test.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(bytes: u64) -> Result<Self, String> {
+        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let (parent, limit) = match unified {
+            true => ("/sys/fs/cgroup", "memory.max"),
+            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        };
+        let dir = Path::new(parent).join(format!("stetfs-test-{}", std::process::id()));
+        let made =
+            fs::create_dir(&dir).and_then(|()| fs::write(dir.join(limit), bytes.to_string()));
+        made.map_err(|e| format!("a memory cgroup in {parent}: {e}"))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn all_of_them_end_where_memory_is_tight() {
+    need!(support::root_and_fuse());
+    need!(support::have("fio"));
+    let group = match Group::new(48 << 20) {
+        Ok(group) => group,
+        Err(missing) => return eprintln!("SKIPPED {}: {missing}", file!()),
+    };
+    let volume = Volume::new(64, &["-b", "1024"]);
+    let server = volume.mount("memory=8M");
+    for (engine, depth) in [("libaio", 256), ("io_uring", 128)] {
+        run(&volume, engine, depth, Some(&group.0));
+    }
+    volume.unmount(server);
+}
+
+#[test]
+fn a_full_volume_is_called_full() {
+    need!(support::root_and_fuse());
+    need!(support::have("fio"));
+    for depth in [1, 128] {
+        let volume = Volume::new(24, &["-b", "1024"]);
+        let server = volume.mount("");
+        // Blocks that one file has, somebody else changes all the while.
+        let base = support::open(&volume.path("f"));
+        base.write_all_at(&[1; 1 << 20], 0).unwrap();
+        base.sync_all().unwrap();
+        let mut command = fio(&volume, None);
+        command.args([
+            "--size=64m",
+            "--bs=96k",
+            "--rw=write",
+            "--filename=g",
+            "--name=grows",
+        ]);
+        command.args([
+            "--ioengine=libaio",
+            "--direct=1",
+            &format!("--iodepth={depth}"),
+        ]);
+        let ended = end(&volume, "grows", command.spawn().unwrap());
+        assert_eq!(
+            ended["jobs"][0]["error"],
+            libc::ENOSPC,
+            "depth {depth}: {ended}"
+        );
+        let free = rustix::fs::statvfs(&volume.dir).unwrap();
+        assert!(
+            free.f_bavail * free.f_frsize < 1 << 20,
+            "depth {depth}: {} blocks",
+            free.f_bavail
+        );
+        run(&volume, "libaio", depth, None);
+        drop(base);
+        // What was written is there, and nothing of what was refused.
+        let len = fs::metadata(volume.path("g")).unwrap().len();
+        assert!(
+            len > 8 << 20 && len.is_multiple_of(96 << 10),
+            "depth {depth}: {len}"
+        );
+        volume.unmount(server);
+    }
+}

@@ -1,0 +1,88 @@
+//! What the kernel's ext4 refuses at write(2), and the writeback cache would take: the writer is
+//! told by the next write(2), and not only by fsync(2).
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::Duration;
+
+use stetfs::Shutdown;
+use stetfs_fuse::control::{self, Command as Order};
+use support::{Volume, errno, run};
+
+/// The first errno of a writer who writes again and again, within some seconds.
+fn refused(file: &File, at: u64) -> Option<i32> {
+    for _ in 0..100 {
+        if let Err(e) = file.write_at(b"more", at) {
+            return e.raw_os_error();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    None
+}
+
+#[test]
+fn who_has_a_file_open_that_becomes_immutable() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let path = volume.path("f");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    let chattr = |flag: &str| run(Command::new("chattr").arg(flag).arg(&path));
+    chattr("+i");
+    // As on the kernel's ext4: at once, each time, and nothing of it reaches the file.
+    for _ in 0..3 {
+        assert_eq!(errno(file.write_at(b"after", 0)), libc::EPERM);
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"before");
+    chattr("-i");
+    file.write_all_at(b"after!", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"after!");
+    drop(file);
+    volume.unmount(server);
+}
+
+#[test]
+fn who_writes_beyond_the_largest_file() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &["-b", "1024"]);
+    let server = volume.mount("");
+    let path = volume.path("f");
+    let file = File::create(&path).unwrap();
+    // The page cache has taken it before anybody is asked.
+    file.write_all_at(b"abc", 1 << 42).unwrap();
+    assert_eq!(errno(file.sync_all()), libc::EFBIG);
+    assert_eq!(refused(&file, 0), Some(libc::EFBIG));
+    // Who was told goes on.
+    file.write_all_at(b"abc", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    if support::kernel() >= (6, 18) {
+        // Meanwhile it has sent a whole page, since the file was longer for it.
+        support::wait_until("the kernel has forgotten the wrong size", || {
+            fs::metadata(&path).unwrap().len() == 4096
+        });
+        let read = fs::read(&path).unwrap();
+        assert!(read.starts_with(b"abc"), "{:?}", &read[..8]);
+    }
+    volume.unmount(server);
+}
+
+#[test]
+fn who_has_a_file_open_on_a_volume_that_stops() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let file = File::create(volume.path("f")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    file.sync_all().unwrap();
+    control::command(&volume.dir, Order::Shutdown(Shutdown::LogFlush)).unwrap();
+    assert_eq!(refused(&file, 0), Some(libc::EIO));
+    drop(file);
+    support::umount(&volume.dir);
+    drop(server);
+}
