@@ -188,6 +188,10 @@ Mount options, for -o (name or name=value, separated by commas):
                                       switched it on), or by /dev/fuse; default: io_uring if it can
                                       be
   nowriteback                         no writeback cache: each write(2) goes to the volume by itself
+  abort_hung=SECONDS                  give the server up when it has not answered for so long: who
+                                      uses the mount gets errors, and sync(1) ends; what was not
+                                      written yet is lost (default 0: never; after 30 s the log says
+                                      so)
   allow_other, default_permissions    who may use the mount, and who checks
   suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work
                                       (default: only when root mounts an image that root owns and

@@ -6,11 +6,17 @@
 //! good-bye, it detaches the mount and says so on the terminal (if there is one) and in the system
 //! log.
 //!
+//! *When the server hangs.* A server that is stopped, or waits for something that never comes, lets
+//! everybody wait who uses the mount, and sync(1) of the whole machine. So while requests wait, the
+//! companion asks a question of its own, and says when there was no answer for [`SILENCE`]; with
+//! `abort_hung=` it aborts the connection in the end. (Where the kernel can, it does that too, for
+//! each single request.)
+//!
 //! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own
 //! answer. Killed just then, it never ends: the thread that waits keeps `/dev/fuse` open, so the
 //! kernel goes on waiting for it. So the companion does that when it is asked to.
 //!
-//! The pipe carries lines. The server says `mounted DEVICE`, `log PATH`, `leave` (release nothing),
+//! The pipe carries lines. The server says `abort_hung SECONDS`, `mounted DEVICE`, `log PATH`, `leave` (release nothing),
 //! `done`; and it asks `sync`, `unmount`, `unmount lazy`, each answered by `ok`, `busy` or
 //! `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it delays nothing. It
 //! is this program run again: `main` must call [`run_if_asked`] before anything else.
@@ -22,11 +28,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::connection::Connection;
 use crate::mount::{MountError, Mounted};
 use crate::mountinfo;
 use crate::system_log::{self, Severity};
@@ -121,8 +132,11 @@ impl Companion {
         Some(answer.strip_prefix("failed ").unwrap_or(answer).to_owned())
     }
 
-    /// Tells it what to release.
-    pub(crate) fn mounted(&mut self, mounted: &Mounted) {
+    /// Tells it what to release and to watch, and when to give the server up, if ever.
+    pub(crate) fn mounted(&mut self, mounted: &Mounted, abort_hung: Option<Duration>) {
+        if let Some(after) = abort_hung {
+            self.say(&format!("abort_hung {}\n", after.as_secs()));
+        }
         self.say(&format!("mounted {}\n", mounted.device));
     }
 
@@ -181,13 +195,26 @@ fn run(dir: &Path, image: &Path, pid: &str) {
         dir: dir.to_owned(),
         device: String::new(),
     };
-    let mut log = None;
+    let tell = Arc::new(Tell::default());
+    let mut abort_hung = None;
     let mut leaves = false;
     for line in io::stdin().lines().map_while(Result::ok) {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
-            "mounted" => rest.clone_into(&mut mounted.device),
-            "log" => log = Some(PathBuf::from(rest)),
+            "abort_hung" => abort_hung = rest.parse().ok().map(Duration::from_secs),
+            "mounted" => {
+                rest.clone_into(&mut mounted.device);
+                let whose = format!(
+                    "the server (process {pid}) of {} on {}",
+                    image.display(),
+                    dir.display()
+                );
+                let pid = pid.to_owned();
+                let (mounted, tell) = (mounted.clone(), tell.clone());
+                let body = move || watch(&mounted, (&whose, &pid), abort_hung, &tell);
+                let _ = thread::Builder::new().name("watch".to_owned()).spawn(body);
+            }
+            "log" => *tell.log.lock() = Some(PathBuf::from(rest)),
             "leave" => leaves = true,
             "done" => return,
             _ => answer(&mounted, word, rest),
@@ -196,17 +223,81 @@ fn run(dir: &Path, image: &Path, pid: &str) {
     if leaves || mounted.device.is_empty() {
         return;
     }
-    let tell = |message: &str| {
+    release(&mounted, image, pid, &|message| tell.say(message));
+}
+
+/// Where the companion says what happened.
+#[derive(Default)]
+struct Tell {
+    log: Mutex<Option<PathBuf>>,
+}
+
+impl Tell {
+    fn say(&self, message: &str) {
         system_log::write(Severity::Error, message);
         let _ = writeln!(io::stderr(), "stetfs: {message}");
-        let log = log
-            .as_ref()
-            .map(|path| File::options().append(true).open(path));
+        let log = self.log.lock().clone();
+        let log = log.map(|path| File::options().append(true).open(path));
         if let Some(Ok(mut log)) = log {
             let _ = writeln!(log, "stetfs: {message}");
         }
-    };
-    release(&mounted, image, pid, &tell);
+    }
+}
+
+/// How often the companion looks whether requests wait.
+const LOOK: Duration = Duration::from_secs(10);
+/// After so long without an answer it says so.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Watches that the server answers, until the mount is gone.
+fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Duration>, tell: &Tell) {
+    let connection = Connection::open(mounted);
+    let silence = abort_hung.map_or(SILENCE, |after| SILENCE.min(after));
+    loop {
+        thread::sleep(LOOK.min(silence));
+        // Nobody waits; or what stands there is another file system, and its server another one.
+        if connection.has_waiting() == Some(false) || !mounted.stands() {
+            continue;
+        }
+        let (tell_end, end) = mpsc::channel();
+        let dir = mounted.dir.clone();
+        let began = Instant::now();
+        // It cannot be interrupted, but by the end of the connection.
+        thread::spawn(move || {
+            let _ = tell_end.send(rustix::fs::statfs(&dir).is_ok());
+        });
+        match end.recv_timeout(silence) {
+            Ok(true) => continue,
+            Ok(false) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if abort_hung != Some(silence) {
+            tell.say(&format!(
+                "{whose} has not answered for {} s; who uses the mount waits, and so does sync. If \
+                    it was stopped: kill -CONT {pid}. To give it up: kill -KILL {pid} (everything \
+                    that was fsynced is in the image)",
+                silence.as_secs()
+            ));
+        }
+        let answered = match abort_hung {
+            Some(after) => end.recv_timeout(after.saturating_sub(began.elapsed())),
+            None => end.recv().map_err(RecvTimeoutError::from),
+        };
+        let after = began.elapsed().as_secs();
+        match answered {
+            Ok(true) => tell.say(&format!("{whose} answers again, after {after} s")),
+            Ok(false) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                connection.abort();
+                return tell.say(&format!(
+                    "{whose} has not answered for {after} s; the connection was aborted, as \
+                        abort_hung= says: who uses the mount gets errors. Everything that was \
+                        fsynced is in the image, which the server keeps until it ends: kill -KILL \
+                        {pid}"
+                ));
+            }
+        }
+    }
 }
 
 /// Does what the server asks for, and tells it what came of it.

@@ -457,6 +457,8 @@ impl<B: Backend> Server for FsServer<B> {
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
         self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
         self.aside.note_slots(background_slots());
+        let request_timeout = self.options.abort_hung.map_or(0, |s| must_fit(s.as_secs()));
+        capabilities.set(Capabilities::REQUEST_TIMEOUT, request_timeout > 0);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
         capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());
         Terms {
@@ -464,6 +466,7 @@ impl<B: Backend> Server for FsServer<B> {
             readahead: self.options.readahead,
             max_request: self.max_request(),
             max_background: MAX_BACKGROUND,
+            request_timeout,
             // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
             // kept.
             time_step_ns: must_fit(self.fs.time_step().as_nanos()),

@@ -42,6 +42,7 @@ mod xattrs;
 pub mod backend;
 pub mod background;
 pub mod companion;
+mod connection;
 pub mod control;
 pub mod layer;
 pub mod mount;

@@ -3,7 +3,7 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=` |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
 //! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
 //! | both | `ro`, `rw`, `noatime`, `relatime`, ... |
@@ -84,6 +84,10 @@ pub struct FuseOptions {
     pub timeout: Duration,
     /// How far the kernel reads ahead, in bytes.
     pub readahead: u32,
+    /// After so long without an answer from the server the connection is aborted. Not said: never,
+    /// because then all is lost that was not written yet, and a server that was stopped or waits
+    /// for a slow device has lost nothing.
+    pub abort_hung: Option<Duration>,
     /// The user has said how often to commit.
     pub commit_given: bool,
 }
@@ -108,6 +112,7 @@ impl Default for FuseOptions {
             writeback: true,
             timeout: Duration::from_secs(365 * 86_400),
             readahead: 1 << 20,
+            abort_hung: None,
             commit_given: false,
         }
     }
@@ -272,6 +277,11 @@ impl FuseOptions {
                 let s: f64 = value.parse().map_err(|_| wrong("a number of seconds"))?;
                 self.timeout =
                     Duration::try_from_secs_f64(s).map_err(|_| wrong("a number of seconds"))?;
+            }
+            "abort_hung" => {
+                let s = value.parse().ok().filter(|s| *s <= u16::MAX.into());
+                let s: u64 = s.ok_or_else(|| wrong("a number of seconds up to 65535; 0: never"))?;
+                self.abort_hung = (s > 0).then(|| Duration::from_secs(s));
             }
             "readahead" => {
                 let n = value

@@ -241,7 +241,7 @@ fn run<B: Backend>(
     } = mount::mount(image, dir, options, serving.max_request())?;
     serving.note_one_request(one_request);
     if let Some(companion) = companion {
-        companion.mounted(&mounted);
+        companion.mounted(&mounted, options.abort_hung);
     }
     let keeper = serving.keeper();
     let bell = keeper.bell.clone();

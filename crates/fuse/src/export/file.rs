@@ -203,6 +203,7 @@ impl Server for ExportFs {
             readahead: offer.readahead,
             max_request: MAX_REQUEST,
             max_background: MAX_BACKGROUND,
+            request_timeout: 0,
             time_step_ns: 1,
         }
     }

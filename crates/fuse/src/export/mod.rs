@@ -39,13 +39,14 @@ pub use memory::{Resident, prepare_memory};
 
 use crate::background::Waiting;
 use crate::companion::Companion;
+use crate::connection::Connection;
 use crate::mount::{self, MountError, Mounted, New};
 use crate::options::{FuseOptions, OnBlock};
 use crate::session::{
     Ended, Event, GRACE, SessionError, catch_signals, let_go, start, start_companion, unmount,
 };
 use file::ExportFs;
-use watchdog::{Connection, Pulse};
+use watchdog::Pulse;
 
 /// How a device is exported.
 pub struct ExportOptions {
@@ -86,7 +87,7 @@ pub fn export(
     let signals = catch_signals(&tell)?;
     let New { fd, mounted, .. } = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
     if let Some(companion) = &mut companion {
-        companion.mounted(&mounted);
+        companion.mounted(&mounted, None);
     }
     let connection = Arc::new(Connection::open(&mounted));
     let started = start(server, &fuse, fd, tell.clone(), |_| {})

@@ -188,6 +188,9 @@ bitflags! {
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// Requests come by io_uring.
         const OVER_IO_URING = 1 << 41;
+        /// `FUSE_REQUEST_TIMEOUT`: the kernel aborts the connection when a request is not answered
+        /// in time.
+        const REQUEST_TIMEOUT = 1 << 42;
     }
 }
 

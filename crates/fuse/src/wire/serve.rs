@@ -39,6 +39,9 @@ pub struct Terms {
     pub max_request: u32,
     /// Requests that may be under way in the background: readahead and write-back.
     pub max_background: u16,
+    /// Seconds after which the kernel is to abort the connection for a request that was not
+    /// answered; 0: never.
+    pub request_timeout: u16,
     /// The step of timestamps in nanoseconds.
     pub time_step_ns: u32,
 }
@@ -457,6 +460,7 @@ fn accept(from: &InitIn, terms: &Terms) -> InitOut {
         congestion_threshold: terms.max_background / 4 * 3,
         max_write: terms.max_request,
         time_gran: terms.time_step_ns,
+        request_timeout: terms.request_timeout,
         // The kernel allows fewer than a u16 counts.
         max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
         ..version_only()
@@ -487,6 +491,7 @@ mod tests {
             readahead: 1 << 20,
             max_request: 1 << 20,
             max_background: 64,
+            request_timeout: 0,
             time_step_ns: 1,
         };
         let out = accept(&init(u32::MAX, u32::MAX), &terms);
