@@ -235,6 +235,8 @@ fn apply(
         vol.kept(t)
     };
     let time = |t: SetTime| match t {
+    } else if set.size.is_some() && st.is_reg() {
+        xattr::remove_capability(vol, h, inode, st)?;
         SetTime::Now => now,
         SetTime::At(t) => given(t),
     };
@@ -260,16 +262,19 @@ fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     st.raw.mode & !gone
 }
 
-/// Clears set-user-ID, set-group-ID and file capabilities before content changes
-/// (`file_remove_privs`). Who calls this holds the inode's lock for writing. Cheap when there was
-/// nothing to clear last time.
-pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode) -> Result<()> {
+/// Clears file capabilities and, unless the caller is privileged, set-user-ID and set-group-ID
+/// before content changes (`file_remove_privs`); with `all` the latter in any case. Who calls this
+/// holds the inode's lock for writing. Cheap when there was nothing to clear last time.
+pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode, all: bool) -> Result<()> {
     if inode.no_privileges.load(Ordering::Relaxed) {
         return Ok(());
     }
     let (bits, needed) = {
         let st = inode.state.read();
-        let bits = without_privileges(c, &st);
+        let bits = match c.privileged && !all {
+            true => st.raw.mode,
+            false => without_privileges(c, &st),
+        };
         let needed = st.raw.mode != bits || xattr::has_capability(vol, inode, &st)?;
         (bits, needed)
     };
@@ -281,7 +286,7 @@ pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode) -> Resul
         st.raw.ctime = vol.now();
         vol.store_inode(&h, inode, &st)?;
     }
-    let is_clear = bits & mode::S_ISGID == 0;
+    let is_clear = bits & (mode::S_ISUID | mode::S_ISGID) == 0;
     inode.no_privileges.store(is_clear, Ordering::Relaxed);
     Ok(())
 }

@@ -64,9 +64,7 @@ pub(crate) fn fallocate(
         .filter(|_| len > 0)
         .ok_or(Error::Invalid)?;
     check_inode(vol, inode, mode, end)?;
-    if !c.privileged {
-        crate::attr::strip_privileges(vol, c, inode)?;
-    }
+    crate::attr::strip_privileges(vol, c, inode, false)?;
     if mode.contains(FallocateMode::PUNCH_HOLE) {
         return punch(vol, inode, offset..end);
     }

@@ -272,10 +272,9 @@ pub(crate) fn write(
         return Err(Error::TooBig);
     }
     let bytes = &bytes[..u64_as_usize(usize_as_u64(bytes.len()).min(room))];
-    let strip = flags.contains(WriteFlags::KILL_SUID)
-        || !(c.privileged || flags.contains(WriteFlags::CACHED));
-    if strip {
-        crate::attr::strip_privileges(vol, c, inode)?;
+    let all = flags.contains(WriteFlags::KILL_SUID);
+    if all || !flags.contains(WriteFlags::CACHED) {
+        crate::attr::strip_privileges(vol, c, inode, all)?;
     }
     zero_past_end(vol, inode, offset)?;
     let size = inode.state.read().raw.size;

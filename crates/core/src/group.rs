@@ -885,14 +885,11 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
     let mut all = Vec::new();
     for staged in files {
         let inode = &*staged.inode;
-        let stripped_by = if c.privileged {
-            staged.unprivileged.as_ref()
-        } else {
-            Some(c)
+        let stripped_by = match c.privileged {
+            true => staged.unprivileged.as_ref().unwrap_or(c),
+            false => c,
         };
-        if let Some(c) = stripped_by {
-            attr::strip_privileges(vol, c, inode)?;
-        }
+        attr::strip_privileges(vol, stripped_by, inode, false)?;
         // If any piece leaves a gap behind the end, the last one does.
         let last = staged.pieces.last_key_value().map_or(0, |(at, _)| *at);
         file::zero_past_end(vol, inode, last.max(staged.least))?;
