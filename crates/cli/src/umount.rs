@@ -53,6 +53,9 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
         return Ok(());
     }
     wait_released(image, timeout)?;
+    if let Some(why) = &unmounted.stopped {
+        return Err(stopped(image, why));
+    }
     if is_kept {
         let shown = image.display();
         eprintln!(
@@ -97,6 +100,24 @@ fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
             Err(e) => return Err(Failure::from(e).context(shown)),
         }
     }
+}
+
+/// The volume could take no more; only now is there somebody to be told.
+fn stopped(image: &Path, why: &str) -> Failure {
+    let shown = image.display().to_string();
+    // The kernel says so of a file that a loop device stands for.
+    let shown = shown.strip_suffix(" (deleted)").unwrap_or(&shown);
+    if !image.exists() {
+        return Failure::new(format!(
+            "unmounted, but {shown} was removed while it was mounted: its content is lost"
+        ));
+    }
+    Failure::new(format!(
+        "unmounted, but {shown} had stopped, and what was written since then is lost: {why}"
+    ))
+    .advise(format!(
+        "the next mount recovers what was confirmed, or: stetfs fsck {shown}"
+    ))
 }
 
 /// Tells when the image was left in a state that needs recovery.

@@ -111,6 +111,9 @@ pub struct Stats {
     /// Nothing can be changed.
     pub read_only: bool,
 }
+    /// Why nothing that is written now becomes durable, if so: an error has stopped the journal, or
+    /// the image is not all there any more.
+    pub stopped: Option<String>,
 
 impl Fs {
     /// Mounts the ext4 (or ext3) volume on a device, recovering it first if need be.
@@ -726,4 +729,29 @@ impl Fs {
     pub fn options(&self) -> &MountOptions {
         &self.0.opts
     }
+}
+            stopped: stopped(vol),
+
+fn stopped(vol: &Volume) -> Option<String> {
+    match vol.journal.stopped() {
+        Some(JournalError::ReadOnly) => None,
+        Some(why) => Some(why.to_string()),
+        None => vol.dev.check_backing().err().map(|e| e.to_string()),
+    }
+}
+
+/// `chattr +S`.
+fn is_synchronous(inode: &Inode) -> bool {
+    inode.state.read().raw.flags.contains(InodeFlags::SYNC)
+}
+
+/// Makes the change of a name durable, in directories of which that was asked (`chattr +D`, `+S`).
+fn settle(vol: &Volume, dirs: &[&Inode]) -> Result<()> {
+    let marked = InodeFlags::DIRSYNC | InodeFlags::SYNC;
+    for dir in dirs {
+        if dir.state.read().raw.flags.intersects(marked) {
+            return open::fsync(vol, dir, false);
+        }
+    }
+    Ok(())
 }

@@ -48,6 +48,8 @@ pub struct Unmounted {
     /// The volume is mounted elsewhere too, so its server goes on: where, if that can be seen from
     /// here.
     pub still: Option<Option<PathBuf>>,
+    /// What had stopped the volume before, so that nothing written since then is on it.
+    pub stopped: Option<String>,
 }
 
 /// How long somebody who only looks (df, a file manager) is waited for.
@@ -76,6 +78,7 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         finished: true,
         was_dead: false,
         still: None,
+        stopped: None,
     };
     let mounted = Mounted {
         dir: unmounted.dir.clone(),
@@ -86,7 +89,9 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         unmount_at(&unmounted.dir, true)?;
         return Ok(unmounted);
     }
-    let server = server_of(&unmounted.dir);
+    let server = Server::of(&unmounted.dir);
+    let (server, stopped) = server.map(|s| (s.pid, s.stopped)).unzip();
+    unmounted.stopped = stopped.flatten();
     unmount_patiently(&mounted, lazy)?;
     unmounted.still = other_place(&mounted.device);
     let Some(pid) = server.filter(|_| unmounted.still.is_none()) else {
@@ -165,11 +170,21 @@ pub fn wait_for_release(image: &Path, timeout: Duration) {
     }
 }
 
-/// The process that serves the mount.
-fn server_of(dir: &Path) -> Option<u32> {
-    let stats = control::query_stats(dir).ok()?;
-    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
-    u32::try_from(stats["server"]["pid"].as_u64()?).ok()
+/// What a server says of itself.
+struct Server {
+    pid: u32,
+    stopped: Option<String>,
+}
+
+impl Server {
+    fn of(dir: &Path) -> Option<Self> {
+        let stats = control::query_stats(dir).ok()?;
+        let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
+        Some(Self {
+            pid: u32::try_from(stats["server"]["pid"].as_u64()?).ok()?,
+            stopped: stats["stopped"].as_str().map(str::to_owned),
+        })
+    }
 }
 
 /// Whether the process ends within the time.

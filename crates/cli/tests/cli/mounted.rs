@@ -652,3 +652,26 @@ fn in_the_foreground_a_signal_unmounts() {
     assert_clean(&m.image);
     assert_eq!(debugfs(&m.image, "cat /file"), "until the signal");
 }
+
+/// The server noticed when the image was deleted; who unmounts is told, also when nobody had
+/// anything to be told of before.
+#[test]
+fn umount_tells_that_the_image_was_deleted() {
+    if !can_mount() {
+        return;
+    }
+    for writes in [true, false] {
+        let m = Mount::new();
+        m.up(&[]);
+        fs::write(m.file("file"), "content").unwrap();
+        fs::remove_file(&m.image).unwrap();
+        if writes {
+            let file = fs::File::create(m.file("more")).unwrap();
+            file.write_all_at(b"more", 0).unwrap();
+            assert!(file.sync_all().is_err());
+        }
+        let ran = stetfs(&["umount", &m.dir]);
+        assert!(!m.is_mounted());
+        ran.fails(1, &["unmounted, but", &m.image, "was removed", "is lost"]);
+    }
+}
