@@ -6,9 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use stetfs_format::Time;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, usize_as_u64};
+use stetfs_format::{FeatureRoCompat, Time};
 
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -22,7 +22,7 @@ use crate::{acl, atomic, truncate, xattr};
 pub(crate) const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
 
 /// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something
-/// here.
+/// here, or nothing to ext4 either (`SECRM`, `UNRM`, `COMPR`, `NOTAIL`).
 pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -37,18 +37,32 @@ pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// The flags that lsattr shows (`EXT4_FL_USER_VISIBLE`).
+/// Those of the kernel's `EXT4_FL_USER_MODIFIABLE` that cannot be changed here: who asks for that
+/// is refused.
+const NOT_HERE: InodeFlags = InodeFlags::EXTENTS
+    .union(InodeFlags::EOFBLOCKS)
+    .union(InodeFlags::DAX)
+    .union(InodeFlags::CASEFOLD);
+
+/// The flags that lsattr shows (`EXT4_FL_USER_VISIBLE`), all that anybody is told of.
 pub(crate) const USER_VISIBLE: InodeFlags = USER_MODIFIABLE
+    .union(NOT_HERE)
     .union(InodeFlags::DIRTY)
     .union(InodeFlags::COMPRBLK)
     .union(InodeFlags::NOCOMPR)
     .union(InodeFlags::ENCRYPT)
     .union(InodeFlags::INDEX)
-    .union(InodeFlags::HUGE_FILE)
-    .union(InodeFlags::EXTENTS)
     .union(InodeFlags::VERITY)
-    .union(InodeFlags::INLINE_DATA)
-    .union(InodeFlags::CASEFOLD);
+    .union(InodeFlags::INLINE_DATA);
+
+/// Those that regular files cannot have (`EXT4_REG_FLMASK`).
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::PROJINHERIT);
+
+/// Those that other files can have (`EXT4_OTHER_FLMASK`).
+const OF_OTHERS: InodeFlags = InodeFlags::NODUMP.union(InodeFlags::NOATIME);
 
 /// The attributes of an inode.
 pub(crate) fn getattr(vol: &Volume, inode: &Inode) -> Result<Attr> {
@@ -221,6 +235,8 @@ fn apply(
     if set.kill_suid || set.size.is_some() && !c.privileged && st.is_reg() {
         st.raw.mode = without_privileges(c, st);
         xattr::remove_capability(vol, h, inode, st)?;
+    } else if set.size.is_some() && st.is_reg() {
+        xattr::remove_capability(vol, h, inode, st)?;
     }
     if let Some(bits) = set.mode {
         let mut bits = bits & !mode::S_IFMT;
@@ -235,8 +251,6 @@ fn apply(
         vol.kept(t)
     };
     let time = |t: SetTime| match t {
-    } else if set.size.is_some() && st.is_reg() {
-        xattr::remove_capability(vol, h, inode, st)?;
         SetTime::Now => now,
         SetTime::At(t) => given(t),
     };
@@ -348,26 +362,15 @@ pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
 pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFlags) -> Result<()> {
     let _guard = inode.lock.write();
     vol.check_writable()?;
-    let old = {
+    let (old, file_mode) = {
         let st = inode.state.read();
         st.check_live()?;
         if !c.privileged && c.uid != st.raw.uid {
             return Err(Error::NotPermitted);
         }
-        st.raw.flags
+        (st.raw.flags, st.raw.mode)
     };
-    let is_dir = inode.state.read().is_dir();
-    let changed = (old ^ flags) & USER_VISIBLE;
-    if !(changed - USER_MODIFIABLE).is_empty() {
-        return Err(Error::NotSupported);
-    }
-    let privileged_only = InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA;
-    if changed.intersects(privileged_only) && !c.privileged {
-        return Err(Error::NotPermitted);
-    }
-    if !is_dir && flags.intersects(InodeFlags::DIRSYNC | InodeFlags::TOPDIR) {
-        return Err(Error::NotSupported);
-    }
+    check_flags(vol, c, file_mode, old, flags)?;
     let h = vol.start(1)?;
     let mut st = inode.state.write();
     st.raw.flags = (old - USER_MODIFIABLE) | (flags & USER_MODIFIABLE);
@@ -376,6 +379,46 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
     drop(st);
     drop(h);
     atomic::flags_changed(vol, inode)
+}
+
+/// Whether the caller may give a file that had the flags `old` those of `flags`
+/// (`ext4_fileattr_set`). What lsattr shows and chattr does not change is not looked at: programs
+/// change a bit of what they were shown.
+fn check_flags(
+    vol: &Volume,
+    c: &Caller,
+    file_mode: u16,
+    old: InodeFlags,
+    flags: InodeFlags,
+) -> Result<()> {
+    let wanted = flags & (USER_MODIFIABLE | NOT_HERE);
+    let possible = match file_mode & mode::S_IFMT {
+        mode::S_IFDIR => wanted,
+        mode::S_IFREG => wanted - OF_DIRECTORIES,
+        _ => wanted & (OF_OTHERS | old),
+    };
+    if !(flags - USER_VISIBLE).is_empty() || possible != wanted {
+        return Err(Error::NotSupported);
+    }
+    let changed = (old ^ flags) & (USER_MODIFIABLE | NOT_HERE);
+    let privileged_only = InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA;
+    if changed.intersects(privileged_only) && !c.privileged {
+        return Err(Error::NotPermitted);
+    }
+    if !(old & flags & InodeFlags::IMMUTABLE).is_empty() && !changed.is_empty() {
+        return Err(Error::NotPermitted);
+    }
+    // On a volume without projects there is none to hand on.
+    let has_projects = vol
+        .sb
+        .read()
+        .feature_ro_compat
+        .contains(FeatureRoCompat::PROJECT);
+    let no_project = InodeFlags::PROJINHERIT & flags & changed;
+    if changed.intersects(NOT_HERE) || !has_projects && !no_project.is_empty() {
+        return Err(Error::NotSupported);
+    }
+    Ok(())
 }
 
 /// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds

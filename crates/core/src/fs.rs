@@ -21,6 +21,7 @@ use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Terms};
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::group::Group;
+use crate::inode::Inode;
 use crate::mount::MountReport;
 use crate::options::{AtomicFiles, MountOptions};
 use crate::types::{
@@ -110,10 +111,10 @@ pub struct Stats {
     pub has_errors: bool,
     /// Nothing can be changed.
     pub read_only: bool,
-}
     /// Why nothing that is written now becomes durable, if so: an error has stopped the journal, or
     /// the image is not all there any more.
     pub stopped: Option<String>,
+}
 
 impl Fs {
     /// Mounts the ext4 (or ext3) volume on a device, recovering it first if need be.
@@ -197,8 +198,14 @@ impl Fs {
         flags: OpenFlags,
     ) -> Result<Entry> {
         self.run(|vol| {
-            let made = namei::create(vol, c, &*vol.iget(parent)?, name, mode, flags)?;
-            if !made.new {
+            let dir = vol.iget(parent)?;
+            let made = namei::create(vol, c, &dir, name, mode, flags)?;
+            if made.new {
+                if let Err(e) = settle(vol, &[&dir]) {
+                    open::release(vol, made.inode.ino)?;
+                    return Err(e);
+                }
+            } else {
                 // Open until here so that it cannot go; from here on as `flags` say.
                 let opened = open::open(vol, c, made.inode.ino, flags);
                 open::release(vol, made.inode.ino)?;
@@ -263,27 +270,38 @@ impl Fs {
     ) -> Result<Entry> {
         self.run(|vol| {
             let dir = vol.iget(parent)?;
-            path::entry_of(vol, &*namei::make_named(vol, c, &dir, name, what)?)
+            let made = namei::make_named(vol, c, &dir, name, what)?;
+            settle(vol, &[&dir])?;
+            path::entry_of(vol, &made)
         })
     }
 
     /// Gives `ino` one more name.
     pub fn link(&self, c: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
         self.run(|vol| {
-            let inode = vol.iget(ino)?;
-            namei::link(vol, c, &inode, &*vol.iget(parent)?, name)?;
+            let (inode, dir) = (vol.iget(ino)?, vol.iget(parent)?);
+            namei::link(vol, c, &inode, &dir, name)?;
+            settle(vol, &[&dir])?;
             path::entry_of(vol, &inode)
         })
     }
 
     /// Removes a name of something that is no directory.
     pub fn unlink(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.run(|vol| namei::unlink(vol, c, &*vol.iget(parent)?, name))
+        self.run(|vol| {
+            let dir = vol.iget(parent)?;
+            namei::unlink(vol, c, &dir, name)?;
+            settle(vol, &[&dir])
+        })
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.run(|vol| namei::rmdir(vol, c, &*vol.iget(parent)?, name))
+        self.run(|vol| {
+            let dir = vol.iget(parent)?;
+            namei::rmdir(vol, c, &dir, name)?;
+            settle(vol, &[&dir])
+        })
     }
 
     /// Renames.
@@ -298,7 +316,8 @@ impl Fs {
     ) -> Result<()> {
         self.run(|vol| {
             let (from, to) = (vol.iget(parent)?, vol.iget(new_parent)?);
-            namei::rename(vol, c, &from, name, &to, new_name, flags)
+            namei::rename(vol, c, &from, name, &to, new_name, flags)?;
+            settle(vol, &[&from, &to])
         })
     }
 
@@ -362,7 +381,14 @@ impl Fs {
 
     /// Changes attributes; gives them as they are then.
     pub fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.run(|vol| attr::setattr(vol, c, &*vol.iget(ino)?, set))
+        self.run(|vol| {
+            let inode = vol.iget(ino)?;
+            let attr = attr::setattr(vol, c, &inode, set)?;
+            if set.size.is_some() && is_synchronous(&inode) {
+                open::fsync(vol, &inode, false)?;
+            }
+            Ok(attr)
+        })
     }
 
     /// Whether the caller may use the file so.
@@ -479,7 +505,7 @@ impl Fs {
             let wrote = file::write(vol, c, &inode, offset, bytes, flags)?;
             vol.bytes_written
                 .fetch_add(usize_as_u64(wrote.1), Ordering::Relaxed);
-            let sync = inode.state.read().raw.flags.contains(InodeFlags::SYNC);
+            let sync = is_synchronous(&inode);
             if sync || flags.intersects(WriteFlags::SYNC | WriteFlags::DATASYNC) {
                 open::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;
             }
@@ -647,6 +673,39 @@ impl Fs {
         self.run(|vol| Ok(vol.iget(ino)?.is_atomic()))
     }
 
+    /// Whether each write to the file is durable when it returns (`chattr +S`).
+    pub fn is_synchronous(&self, ino: InodeNo) -> Result<bool> {
+        self.run(|vol| Ok(is_synchronous(&*vol.iget(ino)?)))
+    }
+
+    /// The volume's label, without the zeros behind it.
+    pub fn label(&self) -> Vec<u8> {
+        self.0.sb.read().label().to_vec()
+    }
+
+    /// Gives the volume another label (FS_IOC_SETFSLABEL); durable when the call returns. The
+    /// copies of the superblock keep the old one.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] unless the caller is privileged; [`Error::Invalid`] for more than 16
+    /// bytes.
+    pub fn set_label(&self, c: &Caller, label: &[u8]) -> Result<()> {
+        if !c.privileged {
+            return Err(Error::NotPermitted);
+        }
+        let mut name = [0; 16];
+        let place = name.get_mut(..label.len()).ok_or(Error::Invalid)?;
+        place.copy_from_slice(label);
+        self.run(|vol| {
+            vol.check_writable()?;
+            let h = vol.start(1)?;
+            vol.update_super(&h, |sb| sb.volume_name = name)?;
+            drop(h);
+            vol.dev.check_backing()?;
+            Ok(vol.journal.sync()?)
+        })
+    }
+
     /// [`Stats::marked_write_max`].
     pub fn marked_write_max(&self) -> u64 {
         match atomic::which(&self.0) {
@@ -692,6 +751,7 @@ impl Fs {
             inodes_free: vol.alloc.free_inodes(),
             has_errors: state & VolumeState::ERROR != 0,
             read_only: state & VolumeState::READ_ONLY != 0,
+            stopped: stopped(vol),
         }
     }
 
@@ -730,7 +790,6 @@ impl Fs {
         &self.0.opts
     }
 }
-            stopped: stopped(vol),
 
 fn stopped(vol: &Volume) -> Option<String> {
     match vol.journal.stopped() {

@@ -229,6 +229,21 @@ pub trait Backend: Clone + Send + Sync + 'static {
         false
     }
 
+    /// As [`Fs::is_synchronous`]: such a file is written past the page cache, too.
+    fn is_synchronous(&self, _ino: InodeNo) -> bool {
+        false
+    }
+
+    /// As [`Fs::label`].
+    fn label(&self) -> Result<Vec<u8>> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::set_label`].
+    fn set_label(&self, _c: &Caller, _label: &[u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
     /// How long a write to such a file may be ([`stetfs::Stats::marked_write_max`]).
     fn marked_write_max(&self) -> u64 {
         0
@@ -460,6 +475,18 @@ impl Backend for Fs {
 
     fn is_atomic(&self, ino: InodeNo) -> bool {
         Fs::is_atomic(self, ino).unwrap_or(false)
+    }
+
+    fn is_synchronous(&self, ino: InodeNo) -> bool {
+        Fs::is_synchronous(self, ino).unwrap_or(false)
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(Fs::label(self))
+    }
+
+    fn set_label(&self, c: &Caller, label: &[u8]) -> Result<()> {
+        Fs::set_label(self, c, label)
     }
 
     fn marked_write_max(&self) -> u64 {

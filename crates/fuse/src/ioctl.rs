@@ -4,14 +4,15 @@
 //! the direction that the number says. So the mode of `FS_IOC_SHUTDOWN`, which is declared as a
 //! *read* although the kernel's file systems read it, never arrives here. Whoever sends that number
 //! (xfs_io, xfstests' `godown`) gets what `godown` means without options, [`Shutdown::NoLogFlush`];
-//! the number with the right direction, [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP
-//! and FICLONE never reach a FUSE server at all.
+//! the number with the right direction, [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP,
+//! FICLONE and FS_IOC_GETFSUUID never reach a FUSE server at all. `tests/ioctls.rs` goes through
+//! all of ext4's, beside a kernel mount.
 //!
 //! Numbers are those of Linux' `fs.h` for 64-bit machines; the 32-bit forms of the flag ioctls are
 //! known too.
 
 use rustix::io::Errno;
-use stetfs::{Caller, Shutdown};
+use stetfs::{Caller, Error, Shutdown};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
@@ -45,6 +46,16 @@ pub(crate) const FSSETXATTR: u32 = number(WRITE, b'X', 32, 28);
 pub(crate) const GETVERSION: u32 = number(READ, b'v', 1, 8);
 /// `FS_IOC_SETVERSION` (chattr -v).
 pub(crate) const SETVERSION: u32 = number(WRITE, b'v', 2, 8);
+/// `EXT4_IOC_GETVERSION`, as ext4 numbers it.
+pub(crate) const EXT4_GETVERSION: u32 = number(READ, b'f', 3, 8);
+/// `EXT4_IOC_SETVERSION`.
+pub(crate) const EXT4_SETVERSION: u32 = number(WRITE, b'f', 4, 8);
+/// `FS_IOC_GETFSLABEL`: the label in [`LABEL_MAX`] bytes, ended by a zero.
+pub(crate) const GETFSLABEL: u32 = number(READ, 0x94, 49, 256);
+/// `FS_IOC_SETFSLABEL` (tune2fs -L, e2label).
+pub(crate) const SETFSLABEL: u32 = number(WRITE, 0x94, 50, 256);
+/// `FSLABEL_MAX`.
+const LABEL_MAX: usize = 256;
 /// `FITRIM` (fstrim).
 pub(crate) const FITRIM: u32 = number(WRITE | READ, b'X', 121, 24);
 /// `FS_IOC_SHUTDOWN` as the kernel declares it; its mode does not arrive.
@@ -80,14 +91,29 @@ impl<B: Backend> FsServer<B> {
                 self.change_flags(&c, ino, flags)?;
                 Ok(Vec::new())
             }
-            GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
-            SETVERSION => {
+            GETVERSION | EXT4_GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
+            SETVERSION | EXT4_SETVERSION => {
                 let generation = read_u32(data).ok_or(Errno::INVAL)?;
-                self.fs
-                    .set_generation(&c, ino, generation)
-                    .map_err(|e| errno(&e))?;
+                let set = self.fs.set_generation(&c, ino, generation);
+                set.map_err(|e| match e {
+                    // As ext4 answers where the generation seeds checksums.
+                    Error::NotSupported => Errno::NOTTY,
+                    e => errno(&e),
+                })?;
                 self.attributes_changed(ino);
                 Ok(Vec::new())
+            }
+            GETFSLABEL => {
+                let mut out = vec![0; LABEL_MAX];
+                let label = self.fs.label().map_err(|e| errno(&e))?;
+                out[..label.len()].copy_from_slice(&label);
+                Ok(out)
+            }
+            SETFSLABEL => {
+                let end = data.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
+                let c = self.administrator(from)?;
+                let set = self.fs.set_label(&c, &data[..end]);
+                set.map(|()| Vec::new()).map_err(|e| errno(&e))
             }
             FITRIM => self.trim(&self.administrator(from)?, data),
             SHUTDOWN | SHUTDOWN_WITH_MODE => {
@@ -105,6 +131,10 @@ impl<B: Backend> FsServer<B> {
                 self.check_groups()?;
                 self.abort_group(ino, handle);
                 Ok(Vec::new())
+            }
+            // Encryption and verity: known, on a volume that has neither.
+            cmd if matches!(cmd.to_be_bytes(), [_, _, b'f', 19..=27 | 133..=135]) => {
+                Err(Errno::OPNOTSUPP)
             }
             _ => Err(Errno::NOTTY),
         }
@@ -229,6 +259,10 @@ mod tests {
         assert_eq!(FSSETXATTR, 0x401c_5820);
         assert_eq!(GETVERSION, 0x8008_7601);
         assert_eq!(FITRIM, 0xc018_5879);
+        assert_eq!(EXT4_GETVERSION, 0x8008_6603);
+        assert_eq!(EXT4_SETVERSION, 0x4008_6604);
+        assert_eq!(GETFSLABEL, 0x8100_9431);
+        assert_eq!(SETFSLABEL, 0x4100_9432);
         assert_eq!(SHUTDOWN, 0x8004_587d);
     }
 
