@@ -474,8 +474,10 @@ pub(crate) struct Cat {
 /// Copy files into, out of or between images that are not mounted
 ///
 /// A place in an image is written IMAGE:/PATH, where IMAGE must exist; any other place is a path on
-/// this machine. Holes in sparse files stay holes. When the command returns, every file that was
-/// copied into an image is on the device.
+/// this machine. As cp(1): a file that is there is written into and keeps owner, mode and
+/// attributes; without -r pipes and devices are read to their end. Holes in sparse files stay
+/// holes. When the command returns, every file that was copied into an image is on the device.
+/// docs/COMMANDS.md has each case.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -487,8 +489,8 @@ pub(crate) struct Cp {
     /// The files to copy (one or more), then the destination
     #[arg(required = true, num_args = 2.., value_name = "PLACE", value_hint = ValueHint::AnyPath)]
     pub(crate) places: Vec<Place>,
-    /// Copy directories and their contents
-    #[arg(short, long)]
+    /// Copy directories and their contents; symbolic links, pipes and devices as what they are
+    #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
     /// As -r, keeping mode, owner, times, extended attributes, ACLs, hard links, special files
     #[arg(short, long)]
@@ -524,11 +526,11 @@ pub(crate) struct Mkdir {
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
     /// Make parents as needed; an existing directory is no error
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) parents: bool,
-    /// Permissions, octal
-    #[arg(short, long, value_parser = parse_mode, default_value = "755")]
-    pub(crate) mode: u16,
+    /// Permissions, octal [default: 777 without the umask]
+    #[arg(short, long, value_parser = parse_mode)]
+    pub(crate) mode: Option<u16>,
 }
 
 /// List the journaling schemes: what each promises and needs

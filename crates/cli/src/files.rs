@@ -44,30 +44,39 @@ impl Volumes {
         Ok(&self.open[&key])
     }
 
-    /// Does `each` for every place, tells what fails, goes on, and unmounts in the end.
+    /// Does `each` for every place, tells what fails, and goes on.
+    fn each<'p>(
+        &mut self,
+        places: impl IntoIterator<Item = &'p Place>,
+        mut each: impl FnMut(&Volume, &'p Place) -> Result<()>,
+    ) -> Result<()> {
+        let mut result = Ok(());
+        for place in places {
+            if let Err(failure) = self.of(place).and_then(|volume| each(volume, place)) {
+                failure.tell();
+                result = Err(Failure::said());
+            }
+        }
+        result
+    }
+
+    /// Does `each` for every place, as [`Volumes::each`], and unmounts in the end.
     fn for_each(
         mut self,
         places: &[Place],
         mut each: impl FnMut(&Volume, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut result = Ok(());
-        for place in places {
-            let done = self
-                .of(place)
-                .and_then(|volume| each(volume, place.in_image().1));
-            if let Err(failure) = done {
-                failure.tell();
-                result = Err(Failure::said());
-            }
-        }
-        for volume in self.open.into_values() {
-            volume.close()?;
-        }
+        let result = self.each(places, |volume, place| each(volume, place.in_image().1));
+        self.close()?;
         result
+    }
+
+    fn close(self) -> Result<()> {
+        self.open.into_values().try_for_each(Volume::close)
     }
 }
 
-fn not_there(volume: &Volume, path: &[u8]) -> Failure {
+pub(crate) fn not_there(volume: &Volume, path: &[u8]) -> Failure {
     Failure::new(format!("{}: no such file or directory", volume.shown(path)))
 }
 
@@ -103,7 +112,7 @@ pub(crate) fn cat(args: &Cat) -> Result<()> {
     })
 }
 
-fn needs_a_path(place: &Place) -> Failure {
+pub(crate) fn needs_a_path(place: &Place) -> Failure {
     Failure::new(format!("{place}: this is not a place in an image"))
         .advise("write it as IMAGE:/PATH, with an IMAGE that exists")
         .exit(2)
@@ -114,31 +123,45 @@ pub(crate) fn mkdir(args: &Mkdir) -> Result<()> {
         return Err(needs_a_path(place));
     }
     Volumes::new(true).for_each(&args.places, |volume, path| {
-        if args.parents {
-            return make_parents(volume, path, args.mode);
+        let made = match args.parents {
+            true => make_parents(volume, path)?,
+            false => Some(volume.make_dir(path, 0o777).during(|| volume.shown(path))?),
+        };
+        match (made, args.mode) {
+            (Some(dir), Some(mode)) => {
+                // As mkdir: what it has of its directory's set-group-ID stays.
+                let special = dir.meta()?.mode & 0o6000;
+                dir.set_mode(mode | special).during(|| volume.shown(path))
+            }
+            _ => Ok(()),
         }
-        volume
-            .make_dir(path, args.mode)
-            .during(|| volume.shown(path))
     })
 }
 
-fn make_parents(volume: &Volume, path: &[u8], mode: u16) -> Result<()> {
-    match volume.meta(path, true)? {
-        Some(meta) if meta.kind == FileKind::Dir => return Ok(()),
-        Some(meta) => {
-            return Err(Failure::new(format!(
-                "{} is there and is a {}",
-                volume.shown(path),
-                meta.kind.word()
-            )));
-        }
-        None => {}
+/// Makes what is missing of the directories on a path; gives the last one, if it was made.
+fn make_parents<'v>(volume: &'v Volume, path: &[u8]) -> Result<Option<Box<dyn Item + 'v>>> {
+    let mut last = None;
+    let ends = (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/');
+    for end in ends.chain([path.len()]) {
+        let (here, shown) = (&path[..end], || volume.shown(&path[..end]));
+        last = match volume.meta(here)? {
+            Some(meta) if meta.kind == FileKind::Dir => None,
+            Some(meta) => {
+                let (shown, kind) = (shown(), meta.kind.word());
+                return Err(Failure::new(format!("{shown} is there and is a {kind}")));
+            }
+            None => {
+                let dir = volume.make_dir(here, 0o777).during(shown)?;
+                // Whatever the mask says: the next one is made in it.
+                let mode = dir.meta()?.mode;
+                if end < path.len() && mode & 0o300 != 0o300 {
+                    dir.set_mode(mode | 0o300).during(shown)?;
+                }
+                Some(dir)
+            }
+        };
     }
-    if let Some((parent, _)) = place::split_last(path) {
-        make_parents(volume, &parent, 0o755)?;
-    }
-    volume.make_dir(path, mode).during(|| volume.shown(path))
+    Ok(last)
 }
 
 pub(crate) fn rm(args: &Rm) -> Result<()> {
@@ -161,8 +184,16 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
                 false => Err(not_there(volume, path)),
             };
         };
-        if file.meta()?.kind != FileKind::Dir {
-            return dir.remove_file(&name).during(shown);
+        let kind = file.meta()?.kind;
+        if kind != FileKind::Dir {
+            // Only a directory may be named with a slash behind it. A link is not followed.
+            if !path.ends_with(b"/") {
+                return dir.remove_file(&name).during(shown);
+            }
+            return match args.force && kind != FileKind::Symlink {
+                true => Ok(()),
+                false => Err(Failure::new(format!("{} is no directory", shown()))),
+            };
         }
         if !args.recursive {
             return Err(
@@ -170,25 +201,40 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
             );
         }
         let mut walk = Walk::new(volume);
-        remove_tree(&mut walk, &**dir, &name, &*file)
+        match remove_tree(&mut walk, &**dir, &name, &*file)? {
+            true => Ok(()),
+            false => Err(Failure::said()),
+        }
     })
 }
 
-/// Removes a directory and what is in it, deepest first.
-fn remove_tree(walk: &mut Walk, parent: &dyn Item, name: &[u8], dir: &dyn Item) -> Result<()> {
+/// Removes a directory and what is in it, deepest first. What cannot be removed is told, and the
+/// rest is removed; then it gives false.
+fn remove_tree(walk: &mut Walk, parent: &dyn Item, name: &[u8], dir: &dyn Item) -> Result<bool> {
     let shown = || dir.shown();
     walk.enter(dir, Some(parent)).during(shown)?;
+    let mut is_empty = true;
     for name in dir.names().during(shown)? {
-        match dir.child(&name).during(shown)? {
+        let removed = match dir.child(&name).during(shown)? {
             Some(child) if child.meta()?.kind == FileKind::Dir => {
-                remove_tree(walk, dir, &name, &*child)?;
+                remove_tree(walk, dir, &name, &*child)
             }
-            Some(child) => dir.remove_file(&name).during(|| child.shown())?,
-            None => {}
-        }
+            Some(child) => dir
+                .remove_file(&name)
+                .during(|| child.shown())
+                .map(|()| true),
+            None => Ok(true),
+        };
+        is_empty &= removed.unwrap_or_else(|e| {
+            e.tell();
+            false
+        });
     }
     walk.leave();
-    parent.remove_dir(name).during(shown)
+    if is_empty {
+        parent.remove_dir(name).during(shown)?;
+    }
+    Ok(is_empty)
 }
 
 /// One file in the list. Times are seconds since 1970.
@@ -223,18 +269,44 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
         is_first: true,
         json: output::JsonList::new(),
     };
-    let result = Volumes::new(false).for_each(&args.places, |volume, path| {
-        let follow = !args.long && !args.directory;
+    // As ls: sorted, the directories last.
+    let mut places: Vec<&Place> = args.places.iter().collect();
+    places.sort_by_key(|place| (place.in_image().0, place.in_image().1));
+    let (mut files, mut dirs) = (Vec::new(), Vec::new());
+    let mut volumes = Volumes::new(false);
+    let named = volumes.each(places, |volume, place| {
+        let path = place.in_image().1;
         let file = volume
-            .at(path, follow)?
+            .at(path, false)?
             .ok_or_else(|| not_there(volume, path))?;
-        if file.meta()?.kind == FileKind::Dir && !args.directory {
-            out.dir(&mut Walk::new(volume), &*file, path, None)
-        } else {
-            let files = vec![listed(&*file, path, path)?];
-            out.put(None, &files)
+        let meta = file.meta()?;
+        // A link to a directory stands for it, unless what is named itself is to be shown.
+        let follow = !args.long && meta.kind == FileKind::Symlink;
+        let led = match follow {
+            true => volume.meta(path).ok().flatten(),
+            false => None,
+        };
+        if !args.directory && led.unwrap_or(meta).kind == FileKind::Dir {
+            dirs.push(place);
+            return Ok(());
         }
+        let shown = volume.shown(path);
+        files.push(listed(&*file, path, shown)?);
+        Ok(())
     });
+    let put = match files.is_empty() {
+        true => Ok(()),
+        false => out.put(None, &files),
+    };
+    let below = volumes.each(dirs, |volume, place| {
+        let path = place.in_image().1;
+        let dir = volume
+            .at(path, true)?
+            .ok_or_else(|| not_there(volume, path))?;
+        out.dir(&mut Walk::new(volume), &*dir, path, None)
+    });
+    volumes.close()?;
+    let result = named.and(put).and(below);
     if args.json {
         out.json.end()?;
     }
@@ -278,9 +350,10 @@ impl Lister<'_> {
                 continue;
             }
             let path = place::join(path, &name);
-            let file = dir
-                .child(&name)
-                .and_then(|file| file.map(|file| listed(&*file, &path, &name)).transpose());
+            let file = dir.child(&name).and_then(|file| {
+                file.map(|file| listed(&*file, &path, shown(&name)))
+                    .transpose()
+            });
             match file.during(|| shown_below(dir, &name)) {
                 Ok(Some(file)) => {
                     if file.kind == FileKind::Dir.word() {
@@ -332,7 +405,7 @@ impl Lister<'_> {
     }
 }
 
-fn listed(file: &dyn Item, path: &[u8], name: &[u8]) -> Result<Listed> {
+fn listed(file: &dyn Item, path: &[u8], name: String) -> Result<Listed> {
     let meta = file.meta()?;
     let target = match meta.kind {
         FileKind::Symlink => Some(file.read_link()?),
@@ -349,7 +422,7 @@ fn listed(file: &dyn Item, path: &[u8], name: &[u8]) -> Result<Listed> {
         gid: meta.gid,
         size: meta.size,
         modified: meta.mtime.0,
-        name: shown(name),
+        name,
         shown_target: target.as_deref().map(shown),
         target: target.as_deref().map(words),
         permissions: permissions(&meta),

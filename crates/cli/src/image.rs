@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
@@ -203,12 +204,13 @@ impl Volume {
                 recovery_in_words(&report)
             );
         }
-        // New files belong to whoever runs this, as on a mount.
-        let uid = rustix::process::geteuid().as_raw();
-        let gid = rustix::process::getegid().as_raw();
+        // New files belong to whoever runs this, and have no more permissions than they want their
+        // files to have, as on a mount.
+        let (uid, gid) = stetfs_sys::libc_files::effective_ids();
         let caller = Caller {
             uid,
             gid,
+            umask: creation_mask(),
             ..Caller::root()
         };
         Ok(Self {
@@ -224,15 +226,15 @@ impl Volume {
     }
 
     /// Makes a directory.
-    pub(crate) fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
+    pub(crate) fn make_dir(&self, path: &[u8], mode: u16) -> Result<Box<dyn Item + '_>> {
         let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        self.fs.mkdir(&self.caller, dir.ino, name, mode)?;
-        Ok(())
+        let made = self.fs.mkdir(&self.caller, dir.ino, name, mode)?;
+        Ok(Box::new(self.item(made.ino, path.to_vec(), Vec::new())))
     }
 
-    /// What is at a path, without following a symbolic link at its end unless `follow`.
-    pub(crate) fn meta(&self, path: &[u8], follow: bool) -> Result<Option<Meta>> {
-        self.at(path, follow)?.map(|item| item.meta()).transpose()
+    /// What is at a path; a symbolic link at its end is followed.
+    pub(crate) fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
+        self.at(path, true)?.map(|item| item.meta()).transpose()
     }
 
     fn item(&self, ino: InodeNo, path: Vec<u8>, way: Vec<Vec<u8>>) -> File<'_> {
@@ -241,9 +243,16 @@ impl Volume {
             ino,
             path,
             way,
-            is_created: false,
+            is_open: false,
         }
     }
+}
+
+/// The file creation mask of this process (umask(2)), which can only be asked for by setting it.
+pub(crate) fn creation_mask() -> u16 {
+    let mask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(mask);
+    low16(mask.bits())
 }
 
 fn meta(attr: &Attr) -> Meta {
@@ -289,6 +298,15 @@ impl Tree for Volume {
     }
 }
 
+/// A pipe or a device of an image is a name and a number.
+fn nothing_behind(kind: FileKind) -> Failure {
+    let kind = kind.word();
+    Failure::new(format!(
+        "is a {kind}: in an image that is not mounted it has no content"
+    ))
+    .advise("stetfs cp -r and -a copy it as what it is")
+}
+
 /// A file of a volume.
 struct File<'a> {
     volume: &'a Volume,
@@ -296,13 +314,13 @@ struct File<'a> {
     /// As it is shown.
     path: Vec<u8>,
     way: Vec<Vec<u8>>,
-    /// Made by `make_file`, which counts as an open.
-    is_created: bool,
+    /// Given by `make_file` or `open_to_write`, which count as an open.
+    is_open: bool,
 }
 
 impl Drop for File<'_> {
     fn drop(&mut self) {
-        if self.is_created
+        if self.is_open
             && let Err(e) = self.volume.fs.release(self.ino)
         {
             tracing::warn!("{}: closing inode {}: {e}", self.volume.image, self.ino);
@@ -311,11 +329,11 @@ impl Drop for File<'_> {
 }
 
 impl File<'_> {
-    fn made(&self, name: &[u8], ino: InodeNo, is_created: bool) -> Box<dyn Item + '_> {
+    fn made(&self, name: &[u8], ino: InodeNo, is_open: bool) -> Box<dyn Item + '_> {
         let mut way = self.way.clone();
         way.push(name.to_vec());
         let mut file = self.volume.item(ino, place::join(&self.path, name), way);
-        file.is_created = is_created;
+        file.is_open = is_open;
         Box::new(file)
     }
 
@@ -359,6 +377,11 @@ impl Item for File<'_> {
     fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
         let found = self.find(self.ino, check_part(name)?)?;
         Ok(found.map(|ino| self.made(name, ino, false)))
+    }
+
+    fn followed(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
+        self.volume
+            .at(&place::join(&self.path, check_part(name)?), true)
     }
 
     fn check_parent(&self, parent: &dyn Item) -> Result<()> {
@@ -428,8 +451,26 @@ impl Item for File<'_> {
     }
 
     fn open(&self) -> Result<Box<dyn Source + '_>> {
-        let size = self.volume.fs.getattr(self.ino)?.size;
+        let meta = self.meta()?;
+        if meta.kind != FileKind::File {
+            return Err(nothing_behind(meta.kind));
+        }
+        let size = meta.size;
         Ok(Box::new(Reader { file: self, size }))
+    }
+
+    fn open_to_write(&self) -> Result<Box<dyn Item + '_>> {
+        let kind = self.meta()?.kind;
+        if kind != FileKind::File {
+            return Err(nothing_behind(kind));
+        }
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        fs.open(caller, self.ino, OpenFlags::WRITE | OpenFlags::TRUNCATE)?;
+        let mut file = self
+            .volume
+            .item(self.ino, self.path.clone(), self.way.clone());
+        file.is_open = true;
+        Ok(Box::new(file))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -473,6 +514,14 @@ impl Item for File<'_> {
             )),
             e => e.into(),
         })
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        match fs.removexattr(caller, self.ino, name) {
+            Err(Error::NoData) => Ok(()),
+            other => Ok(other?),
+        }
     }
 
     fn set_owner(&self, uid: u32, gid: u32) -> Result<bool> {
@@ -522,5 +571,9 @@ impl Source for Reader<'_> {
 
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
         Ok(self.file.volume.fs.read(self.file.ino, offset, out)?)
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.size)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::shown::shown;
@@ -80,15 +80,25 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// A path and its last part: `/a/b/` is (`/a`, `b`); `None` for the root and for what ends in `.`
-/// or `..`.
+/// The last part of a path: `/a/b/` ends in `b`, `/a/.` in `.`, the root in nothing.
+pub(crate) fn last_part(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |at| at + 1);
+    let begin = path[..end]
+        .iter()
+        .rposition(|b| *b == b'/')
+        .map_or(0, |at| at + 1);
+    &path[begin..end]
+}
+
+/// A path and its last part: `/a/b/` is (`/a/`, `b`); `None` for the root and for what ends in `.`
+/// or `..`, which name no place in a directory.
 pub(crate) fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let path = Path::new(OsStr::from_bytes(path));
-    let name = path.file_name()?.as_bytes().to_vec();
-    let parent = path
-        .parent()
-        .map_or_else(Vec::new, |p| p.as_os_str().to_owned().into_vec());
-    Some((parent, name))
+    let name = last_part(path);
+    if matches!(name, b"" | b"." | b"..") {
+        return None;
+    }
+    let end = path.iter().rposition(|b| *b != b'/')? + 1;
+    Some((path[..end - name.len()].to_vec(), name.to_vec()))
 }
 
 #[cfg(test)]
@@ -121,8 +131,10 @@ mod tests {
 
     #[test]
     fn paths_are_taken_apart_and_put_together() {
-        assert_eq!(split_last(b"/a/b/"), Some((b"/a".to_vec(), b"b".to_vec())));
+        assert_eq!(split_last(b"/a/b/"), Some((b"/a/".to_vec(), b"b".to_vec())));
         assert_eq!(split_last(b"/a"), Some((b"/".to_vec(), b"a".to_vec())));
+        assert_eq!(split_last(b"a//"), Some((b"".to_vec(), b"a".to_vec())));
+        assert_eq!(split_last(b"/a/."), None);
         assert_eq!(split_last(b"/"), None);
         assert_eq!(split_last(b"/a/.."), None);
         assert_eq!(join(b"/", b"a"), b"/a");

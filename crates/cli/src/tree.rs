@@ -87,6 +87,8 @@ pub(crate) trait Source {
     fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>>;
     /// Reads at `offset`; 0 at the end.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize>;
+    /// Its length now; 0 of what has none (a pipe).
+    fn size(&self) -> Result<u64>;
 }
 
 /// A tree: an image, or this machine.
@@ -106,8 +108,8 @@ pub(crate) trait Tree {
 /// file, whatever becomes of its names.
 ///
 /// Names are single parts of a path ([`check_part`]), looked for in this directory only, and no
-/// symbolic link is followed. So nothing that an image says leads out of the directory that the
-/// user named.
+/// symbolic link is followed but by [`Item::followed`]. So nothing that an image says leads out of
+/// the directory that the user named.
 pub(crate) trait Item {
     /// How it is shown in messages.
     fn shown(&self) -> String;
@@ -117,6 +119,9 @@ pub(crate) trait Item {
     fn names(&self) -> Result<Vec<Vec<u8>>>;
     /// The file of this name; `None` when there is none.
     fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>>;
+    /// The file of this name, or the one that it leads to if it is a symbolic link; `None` when
+    /// there is none.
+    fn followed(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>>;
     /// Fails when this directory, found in `parent`, says that it is in another one.
     fn check_parent(&self, parent: &dyn Item) -> Result<()>;
     /// The names that lead here from the item that [`Tree::at`] gave.
@@ -147,13 +152,18 @@ pub(crate) trait Item {
     fn read_link(&self) -> Result<Vec<u8>>;
     /// Opens this file for reading.
     fn open(&self) -> Result<Box<dyn Source + '_>>;
-    /// Writes all of `data` at `offset` into this file, which `make_file` gave.
+    /// Opens this file for writing and cuts it to nothing; it stays the file that it is.
+    fn open_to_write(&self) -> Result<Box<dyn Item + '_>>;
+    /// Writes all of `data` at `offset` into this file, which `make_file` or `open_to_write` gave.
+    /// Offsets only grow; what is left out reads as zeros.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
-    /// Sets this file's length.
+    /// Ends this file, which was written, at this length.
     fn set_len(&self, len: u64) -> Result<()>;
 
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()>;
+    /// Removes an attribute; one that is not there is no error.
+    fn remove_xattr(&self, name: &[u8]) -> Result<()>;
     /// Sets the owner; false when the caller may not.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<bool>;
     fn set_mode(&self, mode: u16) -> Result<()>;

@@ -5,20 +5,24 @@
 //! opened below the directory's descriptor with openat2(2) so that it can neither go up nor follow
 //! a link. What takes no descriptor of that kind (reading, attributes) goes by `/proc/self/fd`,
 //! which leads to the same file.
+//!
+//! What tells or sets owners, modes, devices and extended attributes, and what makes and removes
+//! files, goes by the C library (the standard library, `stetfs_sys::libc_files`), so that it works
+//! under fakeroot(1) as it does for root.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata, Permissions};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec,
-    Timestamps, Uid, XattrFlags,
-};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
-use stetfs_format::width::{low16, must_fit, usize_as_u64};
+use stetfs_format::width::{low16, must_fit, u64_as_usize, usize_as_u64};
+use stetfs_sys::libc_files;
 
 use crate::failure::{Failure, Result};
 use crate::place;
@@ -37,12 +41,7 @@ impl Tree for Host {
         let mut flags = HANDLE;
         flags.set(OFlags::NOFOLLOW, !follow);
         let opened = rustix::fs::openat(CWD, path_of(path), flags, Mode::empty());
-        let item = |fd| HostFile {
-            fd,
-            is_made: false,
-            path: path.to_vec(),
-            way: Vec::new(),
-        };
+        let item = |fd| HostFile::handle(fd, path.to_vec(), Vec::new());
         Ok(found(opened)?.map(|fd| -> Box<dyn Item> { Box::new(item(fd)) }))
     }
 
@@ -88,57 +87,81 @@ fn open_beneath(
     }
 }
 
-fn meta_of(stat: &Stat) -> Meta {
-    let rdev = stat.st_rdev;
+fn meta_of(stat: &Metadata) -> Meta {
+    let rdev = stat.rdev();
     Meta {
-        kind: FileKind::of_mode(stat.st_mode),
-        mode: low16(stat.st_mode & 0o7777),
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        nlink: must_fit(stat.st_nlink),
-        size: stat.st_size.cast_unsigned(),
-        id: (stat.st_dev, stat.st_ino),
-        atime: (stat.st_atime, must_fit(stat.st_atime_nsec)),
-        mtime: (stat.st_mtime, must_fit(stat.st_mtime_nsec)),
+        kind: FileKind::of_mode(stat.mode()),
+        mode: low16(stat.mode() & 0o7777),
+        uid: stat.uid(),
+        gid: stat.gid(),
+        nlink: stat.nlink(),
+        size: stat.len(),
+        id: (stat.dev(), stat.ino()),
+        atime: (stat.atime(), must_fit(stat.atime_nsec())),
+        mtime: (stat.mtime(), must_fit(stat.mtime_nsec())),
         rdev: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
     }
 }
 
+/// How the descriptor of a file is open.
+enum Open {
+    /// For nothing but being named.
+    Handle,
+    /// For writing at any offset.
+    Places,
+    /// For writing one byte after the other: a pipe, a terminal, a device. How many have been.
+    Stream(Cell<u64>),
+}
+
 /// A file of this machine.
 struct HostFile {
-    /// Open for writing when `is_made`, otherwise a handle.
-    fd: OwnedFd,
-    is_made: bool,
+    fd: File,
+    open: Open,
     /// As it is shown.
     path: Vec<u8>,
     way: Vec<Vec<u8>>,
 }
 
 impl HostFile {
+    fn handle(fd: OwnedFd, path: Vec<u8>, way: Vec<Vec<u8>>) -> Self {
+        Self {
+            fd: fd.into(),
+            open: Open::Handle,
+            path,
+            way,
+        }
+    }
+
     /// Leads to the file itself, also where that is a symbolic link.
     fn by_descriptor(&self) -> String {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
     }
 
-    fn item(&self, name: &[u8], fd: OwnedFd, is_made: bool) -> Box<dyn Item + '_> {
+    fn item(&self, name: &[u8], fd: OwnedFd) -> Self {
         let mut way = self.way.clone();
         way.push(name.to_vec());
-        Box::new(Self {
-            fd,
-            is_made,
-            path: place::join(&self.path, name),
-            way,
-        })
+        Self::handle(fd, place::join(&self.path, name), way)
     }
 
     /// What was just made under `name`; another kind of file there is somebody else's.
     fn made(&self, name: &[u8], kind: FileKind) -> Result<Box<dyn Item + '_>> {
         let fd = open_beneath(self.fd.as_fd(), name, HANDLE, Mode::empty())?;
-        let item = self.item(name, fd, false);
+        let item = self.item(name, fd);
         if item.meta()?.kind != kind {
             return Err(Failure::new("somebody else puts files there"));
         }
-        Ok(item)
+        Ok(Box::new(item))
+    }
+
+    /// Writes zeros from the end of what was written up to `end`.
+    fn fill(&self, written: &Cell<u64>, end: u64) -> Result<()> {
+        let zeros = [0; 4096];
+        while written.get() < end {
+            let n = zeros.len().min(u64_as_usize(end - written.get()));
+            (&self.fd).write_all(&zeros[..n])?;
+            written.set(written.get() + usize_as_u64(n));
+        }
+        Ok(())
     }
 }
 
@@ -148,7 +171,7 @@ impl Item for HostFile {
     }
 
     fn meta(&self) -> Result<Meta> {
-        Ok(meta_of(&rustix::fs::fstat(&self.fd)?))
+        Ok(meta_of(&self.fd.metadata()?))
     }
 
     fn names(&self) -> Result<Vec<Vec<u8>>> {
@@ -167,7 +190,12 @@ impl Item for HostFile {
 
     fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
         let opened = open_beneath(self.fd.as_fd(), check_part(name)?, HANDLE, Mode::empty());
-        Ok(found(opened)?.map(|fd| self.item(name, fd, false)))
+        Ok(found(opened)?.map(|fd| -> Box<dyn Item> { Box::new(self.item(name, fd)) }))
+    }
+
+    fn followed(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
+        let opened = rustix::fs::openat(&self.fd, check_part(name)?, HANDLE, Mode::empty());
+        Ok(found(opened)?.map(|fd| -> Box<dyn Item> { Box::new(self.item(name, fd)) }))
     }
 
     fn check_parent(&self, _: &dyn Item) -> Result<()> {
@@ -186,12 +214,13 @@ impl Item for HostFile {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::from_raw_mode(mode.into());
         let fd = open_beneath(self.fd.as_fd(), check_part(name)?, flags, mode)?;
-        Ok(self.item(name, fd, true))
+        let mut item = self.item(name, fd);
+        item.open = Open::Places;
+        Ok(Box::new(item))
     }
 
     fn make_dir(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>> {
-        let mode = Mode::from_raw_mode(mode.into());
-        rustix::fs::mkdirat(&self.fd, check_part(name)?, mode)?;
+        libc_files::make_dir(&self.fd, check_part(name)?, mode.into())?;
         self.made(name, FileKind::Dir)
     }
 
@@ -207,10 +236,8 @@ impl Item for HostFile {
         mode: u16,
         rdev: (u32, u32),
     ) -> Result<Box<dyn Item + '_>> {
-        let file_type = FileType::from_raw_mode(kind.bits());
-        let mode = Mode::from_raw_mode(mode.into());
-        let rdev = rustix::fs::makedev(rdev.0, rdev.1);
-        rustix::fs::mknodat(&self.fd, check_part(name)?, file_type, mode, rdev)?;
+        let mode = kind.bits() | u32::from(mode);
+        libc_files::make_node(&self.fd, check_part(name)?, mode, rdev)?;
         self.made(name, kind)
     }
 
@@ -228,19 +255,11 @@ impl Item for HostFile {
     }
 
     fn remove_file(&self, name: &[u8]) -> Result<()> {
-        Ok(rustix::fs::unlinkat(
-            &self.fd,
-            check_part(name)?,
-            AtFlags::empty(),
-        )?)
+        Ok(libc_files::remove(&self.fd, check_part(name)?, false)?)
     }
 
     fn remove_dir(&self, name: &[u8]) -> Result<()> {
-        Ok(rustix::fs::unlinkat(
-            &self.fd,
-            check_part(name)?,
-            AtFlags::REMOVEDIR,
-        )?)
+        Ok(libc_files::remove(&self.fd, check_part(name)?, true)?)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -248,33 +267,54 @@ impl Item for HostFile {
     }
 
     fn open(&self) -> Result<Box<dyn Source + '_>> {
-        Ok(Box::new(File::open(self.by_descriptor())?))
+        let file = File::open(self.by_descriptor())?;
+        Ok(match file.metadata()?.is_file() {
+            true => Box::new(file),
+            false => Box::new(Stream { file, read: 0 }),
+        })
+    }
+
+    fn open_to_write(&self) -> Result<Box<dyn Item + '_>> {
+        let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd: File = rustix::fs::open(self.by_descriptor(), flags, Mode::empty())?.into();
+        let open = match fd.metadata()?.is_file() {
+            true => Open::Places,
+            false => Open::Stream(Cell::new(0)),
+        };
+        Ok(Box::new(Self {
+            fd,
+            open,
+            path: self.path.clone(),
+            way: self.way.clone(),
+        }))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let mut done = 0;
-        while done < data.len() {
-            match rustix::io::pwrite(&self.fd, &data[done..], offset + usize_as_u64(done)) {
-                Err(Errno::INTR) => {}
-                written => done += written?,
-            }
-        }
+        let Open::Stream(written) = &self.open else {
+            return Ok(self.fd.write_all_at(data, offset)?);
+        };
+        self.fill(written, offset)?;
+        (&self.fd).write_all(data)?;
+        written.set(offset + usize_as_u64(data.len()));
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        Ok(rustix::fs::ftruncate(&self.fd, len)?)
+        match &self.open {
+            Open::Stream(written) => self.fill(written, len),
+            _ => Ok(self.fd.set_len(len)?),
+        }
     }
 
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let path = self.by_descriptor();
-        let names = match grown(|out| rustix::fs::listxattr(&path, out)) {
+        let names = match grown(|out| libc_files::list_xattrs(path.as_bytes(), out)) {
             Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
             other => other?,
         };
         let mut all = Vec::new();
         for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
-            match grown(|out| rustix::fs::getxattr(&path, name, out)) {
+            match grown(|out| libc_files::get_xattr(path.as_bytes(), name, out)) {
                 Ok(value) => all.push((name.to_vec(), value)),
                 // It went away in between, or this user may not read it.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
@@ -285,30 +325,28 @@ impl Item for HostFile {
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
-        let flags = XattrFlags::empty();
-        match self.is_made {
-            true => rustix::fs::fsetxattr(&self.fd, name, value, flags)?,
-            false => rustix::fs::setxattr(self.by_descriptor(), name, value, flags)?,
+        let path = self.by_descriptor();
+        Ok(libc_files::set_xattr(path.as_bytes(), name, value)?)
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let path = self.by_descriptor();
+        match libc_files::remove_xattr(path.as_bytes(), name) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            other => Ok(other?),
         }
-        Ok(())
     }
 
     fn set_owner(&self, uid: u32, gid: u32) -> Result<bool> {
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        let set = rustix::fs::chownat(&self.fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
-        match set {
-            Err(Errno::PERM) => Ok(false),
+        match std::os::unix::fs::chown(self.by_descriptor(), Some(uid), Some(gid)) {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(false),
             other => Ok(other.map(|()| true)?),
         }
     }
 
     fn set_mode(&self, mode: u16) -> Result<()> {
-        let mode = Mode::from_raw_mode(mode.into());
-        match self.is_made {
-            true => rustix::fs::fchmod(&self.fd, mode)?,
-            false => rustix::fs::chmod(self.by_descriptor(), mode)?,
-        }
-        Ok(())
+        let mode = Permissions::from_mode(mode.into());
+        Ok(std::fs::set_permissions(self.by_descriptor(), mode)?)
     }
 
     fn set_times(&self, atime: Stamp, mtime: Stamp) -> Result<()> {
@@ -320,11 +358,8 @@ impl Item for HostFile {
             last_access: spec(atime),
             last_modification: spec(mtime),
         };
-        match self.is_made {
-            true => rustix::fs::futimens(&self.fd, &times)?,
-            false => rustix::fs::utimensat(CWD, self.by_descriptor(), &times, AtFlags::empty())?,
-        }
-        Ok(())
+        let path = self.by_descriptor();
+        Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
     }
 }
 
@@ -349,11 +384,9 @@ impl Source for File {
     fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>> {
         let start = match rustix::fs::seek(&*self, SeekFrom::Data(from)) {
             Err(Errno::NXIO) => return Ok(None),
-            // A file system without SEEK_DATA: everything is data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                let end = self.metadata()?.len();
-                return Ok((from < end).then_some((from, end)));
-            }
+            // A file system without SEEK_DATA: everything is data, up to where reading ends. Its
+            // files may have another length than they say (/proc).
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((from, u64::MAX))),
             other => other?,
         };
         Ok(Some((
@@ -364,6 +397,40 @@ impl Source for File {
 
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
         Ok(self.read_at(out, offset)?)
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// A pipe, a terminal, a device while it is read: from its beginning to its end, whose place
+/// nothing tells before.
+struct Stream {
+    file: File,
+    read: u64,
+}
+
+impl Source for Stream {
+    fn next_data(&mut self, _: u64) -> Result<Option<(u64, u64)>> {
+        Ok(Some((self.read, u64::MAX)))
+    }
+
+    fn read(&mut self, _: u64, out: &mut [u8]) -> Result<usize> {
+        loop {
+            match Read::read(&mut self.file, out) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                read => {
+                    let n = read?;
+                    self.read += usize_as_u64(n);
+                    return Ok(n);
+                }
+            }
+        }
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(0)
     }
 }
 

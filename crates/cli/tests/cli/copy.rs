@@ -392,6 +392,130 @@ fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
 }
 
 #[test]
+fn what_was_left_out_is_counted() {
+    let lab = Lab::new();
+    lab.volume(&["-b", "1K"]);
+    let tree = lab.path("tree");
+    fs::create_dir(&tree).unwrap();
+    // Two names of a file that the volume has no room for: neither is there in the end. Then it has
+    // none for anything.
+    let big = File::create(tree.join("big")).unwrap();
+    big.write_all_at(&vec![0x5a; 30 << 20], 0).unwrap();
+    fs::hard_link(tree.join("big"), tree.join("big-2")).unwrap();
+    fs::write(tree.join("small"), "small").unwrap();
+    let tree = tree.to_str().unwrap();
+    stetfs(&["cp", "-a", tree, &lab.place("/")]).fails(
+        1,
+        &[
+            "/tree/big: ",
+            "/tree/big-2: ",
+            "no space left",
+            "/tree/small: ",
+            "3 files were not copied",
+        ],
+    );
+    stetfs(&["rm", "-r", &lab.place("/tree")]).ok();
+    // Copied, but not with all that belongs to it: that is another count.
+    let odd = lab.str("odd");
+    fs::write(&odd, "odd").unwrap();
+    let large = vec![7; 5000];
+    if rustix::fs::setxattr(&odd, "user.large", &large, XattrFlags::empty()).is_err() {
+        eprintln!("SKIPPED: the host's file system has no large attributes here");
+        return;
+    }
+    let missing = lab.str("missing");
+    let ran = stetfs(&["cp", "-a", &odd, &missing, &lab.place("/")]);
+    let words = "1 file was not copied, 1 file was copied without all of its attributes";
+    ran.fails(1, &["without the extended attributes user.large", words]);
+    assert_eq!(stetfs(&["cat", &lab.place("/odd")]).ok(), "odd");
+}
+
+/// Killed in the middle of a write into a file that is there, it leaves what cp(1) leaves: the
+/// file, with a beginning of the new content. The image needs its journal and nothing else.
+#[test]
+fn a_copy_that_is_killed_leaves_the_file_and_a_beginning() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let old = lab.str("old");
+    fs::write(&old, vec![b'o'; 3 << 20]).unwrap();
+    stetfs(&["cp", &old, &lab.place("/f")]).ok();
+    let before = debugfs(&image, "stat /f");
+    let inode = |stat: &str| stat.split_whitespace().nth(1).map(str::to_owned);
+    for written in [0, 1, 2_500_000] {
+        // The pipe stays open: it waits for more.
+        let (read, write) = std::io::pipe().unwrap();
+        let mut child = std::process::Command::new(crate::run::STETFS)
+            .args(["cp", "/dev/stdin", &lab.place("/f")])
+            .stdin(read)
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut &write, &vec![b'n'; written]).unwrap();
+        // What was written into the pipe is read when the pipe is empty.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let fsck = tool("e2fsck", &["-fy", &image]);
+        assert!(fsck.code <= 1, "{fsck:#?}");
+        let after = debugfs(&image, "stat /f");
+        assert_eq!(inode(&after), inode(&before));
+        let content = tool("debugfs", &["-R", "cat /f", &image]).ok();
+        let new = content.bytes().take_while(|b| *b == b'n').count();
+        let rest = &content.as_bytes()[new..];
+        let is_old = content.len() == 3 << 20 && rest.iter().all(|b| *b == b'o') && new == 0;
+        assert!(
+            new <= written && (rest.is_empty() || is_old),
+            "{} bytes",
+            content.len()
+        );
+        stetfs(&["cp", &old, &lab.place("/f")]).ok();
+    }
+    assert_clean(&image);
+}
+
+#[test]
+fn the_image_itself_is_left_alone() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    fs::write(lab.path("f"), "f").unwrap();
+    stetfs(&["cp", &lab.str("f"), &lab.place("/")]).ok();
+    let before = crate::run::sha256(&image);
+    stetfs(&["cp", &lab.place("/f"), &image]).fails(1, &["an image that this command works on"]);
+    assert_eq!(crate::run::sha256(&image), before);
+    stetfs(&["cp", &image, &lab.place("/")]).fails(1, &["an image that this command works on"]);
+    stetfs(&["cp", "-r", lab.path("").to_str().unwrap(), &lab.place("/d")]).fails(
+        1,
+        &[
+            "an image that this command works on",
+            "1 file was not copied",
+        ],
+    );
+    assert_eq!(stetfs(&["ls", &lab.place("/d")]).ok(), "f\n");
+    assert_clean(&image);
+}
+
+/// Links are followed inside the image: an absolute one begins at its root.
+#[test]
+fn an_absolute_link_leads_to_the_images_own_root() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let (dir, outside) = (lab.path("d"), lab.path("outside"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&outside, "untouched").unwrap();
+    symlink(&outside, dir.join("link")).unwrap();
+    symlink("/d/etc/name", dir.join("inside")).unwrap();
+    fs::create_dir(dir.join("etc")).unwrap();
+    fs::write(dir.join("etc/name"), "old").unwrap();
+    stetfs(&["cp", "-a", dir.to_str().unwrap(), &lab.place("/")]).ok();
+    fs::write(lab.path("new"), "new").unwrap();
+    stetfs(&["cp", &lab.str("new"), &lab.place("/d/inside")]).ok();
+    assert_eq!(debugfs(&image, "cat /d/etc/name"), "new");
+    stetfs(&["cp", &lab.str("new"), &lab.place("/d/link")]).fails(1, &["leads to nothing"]);
+    stetfs(&["cat", &lab.place("/d/link")]).fails(1, &["no such file"]);
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "untouched");
+    assert_clean(&image);
+}
+
+#[test]
 fn a_full_volume_is_told_and_stays_sound() {
     let lab = Lab::new();
     let image = lab.volume(&[]);

@@ -1,6 +1,7 @@
 //! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can)
 //! a mount.
 
+mod as_coreutils;
 mod beside;
 mod copy;
 #[cfg(feature = "crash")]
@@ -9,6 +10,7 @@ mod crash;
 mod damaged;
 mod docs;
 mod export;
+mod fakeroot;
 mod files;
 mod fsck;
 mod hostile;

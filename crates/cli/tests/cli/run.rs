@@ -107,6 +107,14 @@ impl Lab {
         }
     }
 
+    /// In memory, where there is a file system for that.
+    pub(crate) fn in_memory() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self {
+            dir: dir.expect("a temporary directory"),
+        }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

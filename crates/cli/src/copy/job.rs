@@ -1,0 +1,533 @@
+//! What becomes of one file of a copy, as cp(1) has it.
+//!
+//! - A file that is there is written into: it keeps its owner, mode, attributes and other names,
+//!   and a link is followed. Only `-r` and `-a` replace one, and only by what has no content to be
+//!   written, or (`-a`) if it has further names: those are to stay as they are.
+//! - Without `-r` everything but a directory is read and becomes a file; with it links, pipes and
+//!   devices are copied as what they are.
+//! - Attributes are set when a file's content (a directory's entries) is complete, because writing
+//!   changes times.
+//!
+//! A link that an image says was made is not a way out of the target: copies from an image to this
+//! machine go through no link below it, and nothing goes through a link that this job made.
+
+use std::collections::{HashMap, HashSet};
+
+use indicatif::ProgressBar;
+
+use super::content::Copier;
+use super::{HostId, is_below};
+use crate::args::Cp;
+use crate::failure::{Explain, Failure, Result};
+use crate::image::creation_mask;
+use crate::place;
+use crate::shown::shown;
+use crate::tree::{FileKind, Item, Meta, Tree, Walk, descend, shown_below};
+
+/// The attributes that are a file's ACLs; the second one only directories have.
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// What was not done.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Files that were not copied.
+    out: u32,
+    /// Files that were, but not with all that belongs to them.
+    incomplete: u32,
+}
+
+impl Left {
+    pub(super) fn into_result(self) -> Result<()> {
+        let files = |n, done: &str| match n {
+            1 => format!("1 file was {done}"),
+            n => format!("{n} files were {done}"),
+        };
+        let out = (self.out > 0).then(|| files(self.out, "not copied"));
+        let incomplete = (self.incomplete > 0)
+            .then(|| files(self.incomplete, "copied without all of its attributes"));
+        let words: Vec<String> = out.into_iter().chain(incomplete).collect();
+        match words.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(words.join(", "))),
+        }
+    }
+}
+
+/// Where the copies go.
+pub(super) struct Target<'a> {
+    /// The directory into which everything is copied.
+    pub(super) dir: &'a dyn Item,
+    /// Its path.
+    pub(super) path: Vec<u8>,
+    /// The name of the copy; none when the directory itself was named.
+    pub(super) name: Option<Vec<u8>>,
+    /// What was named ends in a slash.
+    pub(super) must_be_dir: bool,
+}
+
+pub(super) struct Job<'a> {
+    args: &'a Cp,
+    target: Target<'a>,
+    images: Vec<HostId>,
+    /// The ways from the target to where the first name of each file with several names went.
+    links: HashMap<(u64, u64), Vec<Vec<u8>>>,
+    /// The file creation mask.
+    mask: u16,
+    /// Symbolic links that this job made.
+    made_links: HashSet<(u64, u64)>,
+    /// What the sources that were named became.
+    made_first: HashSet<(u64, u64)>,
+    copier: Copier,
+    bar: ProgressBar,
+    left: Left,
+}
+
+/// What is known of a source while it is copied.
+struct Origin {
+    /// It is in the tree that the copy goes to.
+    same_tree: bool,
+    /// It is an image's, and the copy is on this machine.
+    leaves_image: bool,
+    walk: Walk,
+    /// What all its files together can hold.
+    capacity: u64,
+    /// What those can that are yet to come.
+    left: u64,
+    /// Files with several names that were counted.
+    counted: HashSet<(u64, u64)>,
+}
+
+/// A file that is copied: where it was found, and where it goes.
+struct Step<'s> {
+    item: &'s dyn Item,
+    meta: Meta,
+    /// The directory that it was found in; none for what the command line names.
+    parent: Option<&'s dyn Item>,
+    to: &'s dyn Item,
+    name: &'s [u8],
+}
+
+impl Step<'_> {
+    fn is_named(&self) -> bool {
+        self.parent.is_none()
+    }
+
+    fn shown_copy(&self) -> String {
+        shown_below(self.to, self.name)
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(
+        args: &'a Cp,
+        target: Target<'a>,
+        images: Vec<HostId>,
+        bar: ProgressBar,
+    ) -> Self {
+        Self {
+            args,
+            target,
+            images,
+            links: HashMap::new(),
+            mask: creation_mask(),
+            made_links: HashSet::new(),
+            made_first: HashSet::new(),
+            copier: Copier::new(),
+            bar,
+            left: Left::default(),
+        }
+    }
+
+    pub(super) fn end(self) -> Left {
+        self.bar.finish_and_clear();
+        self.left
+    }
+
+    /// Copies what a place of the command line names. `same`: the tree of the target, when the
+    /// source is in it.
+    pub(super) fn copy_source(
+        &mut self,
+        from: &dyn Tree,
+        path: &[u8],
+        same: Option<&dyn Tree>,
+    ) -> Result<()> {
+        // As cp: a link named on the command line is followed unless the copy is recursive.
+        let item = from
+            .at(path, !self.recursive())?
+            .ok_or_else(|| Failure::new("no such file or directory"))?;
+        let meta = item.meta()?;
+        let is_tree = meta.kind == FileKind::Dir && self.recursive();
+        if is_tree {
+            if let Some(tree) = same
+                && is_below(tree, &self.target.path, meta.id)?
+            {
+                return Err(Failure::new("cannot be copied into itself"));
+            }
+            if !self.bar.is_hidden() {
+                self.count(&mut Walk::new(from), &*item, None);
+            }
+        } else {
+            self.bar.inc_length(meta.size);
+        }
+        let capacity = from.capacity()?;
+        let mut origin = Origin {
+            same_tree: same.is_some(),
+            leaves_image: from.is_image() && self.target.dir.descriptor().is_some(),
+            walk: Walk::new(from),
+            capacity,
+            left: capacity,
+            counted: HashSet::new(),
+        };
+        let to = self.target.dir;
+        let name = match &self.target.name {
+            Some(name) => name.clone(),
+            None => place::last_part(path).to_vec(),
+        };
+        let step = Step {
+            item: &*item,
+            meta,
+            parent: None,
+            to,
+            name: &name,
+        };
+        if matches!(&*name, b"" | b"." | b"..") {
+            // It has no name of its own: what is in it goes into the target.
+            if !is_tree {
+                return Err(is_directory());
+            }
+            origin.walk.enter(&*item, None)?;
+            return self.copy_dir(&mut origin, &step, Some(to));
+        }
+        if self.target.must_be_dir && self.target.name.is_some() && meta.kind != FileKind::Dir {
+            let shown = step.shown_copy();
+            return Err(Failure::new(format!("{shown}/ is not a directory"))
+                .advise("make it before, or leave out the slash to copy to that name"));
+        }
+        self.copy_one(&mut origin, &step)
+    }
+
+    /// Adds what is to come to the bar's length; what is wrong is told when it is copied.
+    fn count(&self, walk: &mut Walk, item: &dyn Item, parent: Option<&dyn Item>) {
+        let Ok(meta) = item.meta() else { return };
+        self.bar.inc_length(meta.size);
+        if meta.kind != FileKind::Dir || walk.enter(item, parent).is_err() {
+            return;
+        }
+        for name in item.names().unwrap_or_default() {
+            if let Ok(Some(child)) = item.child(&name) {
+                self.count(walk, &*child, Some(item));
+            }
+        }
+        walk.leave();
+    }
+
+    fn recursive(&self) -> bool {
+        self.args.recursive || self.args.archive
+    }
+
+    pub(super) fn say(&self, what: String) {
+        self.bar.suspend(|| eprintln!("stetfs: {what}"));
+    }
+
+    /// Tells what was not copied.
+    pub(super) fn leave_out(&mut self, failure: Failure) {
+        self.left.out += 1;
+        self.say(failure.to_string());
+    }
+
+    /// Whether this is a file of this machine that an image of the command is in.
+    fn is_image_in_use(&self, item: &dyn Item, meta: &Meta) -> bool {
+        item.descriptor().is_some() && self.images.contains(&meta.id)
+    }
+
+    fn copy_one(&mut self, origin: &mut Origin, step: &Step<'_>) -> Result<()> {
+        let Step {
+            item,
+            meta,
+            to,
+            name,
+            ..
+        } = *step;
+        if self.is_image_in_use(item, &meta) {
+            return Err(Failure::new("is an image that this command works on"));
+        }
+        if meta.kind == FileKind::Dir && !self.recursive() {
+            return Err(is_directory());
+        }
+        // With -r what has no content is copied as what it is.
+        let has_content = meta.kind == FileKind::File || !self.recursive();
+        let there = match to.child(name).during(|| step.shown_copy())? {
+            Some(link) if has_content && link.meta()?.kind == FileKind::Symlink => {
+                Some(self.through(origin, step, &*link)?)
+            }
+            there => there,
+        };
+        let mut there = match there {
+            Some(file) => {
+                let other = file.meta().during(|| step.shown_copy())?;
+                Some((file, other))
+            }
+            None => None,
+        };
+        if let Some((file, other)) = &there {
+            if origin.same_tree && other.id == meta.id {
+                return Err(Failure::new("the copy and the original are the same file"));
+            }
+            if self.args.no_clobber && meta.kind != FileKind::Dir {
+                return Ok(());
+            }
+            self.check_replaced(step, &**file, other)?;
+        }
+        if meta.kind == FileKind::Dir {
+            origin.walk.enter(item, step.parent)?;
+            let there = there.as_ref().map(|(dir, _)| &**dir);
+            let done = self.copy_dir(origin, step, there);
+            origin.walk.leave();
+            return done;
+        }
+        if self.args.archive && meta.nlink > 1 && self.link_again(step, there.as_ref())? {
+            return Ok(());
+        }
+        let is_replaced = there.as_ref().is_some_and(|(_, other)| {
+            self.recursive() && (!has_content || self.args.archive && other.nlink > 1)
+        });
+        if is_replaced {
+            to.remove_file(name).during(|| step.shown_copy())?;
+            there = None;
+        }
+        let there = there.as_ref().map(|(file, _)| &**file);
+        if has_content {
+            return self.copy_content(origin, step, there);
+        }
+        let made = match meta.kind {
+            FileKind::Symlink => to.make_symlink(name, &item.read_link()?),
+            kind => to.make_node(name, kind, meta.mode, meta.rdev),
+        };
+        let made = made.during(|| step.shown_copy())?;
+        if meta.kind == FileKind::Symlink {
+            self.made_links.insert(made.meta()?.id);
+        }
+        self.finish(step, &*made)
+    }
+
+    /// Notes that a file is copied, and gives the copy its attributes.
+    fn finish(&mut self, step: &Step<'_>, copy: &dyn Item) -> Result<()> {
+        let id = copy.meta()?.id;
+        if self.args.archive && step.meta.nlink > 1 {
+            // A name that only leads to it cannot be given another one.
+            let named = step.to.child(step.name)?;
+            if named.is_some_and(|named| named.meta().is_ok_and(|meta| meta.id == id)) {
+                let mut way = step.to.way().to_vec();
+                way.push(step.name.to_vec());
+                self.links.insert(step.meta.id, way);
+            }
+        }
+        if step.is_named() {
+            self.made_first.insert(id);
+        }
+        self.copy_attributes(step.item, copy, &step.meta)
+    }
+
+    /// Where the symbolic link in the place of a copy leads to.
+    fn through<'s>(
+        &self,
+        origin: &Origin,
+        step: &Step<'s>,
+        link: &dyn Item,
+    ) -> Result<Box<dyn Item + 's>> {
+        let shown = step.shown_copy();
+        if self.made_links.contains(&link.meta()?.id) {
+            return Err(Failure::new(format!(
+                "{shown} is a link that was just made"
+            )));
+        }
+        if origin.leaves_image && !step.is_named() {
+            return Err(Failure::new(format!(
+                "{shown} is a symbolic link, and what comes out of an image goes through none"
+            ))
+            .advise("remove the link, or copy this file by its name"));
+        }
+        let led = step.to.followed(step.name).during(|| shown.clone())?;
+        led.ok_or_else(|| {
+            Failure::new(format!("{shown} is a symbolic link that leads to nothing"))
+                .advise("remove it, or copy to where it leads")
+        })
+    }
+
+    /// Whether the copy may take the place of what is there, or go into it.
+    fn check_replaced(&self, step: &Step<'_>, there: &dyn Item, other: &Meta) -> Result<()> {
+        let shown = there.shown();
+        if (other.kind == FileKind::Dir) != (step.meta.kind == FileKind::Dir) {
+            let kind = other.kind.word();
+            return Err(Failure::new(format!("{shown} is there and is a {kind}")));
+        }
+        if self.is_image_in_use(there, other) {
+            return Err(Failure::new(format!(
+                "{shown} is an image that this command works on"
+            )));
+        }
+        if step.is_named() && step.meta.kind != FileKind::Dir && self.made_first.contains(&other.id)
+        {
+            return Err(Failure::new(format!(
+                "{shown} was just made from another source, and stays"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Gives a file with several names a further one, if it was copied before; in the place of
+    /// what is there.
+    fn link_again(
+        &self,
+        step: &Step<'_>,
+        there: Option<&(Box<dyn Item + '_>, Meta)>,
+    ) -> Result<bool> {
+        let Some(first) = self.links.get(&step.meta.id) else {
+            return Ok(false);
+        };
+        let link = &mut |first: &dyn Item| {
+            if let Some((_, other)) = there {
+                if first.meta()?.id == other.id {
+                    return Ok(());
+                }
+                step.to.remove_file(step.name)?;
+            }
+            step.to.make_link(step.name, first)
+        };
+        descend(self.target.dir, first, link).during(|| step.shown_copy())?;
+        Ok(true)
+    }
+
+    /// Copies a directory into the one that is there, or as a new one.
+    fn copy_dir(
+        &mut self,
+        origin: &mut Origin,
+        step: &Step<'_>,
+        there: Option<&dyn Item>,
+    ) -> Result<()> {
+        let Step {
+            item: dir,
+            meta,
+            to,
+            name,
+            ..
+        } = *step;
+        // The names are taken before the copy is made: it may lie inside the original.
+        let names = dir.names();
+        // As cp: a default ACL, for which the mask does not count, gives nobody else the right to
+        // write that the mask takes.
+        let mode = match self.args.archive {
+            true => meta.mode,
+            false => meta.mode & !(self.mask & 0o022),
+        };
+        let made = match there {
+            Some(_) => None,
+            None => Some(
+                to.make_dir(name, mode | 0o700)
+                    .during(|| step.shown_copy())?,
+            ),
+        };
+        let Some(copy) = there.or(made.as_deref()) else {
+            unreachable!("one of them is there");
+        };
+        for name in names? {
+            let found = dir
+                .child(&name)
+                .and_then(|child| child.ok_or_else(|| Failure::new("no such file or directory")));
+            let done = found.and_then(|child| {
+                let step = Step {
+                    meta: child.meta()?,
+                    item: &*child,
+                    parent: Some(dir),
+                    to: copy,
+                    name: &name,
+                };
+                self.copy_one(origin, &step)
+            });
+            if let Err(e) = done {
+                // What fails is told, and the rest is copied.
+                self.leave_out(e.context(shown_below(dir, &name)));
+            }
+        }
+        if made.is_some() && !self.args.archive && meta.mode & 0o700 != 0o700 {
+            // It had to be open to its owner as long as it was filled.
+            let mode = copy.meta()?.mode & !(!meta.mode & 0o700);
+            copy.set_mode(mode).during(|| copy.shown())?;
+        }
+        self.copy_attributes(dir, copy, &meta)
+    }
+
+    /// Copies what is in a file into the one that is there, or into a new one.
+    fn copy_content(
+        &mut self,
+        origin: &mut Origin,
+        step: &Step<'_>,
+        there: Option<&dyn Item>,
+    ) -> Result<()> {
+        let Step { item, meta, .. } = *step;
+        self.bar.set_message(item.shown());
+        let mut source = item.open()?;
+        let copy = match there {
+            Some(there) => there.open_to_write(),
+            None => step.to.make_file(step.name, meta.mode & 0o777),
+        };
+        let copy = copy.during(|| step.shown_copy())?;
+        // Of a file with several names only the first copy counts, but each has to be bounded.
+        let is_first = meta.nlink < 2 || origin.counted.insert(meta.id);
+        let mut left = match is_first {
+            true => origin.left,
+            false => origin.capacity,
+        };
+        let bar = &self.bar;
+        let copied = self
+            .copier
+            .copy(&mut *source, &*copy, &mut left, &mut |n| bar.inc(n));
+        if is_first {
+            origin.left = left;
+        }
+        copied?;
+        self.finish(step, &*copy)
+    }
+
+    /// With `--archive`: owner, mode, attributes, times, in this order, since each of the first may
+    /// change the next.
+    fn copy_attributes(&mut self, item: &dyn Item, copy: &dyn Item, meta: &Meta) -> Result<()> {
+        if !self.args.archive {
+            return Ok(());
+        }
+        let shown_copy = || copy.shown();
+        let owned = copy.set_owner(meta.uid, meta.gid).during(shown_copy)?;
+        let mut lost = Vec::new();
+        let xattrs = item.xattrs()?;
+        if meta.kind != FileKind::Symlink {
+            // What the directory's default ACL has given it is not the original's.
+            for acl in ACLS {
+                if !xattrs.iter().any(|(name, _)| name == acl) {
+                    copy.remove_xattr(acl).during(shown_copy)?;
+                }
+            }
+            // Set-user-ID for another owner than the original's would be a different promise.
+            let mode = if owned { meta.mode } else { meta.mode & 0o1777 };
+            copy.set_mode(mode).during(shown_copy)?;
+        }
+        for (name, value) in xattrs {
+            if let Err(e) = copy.set_xattr(&name, &value) {
+                lost.push(format!("{} ({e})", shown(&name)));
+            }
+        }
+        copy.set_times(meta.atime, meta.mtime).during(shown_copy)?;
+        if !lost.is_empty() {
+            self.left.incomplete += 1;
+            let lost = lost.join(", ");
+            let copy = copy.shown();
+            self.say(format!(
+                "{copy}: copied, but without the extended attributes {lost}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn is_directory() -> Failure {
+    Failure::new("is a directory").advise("copy directories with -r or -a")
+}
