@@ -69,6 +69,8 @@ pub(crate) enum Command {
     Ls(Ls),
     Cat(Cat),
     Cp(Cp),
+    Mv(Mv),
+    Ln(Ln),
     Rm(Rm),
     Mkdir(Mkdir),
     Schemes(Schemes),
@@ -503,6 +505,45 @@ pub(crate) struct Cp {
     pub(crate) quiet: bool,
 }
 
+/// Move or rename files in an image that is not mounted
+///
+/// As mv(1), within one image: what has the new name is replaced, a directory only if it is empty.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs mv disk.img:/etc/fstab disk.img:/etc/fstab.old
+  stetfs mv disk.img:/a disk.img:/b disk.img:/dir")]
+pub(crate) struct Mv {
+    /// The files to move (one or more), then the new name or the directory
+    #[arg(required = true, num_args = 2.., value_name = "PLACE", value_hint = ValueHint::AnyPath)]
+    pub(crate) places: Vec<Place>,
+    /// Do not overwrite existing files
+    #[arg(short, long)]
+    pub(crate) no_clobber: bool,
+}
+
+/// Make links in an image that is not mounted
+///
+/// As ln(1), within one image. A symbolic link holds the words TARGET as they are given, whether or
+/// not they lead anywhere.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs ln -s ../run/resolv.conf disk.img:/etc/resolv.conf
+  stetfs ln disk.img:/bin/busybox disk.img:/bin/sh")]
+pub(crate) struct Ln {
+    /// What to link (one or more): IMAGE:/PATH, with -s any words; then the name of the link or a
+    /// directory
+    #[arg(required = true, num_args = 2.., value_name = "TARGET", value_hint = ValueHint::AnyPath)]
+    pub(crate) words: Vec<OsString>,
+    /// Make symbolic links
+    #[arg(short, long)]
+    pub(crate) symbolic: bool,
+    /// Replace what has the name of the link
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
 /// Remove files of an image that is not mounted
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  stetfs rm -r disk.img:/tmp/build")]
@@ -511,7 +552,7 @@ pub(crate) struct Rm {
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
     /// Remove directories and their contents
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
     /// A missing file is no error
     #[arg(short, long)]
@@ -526,7 +567,7 @@ pub(crate) struct Mkdir {
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
     /// Make parents as needed; an existing directory is no error
-    #[arg(short, long, visible_short_alias = 'R')]
+    #[arg(short, long)]
     pub(crate) parents: bool,
     /// Permissions, octal [default: 777 without the umask]
     #[arg(short, long, value_parser = parse_mode)]

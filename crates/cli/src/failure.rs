@@ -22,8 +22,8 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes, of every command but those below:
   0  done
-  1  it failed, the reason is on standard error; of several things (ls, cat, cp, rm, mkdir) at \
-  least one
+  1  it failed, the reason is on standard error; of several things (ls, cat, cp, mv, ln, rm, \
+  mkdir) at least one
   2  the command line is wrong: an unknown option, scheme, mount option or value; nothing was done
   `stetfs tx` has the command's; 125 it failed, and nothing was changed; 126 the command cannot be \
   run; 127 there is none

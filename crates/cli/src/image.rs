@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
     Attr, Caller, Error, Fs, Media, MountError, MountOptions, MountReport, OpenError, OpenFlags,
-    SetAttr, SetTime, SetXattr, Whence,
+    RenameFlags, SetAttr, SetTime, SetXattr, Whence,
 };
 use stetfs_format::width::{low16, must_fit, usize_as_u64};
 use stetfs_format::{Corrupt, FeatureCompat, FeatureIncompat, InodeNo, Time};
@@ -232,6 +232,38 @@ impl Volume {
         Ok(Box::new(self.item(made.ino, path.to_vec(), Vec::new())))
     }
 
+    /// Gives a file another name; what has that name is replaced.
+    pub(crate) fn rename(&self, path: &[u8], new: &[u8]) -> Result<()> {
+        let (fs, c) = (&self.fs, &self.caller);
+        let (from, name) = fs.resolve_parent(c, path)?;
+        let (to, new_name) = fs.resolve_parent(c, new)?;
+        Ok(fs.rename(c, from.ino, name, to.ino, new_name, RenameFlags::empty())?)
+    }
+
+    /// Gives the file at a path, which may be a link, a further name.
+    pub(crate) fn make_link(&self, path: &[u8], new: &[u8]) -> Result<()> {
+        let (fs, c) = (&self.fs, &self.caller);
+        let existing = fs.resolve(c, path, false)?;
+        let (dir, name) = fs.resolve_parent(c, check_no_slash(new)?)?;
+        fs.link(c, existing.ino, dir.ino, name)?;
+        Ok(())
+    }
+
+    /// Makes a symbolic link that leads to `words`.
+    pub(crate) fn make_symlink(&self, words: &[u8], path: &[u8]) -> Result<()> {
+        let (fs, c) = (&self.fs, &self.caller);
+        let (dir, name) = fs.resolve_parent(c, check_no_slash(path)?)?;
+        fs.symlink(c, dir.ino, name, words)?;
+        Ok(())
+    }
+
+    /// Removes a name of what is no directory.
+    pub(crate) fn remove_file(&self, path: &[u8]) -> Result<()> {
+        let (fs, c) = (&self.fs, &self.caller);
+        let (dir, name) = fs.resolve_parent(c, path)?;
+        Ok(fs.unlink(c, dir.ino, name)?)
+    }
+
     /// What is at a path; a symbolic link at its end is followed.
     pub(crate) fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
         self.at(path, true)?.map(|item| item.meta()).transpose()
@@ -245,6 +277,14 @@ impl Volume {
             way,
             is_open: false,
         }
+    }
+}
+
+/// Only a directory can be named with a slash behind it.
+fn check_no_slash(path: &[u8]) -> Result<&[u8]> {
+    match path.ends_with(b"/") {
+        true => Err(Failure::new("no such file or directory")),
+        false => Ok(path),
     }
 }
 

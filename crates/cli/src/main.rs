@@ -30,6 +30,7 @@ mod logging;
 mod mkfs;
 mod mount;
 mod mounts;
+mod names;
 mod nand;
 mod nbd;
 mod output;
@@ -172,6 +173,8 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Ls(args) => files::ls(args),
         Command::Cat(args) => files::cat(args),
         Command::Cp(args) => copy::run(args),
+        Command::Mv(args) => names::mv(args),
+        Command::Ln(args) => names::ln(args),
         Command::Rm(args) => files::rm(args),
         Command::Mkdir(args) => files::mkdir(args),
         Command::Schemes(args) => schemes::run(args),

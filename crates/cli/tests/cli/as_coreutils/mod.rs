@@ -1,4 +1,4 @@
-//! cp, rm, mkdir, ls and cat beside those of coreutils: each row is run by our command on an image
+//! cp, mv, ln, rm, mkdir, ls and cat beside those of coreutils: each row is run by our command on an image
 //! and by the real program on a kernel mount of a copy of that image. Then both volumes, both
 //! trees on this machine, what was printed and whether it failed are the same.
 //!
@@ -302,7 +302,7 @@ fn each_command_does_what_that_of_coreutils_does() {
 
     let real = "as_user() { \"$@\"; }";
     let mut own = format!("as_user() {{ setpriv {NOBODY} '{command}' \"$@\"; }}\n");
-    for verb in ["cp", "rm", "mkdir", "ls", "cat"] {
+    for verb in ["cp", "mv", "ln", "rm", "mkdir", "ls", "cat"] {
         writeln!(own, "{verb}() {{ '{command}' {verb} \"$@\"; }}").unwrap();
     }
     let start = SystemTime::now()

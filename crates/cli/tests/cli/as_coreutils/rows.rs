@@ -402,6 +402,99 @@ pub(super) const RM: &[Row] = &[
     same("rm -rf V/di", "removes what can be removed, and fails"),
 ];
 
+/// mv.
+pub(super) const MV: &[Row] = &[
+    same("mv V/f V/new", "renames it"),
+    same("mv V/f V/g", "replaces the file that is there"),
+    same("mv V/f V/d", INTO_DIR),
+    same("mv V/f V/ld", INTO_DIR),
+    same("mv V/f V/d/", INTO_DIR),
+    same("mv V/f V/lf", "replaces the link"),
+    same("mv V/f V/dangling", "replaces the link"),
+    same("mv V/f V/fifo", REPLACED),
+    same("mv V/lf V/new", "renames the link"),
+    same("mv V/ld V/dst", "moves the link"),
+    same("mv V/f V/new/", REFUSED),
+    same("mv V/f/ V/new", REFUSED),
+    same("mv V/f V/g/", REFUSED),
+    same("mv V/f V/missing/x", REFUSED),
+    same("mv V/missing V/new", REFUSED),
+    same("mv V/d V/new", "renames it"),
+    same("mv V/d V/new/", "renames it"),
+    same("mv V/d/ V/new", "renames it"),
+    same("mv V/d V/f", "refused: a file is there"),
+    same("mv V/d V/lf", "refused: a file is there"),
+    same("mv V/f V/dst", "refused: a directory of that name is there"),
+    same(
+        "mv V/d V/dst",
+        "refused: the directory of that name is not empty",
+    ),
+    same(
+        "mkdir V/dst/dg; mv V/dg V/dst",
+        "replaces the empty directory",
+    ),
+    same("mv V/d V/d/sub", "refused: it would be below itself"),
+    same("mv V/d/. V/new", REFUSED),
+    same("mv V/d/sub/.. V/new", REFUSED),
+    same("mv V/f V/f", "refused: they are the same file"),
+    same("mv V/d V/d", "refused: they are the same file"),
+    same("mv V/hard V/hard2", "refused: they are the same file"),
+    same("mv V/f V/g V/d", INTO_DIR),
+    same("mv V/f V/g V/hard", REFUSED),
+    same(
+        "mv V/f V/missing V/g V/dg",
+        "moves what is there, and fails",
+    ),
+    same(
+        "mv V/f V/d/f V/dg",
+        "refused: the second file would destroy the first",
+    ),
+    same("mv V/di/imm V/new", "refused: the file is immutable"),
+    same("mv V/f V/di/imm", "refused: the file is immutable"),
+    same("mv -n V/f V/g", "leaves what is there"),
+    same("mv -n V/f V/new", "renames it"),
+    other(
+        "mv V/f h/new",
+        "false",
+        "refused",
+        "it renames; what leaves an image is copied, and removed when that is done",
+    ),
+];
+
+/// ln.
+pub(super) const LN: &[Row] = &[
+    same("ln V/f V/new", "a further name"),
+    same("ln V/f V/d", REFUSED),
+    same("ln V/g V/d", "a further name, in the directory"),
+    same("ln V/g V/ld", "a further name, in the directory"),
+    same("ln V/f V/g V/dg", "further names, in the directory"),
+    same("ln V/f V/g", "refused: the name is taken"),
+    same("ln -f V/f V/g", "replaces what is there"),
+    same("ln -f V/f V/f", "refused: they are the same file"),
+    same("ln -f V/f V/lf", "replaces the link"),
+    same(
+        "ln -f V/f V/dst",
+        "refused: a directory of that name is there",
+    ),
+    same("ln V/lf V/new", "a further name of the link"),
+    same("ln V/d V/new", "refused: a directory has one name"),
+    same("ln V/missing V/new", REFUSED),
+    same("ln V/f V/new/", REFUSED),
+    same("ln V/fifo V/new", "a further name"),
+    same("ln -s any/words V/new", "a link that holds the words"),
+    same("ln -s ../f V/d", "refused: a file of that name is there"),
+    same("ln -s ../g V/d", "a link of that name, in the directory"),
+    same("ln -s x V/f", "refused: the name is taken"),
+    same("ln -sf x V/f", REPLACED),
+    same("ln -sf x V/lf", REPLACED),
+    same("ln -s x V/dangling", "refused: the name is taken"),
+    same(
+        "ln -s a/x b/y V/d",
+        "links of these names, in the directory",
+    ),
+    same("ln -s x V/new/", REFUSED),
+];
+
 /// mkdir.
 pub(super) const MKDIR: &[Row] = &[
     same("mkdir V/new", "makes it, with 777 without the umask"),
@@ -510,6 +603,8 @@ pub(super) const ALL: &[(&str, &[Row])] = &[
     ("cp: trees", CP_TREES),
     ("cp: out of an image", CP_OUT),
     ("cp: inside an image", CP_INSIDE),
+    ("mv", MV),
+    ("ln", LN),
     ("rm", RM),
     ("mkdir", MKDIR),
     ("ls and cat", LS_CAT),
