@@ -7,8 +7,9 @@
 //! (`max_background`): readahead, write-back, asynchronous direct reads and writes. It needs one to
 //! write a page, or to read one that is to be dropped. A direct write that waits here for pages to
 //! be dropped has one, and keeps it until it is answered. Were all of them kept so, nothing would
-//! ever end. So half of them wait here at most. A direct write that finds no place among these is
-//! answered at once, and its pages are dropped right after what the thread is at.
+//! ever end. So half of them wait here at most; over io_uring fewer, since each keeps a worker too.
+//! A direct write that finds no place among these is answered at once, and its pages are dropped
+//! right after what the thread is at.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,7 +93,7 @@ pub(crate) struct Aside {
     owed: Arc<Mutex<HashMap<u64, Pages>>>,
     /// How many with a slot wait here, and may.
     taken: Arc<AtomicUsize>,
-    slots_max: AtomicUsize,
+    places: AtomicUsize,
 }
 
 /// Where one with a slot waits.
@@ -111,13 +112,13 @@ impl Aside {
             notifier,
             owed: Arc::default(),
             taken: Arc::default(),
-            slots_max: AtomicUsize::new(0),
+            places: AtomicUsize::new(0),
         }
     }
 
-    /// The kernel has so many slots.
-    pub(crate) fn note_slots(&self, slots: usize) {
-        self.slots_max.store(slots / 2, Ordering::Relaxed);
+    /// So many of those with a slot may wait.
+    pub(crate) fn note_places(&self, places: usize) {
+        self.places.store(places, Ordering::Relaxed);
     }
 
     /// Has pages written and dropped, then does the rest. Whoever waits for that has no slot.
@@ -127,7 +128,7 @@ impl Aside {
 
     /// Whoever has a slot waits here only with a place, until that is dropped. None: too many wait.
     pub(crate) fn place(&self) -> Option<Place> {
-        let max = self.slots_max.load(Ordering::Relaxed);
+        let max = self.places.load(Ordering::Relaxed);
         let take = |taken: usize| (taken < max).then_some(taken + 1);
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
@@ -202,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_slots_wait_and_no_more() {
+    fn as_many_wait_as_there_are_places() {
         let aside = Aside::new(Arc::default());
-        aside.note_slots(8);
+        aside.note_places(4);
         let (release, gate) = mpsc::channel::<()>();
         // The thread is busy, as if the kernel had no slot to write a page.
         aside.after_pages(Vec::new(), move || gate.recv().unwrap());

@@ -41,6 +41,7 @@ use crate::connection::Connection;
 use crate::mount::{MountError, Mounted};
 use crate::mountinfo;
 use crate::system_log::{self, Severity};
+use crate::wire::ring;
 
 /// Set in the companion's environment.
 const ASKED: &str = "STETFS_COMPANION";
@@ -262,9 +263,15 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
         let (tell_end, end) = mpsc::channel();
         let dir = mounted.dir.clone();
         let began = Instant::now();
-        // It cannot be interrupted, but by the end of the connection.
+        // It cannot be interrupted, but by the end of the connection. From each processor: over
+        // io_uring what waits in its queue, and was passed over, is taken with the answer.
         thread::spawn(move || {
-            let _ = tell_end.send(rustix::fs::statfs(&dir).is_ok());
+            let queues = ring::queues().unwrap_or(1);
+            let answers = (0..queues).all(|queue| {
+                ring::run_on(queue);
+                rustix::fs::statfs(&dir).is_ok()
+            });
+            let _ = tell_end.send(answers);
         });
         match end.recv_timeout(silence) {
             Ok(true) => continue,

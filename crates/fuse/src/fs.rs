@@ -47,6 +47,7 @@ use crate::opens::Opens;
 use crate::options::{Allow, FuseOptions, Transport};
 use crate::room::Room;
 use crate::wire::abi::{self, Capabilities, InHeader, Opcode};
+use crate::wire::ring;
 use crate::wire::{Answer, Answered, Notifier, Offer, Request, Server, Terms, Ticket, What};
 
 /// The result of a request.
@@ -456,7 +457,11 @@ impl<B: Backend> Server for FsServer<B> {
             && offer.capabilities.contains(Capabilities::OVER_IO_URING);
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
         self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
-        self.aside.note_slots(background_slots());
+        let places = match over_io_uring {
+            true => ring::may_wait(self.options.threads),
+            false => usize::MAX,
+        };
+        self.aside.note_places(places.min(background_slots() / 2));
         let request_timeout = self.options.abort_hung.map_or(0, |s| must_fit(s.as_secs()));
         capabilities.set(Capabilities::REQUEST_TIMEOUT, request_timeout > 0);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);

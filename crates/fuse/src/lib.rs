@@ -23,6 +23,7 @@
 mod aside;
 mod attr;
 mod caller;
+mod connection;
 mod errno;
 mod export;
 mod files;
@@ -37,19 +38,18 @@ mod names;
 mod opens;
 mod pages;
 mod room;
+mod settle;
 mod xattrs;
 
 pub mod backend;
 pub mod background;
 pub mod companion;
-mod connection;
 pub mod control;
 pub mod layer;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;
 pub mod session;
-mod settle;
 pub mod system_log;
 pub mod umount;
 pub mod wire;

@@ -75,6 +75,24 @@ fn both_give_the_same() {
     drop(on);
 }
 
+/// Each processor's queue has workers left, whoever waits. (Once those who waited in one queue were
+/// counted for the others too.)
+#[test]
+fn who_waits_leaves_a_worker() {
+    let on = match On::switch() {
+        Ok(on) => on,
+        Err(missing) => return eprintln!("SKIPPED {}: {missing}", file!()),
+    };
+    need!(support::have("fio"));
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let server = volume.mount("transport=uring,threads=1");
+    for depth in [256, 24, 128] {
+        support::fio::run(&volume, "libaio", depth, None);
+    }
+    volume.unmount(server);
+    drop(on);
+}
+
 /// What has long requests, long answers, many of both, and answers that somebody else makes.
 fn work(volume: &Volume) -> Vec<u8> {
     let mut seen = Vec::new();

@@ -52,6 +52,16 @@ pub(crate) fn workers(threads: usize, queues: u16) -> usize {
     threads.div_ceil(usize::from(queues).max(1)).max(2)
 }
 
+/// How many requests of a mount may keep a worker waiting that need not: in whatever queue they
+/// are, two workers are left there.
+///
+/// What is in a queue while all of its workers are busy goes to the next of them that answers, and
+/// not to one who is started meanwhile (`fuse_uring_do_register`). So no queue may be left with
+/// none that will answer.
+pub(crate) fn may_wait(threads: usize) -> usize {
+    workers(threads, queues().unwrap_or(1)).saturating_sub(2)
+}
+
 /// Whether it can be used here; if not, why.
 pub(crate) fn is_available() -> Result<(), String> {
     match is_switched_on() {

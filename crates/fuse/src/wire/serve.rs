@@ -291,7 +291,8 @@ impl<S: Server> Workers<S> {
         Ok(())
     }
 
-    /// A worker waits for somebody who may need workers.
+    /// A worker waits for somebody who may need workers. If all others of its queue do so at the
+    /// same moment, what is in the queue by then waits for the companion's next question.
     fn replace_me(self: &Arc<Self>, queue: u16) {
         let of = &self.queues[usize::from(queue)];
         let waiting = of.waiting.fetch_add(1, Ordering::SeqCst) + 1;

@@ -1,6 +1,8 @@
 //! Images, servers and judges for the mount tests.
 #![allow(dead_code)]
 
+pub(crate) mod fio;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,123 @@
+//! fio, and what a mount is doing meanwhile.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::SeekFrom;
+use rustix::mount::UnmountFlags;
+use serde_json::Value;
+
+use super::Volume;
+
+/// No run lasts that long on any machine, unless it never ends.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What all jobs of fio have in common; in a memory cgroup, if there is one.
+pub(crate) fn fio(volume: &Volume, group: Option<&Path>) -> Command {
+    let mut command = Command::new("fio");
+    if let Some(group) = group {
+        command = Command::new("sh");
+        let enter = format!(
+            "echo $$ >{}/cgroup.procs && exec fio \"$@\"",
+            group.display()
+        );
+        command.args(["-c", &enter, "fio"]);
+    }
+    let directory = format!("--directory={}", volume.dir.display());
+    command.args([&directory, "--output-format=json", "--fallocate=none"]);
+    command.args([
+        "--bs=4k",
+        "--thread",
+        "--allow_file_create=1",
+        "--randrepeat=1",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The end of a run, as JSON. One that does not end is cut off from its server, so that it ends.
+pub(crate) fn end(volume: &Volume, what: &str, mut child: Child) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            abort(volume);
+            let _ = child.kill();
+            panic!("{what}: still not ended after {PATIENCE:?}; the connection was aborted");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let json = said.find('{').map_or("", |at| &said[at..]);
+    serde_json::from_str(json).unwrap_or_else(|e| {
+        let errors = String::from_utf8_lossy(&out.stderr);
+        panic!("{what}: {e}: {said}{errors}")
+    })
+}
+
+/// Nobody waits for the server any more.
+fn abort(volume: &Volume) {
+    // That it is busy comes after.
+    let _ = rustix::mount::unmount(&volume.dir, UnmountFlags::FORCE);
+}
+
+/// What makes the server ask for dirty pages, beside all else: another file is written and asked
+/// for its holes.
+fn ask_for_holes(path: PathBuf, stop: &AtomicBool) {
+    let file = super::open(&path);
+    let mut at = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if file.write_at(&[7; 4096], at).is_err()
+            || rustix::fs::seek(&file, SeekFrom::Hole(0)).is_err()
+        {
+            return;
+        }
+        at = (at + 8192) % (1 << 20);
+    }
+}
+
+/// Stops it, also when the test fails.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Direct writes by one of fio's engines, so many at once, to a file that is also written through
+/// the page cache, for a second.
+pub(crate) fn run(volume: &Volume, engine: &str, depth: u32, group: Option<&Path>) {
+    let what = format!("{engine}, {depth} at once");
+    let mut command = fio(volume, group);
+    command.args([
+        "--runtime=1",
+        "--time_based",
+        "--size=1m",
+        "--filename=f",
+        "--rw=randwrite",
+    ]);
+    command.args([
+        "--name=direct",
+        &format!("--ioengine={engine}"),
+        "--direct=1",
+    ]);
+    command.arg(format!("--iodepth={depth}"));
+    command.args(["--name=cached", "--ioengine=psync", "--direct=0"]);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let holes = volume.path("holes");
+        scope.spawn(|| ask_for_holes(holes, &stop));
+        let stopping = Stopping(&stop);
+        let ended = end(volume, &what, command.spawn().unwrap());
+        drop(stopping);
+        for job in ended["jobs"].as_array().unwrap() {
+            assert_eq!(job["error"], 0, "{what}: {job}");
+            assert!(job["write"]["total_ios"].as_u64() > Some(0), "{what}");
+        }
+    });
+}
