@@ -273,6 +273,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::open`].
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()>;
 
+    /// A file that was open for writing is closed: [`Self::release`] follows.
+    fn writer_closes(&self, _ino: InodeNo) {}
+
     /// As [`Fs::release`].
     fn release(&self, ino: InodeNo) -> Result<()>;
 

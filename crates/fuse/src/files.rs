@@ -164,7 +164,11 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
         self.leave_group(ino, handle);
         self.layer.leave(ino, handle);
-        self.opens.closed(ino, How::from_bits_truncate(handle));
+        let how = How::from_bits_truncate(handle);
+        self.opens.closed(ino, how);
+        if how.contains(How::WRITES) {
+            self.fs.writer_closes(ino);
+        }
         self.fs.release(ino).map_err(|e| errno(&e))
     }
 

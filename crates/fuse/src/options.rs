@@ -71,6 +71,8 @@ pub struct FuseOptions {
     pub dirsync: bool,
     /// A companion process releases the mount point when the server dies.
     pub auto_unmount: bool,
+    /// SIGTERM, SIGINT and SIGHUP end the mount. Otherwise who mounts it does.
+    pub signals: bool,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// Worker threads.
@@ -106,6 +108,7 @@ impl Default for FuseOptions {
             sync: false,
             dirsync: false,
             auto_unmount: true,
+            signals: true,
             transport: Transport::Auto,
             threads: 16,
             clone_fd: true,

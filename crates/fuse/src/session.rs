@@ -232,7 +232,7 @@ fn run<B: Backend>(
     ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let (tell, events) = mpsc::channel();
-    let handle = catch_signals(&tell)?;
+    let signals = options.signals.then(|| catch_signals(&tell)).transpose()?;
     let New {
         fd,
         mounted,
@@ -271,7 +271,9 @@ fn run<B: Backend>(
         let _ = mounted.abort();
     }
     bell.dismiss();
-    handle.close();
+    if let Some(signals) = signals {
+        signals.close();
+    }
     ended
 }
 
