@@ -30,7 +30,7 @@ needed_programs=("${needed_build[@]}" mke2fs:e2fsprogs /usr/bin/python3:python3 
     redis-server:redis-server redis-cli:redis-tools /usr/lib/python3/dist-packages/lmdb:python3-lmdb
     /usr/lib/python3/dist-packages/plyvel:python3-plyvel /usr/share/doc/python3-gdbm:python3-gdbm
     /usr/share/doc/librocksdb7.8:librocksdb7.8 hg:mercurial /usr/lib/postgresql:postgresql
-    mariadbd:mariadb-server setpriv:util-linux)
+    mariadbd:mariadb-server setpriv:util-linux sponge:moreutils node:nodejs npm:npm)
 needed_databases=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs setpriv:util-linux pgrep:procps
     /usr/lib/postgresql:postgresql pg_config:postgresql-common mariadbd:mariadb-server sysbench:sysbench)
 wanted_programs=(fusermount3:fuse3 /usr/share/doc/python3-venv:python3-venv)

@@ -20,8 +20,9 @@ import tempfile
 
 import joblib
 
-# What `stetfs crash` exits with when it has a report: nothing found, something found.
-HAS_REPORT = (0, 1)
+# What `stetfs crash` exits with when it has a report: nothing found, something found, nothing
+# found in a part of what was to be looked at.
+HAS_REPORT = (0, 1, 4)
 
 
 def explore(stetfs, recording, shard, options):

@@ -31,13 +31,13 @@ BUDGET = 2000
 
 
 def row(
-    program, package, promise, script, *words, setup=False, budget=BUDGET, pypi=None, go=None,
-    options=(), shard="1/1", check_timeout=10,
+    program, package, promise, script, *words, setup=False, budget=BUDGET, pypi=None, npm=None,
+    go=None, options=(), shard="1/1", check_timeout=10,
 ):
     """A row: what is run is `script VERB words`, with the verbs setup, run and check. `package`: of
-    Debian; `pypi`: a requirement for pip instead; `go`: a Go module that the script, a folder of
-    `go`, takes in the version of its go.mod. `options`: of `stetfs crash`. `shard`: the part of the
-    states that is judged, where all are too many."""
+    Debian; `pypi`, `npm`: a requirement for pip or npm instead; `go`: a Go module that the script,
+    a folder of `go`, takes in the version of its go.mod. `options`: of `stetfs crash`. `shard`: the
+    part of the states that is judged, where all are too many."""
     return {
         "program": program,
         "package": package,
@@ -47,6 +47,7 @@ def row(
         "setup": setup,
         "budget": budget,
         "pypi": pypi,
+        "npm": npm,
         "go": go,
         "options": options,
         "shard": shard,
@@ -54,6 +55,7 @@ def row(
     }
 
 
+REPLACED = "the file is old or new; new when it returns"
 COMMITTED = "committed transactions are there, others whole or not"
 SQLITE = [
     ("DELETE", "EXTRA"), ("DELETE", "FULL"), ("DELETE", "NORMAL"), ("DELETE", "OFF"),
@@ -130,6 +132,31 @@ for mode, title in [("sync", "GDBM, GDBM_SYNC"), ("nosync", "GDBM")]:
         title, "libgdbm6", "it can be opened; keys that were stored are there", "gdbm.py", mode,
         setup=True,
     )
+for package, title, promise in [
+    ("level@10.0.0", "level (npm), making a database", "it can be opened"),
+    ("write-file-atomic@8.0.0", "write-file-atomic (npm)", REPLACED),
+    ("conf@16.0.0", "conf (npm)", REPLACED),
+    ("lowdb@7.0.1", "lowdb (npm)", REPLACED),
+]:
+    name = package.split("@")[0]
+    # A runtime is started for each state.
+    ROWS[name] = row(
+        title, None, promise, "node.mjs", name, setup=name != "level", npm=package, budget=300
+    )
+STORED = "it can be opened; values that were stored are there"
+ROWS["duckdb"] = row(
+    "DuckDB", None, STORED, "store.py", "duckdb", setup=True, pypi="duckdb==2.0.1", budget=300
+)
+ROWS["tinydb"] = row(
+    "TinyDB", None, STORED, "store.py", "tinydb", setup=True, pypi="tinydb==4.9.0", budget=300
+)
+ROWS["dumb"] = row(
+    "Python's dbm.dumb", "python3", STORED, "store.py", "dumb", setup=True, budget=300
+)
+ROWS["sponge"] = row("sponge", "moreutils", REPLACED, "replace.sh", "sponge", setup=True)
+ROWS["tar"] = row(
+    "GNU tar, a file over an older one", "tar", REPLACED, "replace.sh", "tar", setup=True
+)
 ROWS["hg"] = row(
     "Mercurial", "mercurial", "`hg verify` finds nothing; commits are there", "hg.sh", setup=True,
     budget=60,
@@ -155,6 +182,8 @@ for state in ["on", "off"]:
 def version(row):
     if row["pypi"]:
         return row["pypi"].split("==")[1]
+    if row["npm"]:
+        return row["npm"].rsplit("@", 1)[1]
     if row["go"]:
         lines = (HERE / "go" / row["script"] / "go.mod").read_text().split("\n")
         pairs = (line.removeprefix("require").split()[:2] for line in lines)
@@ -186,6 +215,12 @@ def runner(what, scratch):
         built = os.path.join(scratch, "built")
         subprocess.run(["go", "build", "-o", built], cwd=HERE / "go" / what["script"], check=True)
         return [built]
+    if what["npm"]:
+        # A script finds packages beside it.
+        shutil.copy(script, scratch)
+        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", scratch]
+        subprocess.run([*npm, what["npm"]], check=True)
+        return ["node", os.path.join(scratch, what["script"])]
     return [python(what, scratch), script] if script.endswith(".py") else [script]
 
 
@@ -201,7 +236,8 @@ def run(stetfs, name):
         def crash(*words):
             words = [stetfs, "crash", "--check-timeout", str(what["check_timeout"]), *words]
             ran = subprocess.run(words, stdout=subprocess.DEVNULL)
-            if ran.returncode not in (0, 1):
+            # 4: the budget has ended it early.
+            if ran.returncode not in (0, 1, 4):
                 sys.exit(f"{name}: exit code {ran.returncode}")
 
         recording, report = (os.path.join(scratch, file) for file in ("recording", "report"))
@@ -221,7 +257,7 @@ def kept(name, report):
         counts = model["counts"]
         return {
             "model": model["model"],
-            "finished": model["finished"],
+            "finished": "early" not in model,
             "states": counts["states"],
             "judged": counts["states"] - counts["folded"],
             "moments": counts["moments"],
