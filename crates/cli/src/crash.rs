@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
 use stetfs_crash::case::Case;
@@ -291,7 +291,7 @@ fn campaign(
     report.map_err(|e| told(&e).context(name))
 }
 
-/// The first SIGINT or SIGTERM ends an exploration when what is at hand is kept, the second at
+/// The first SIGINT, SIGTERM or SIGHUP ends an exploration when what is at hand is kept, the second at
 /// once.
 struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -301,7 +301,7 @@ struct Interrupt {
 impl Interrupt {
     fn listen() -> Result<Self> {
         let (stop, signal) = (Arc::default(), Arc::default());
-        for number in [SIGINT, SIGTERM] {
+        for number in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_conditional_default(number, Arc::clone(&stop))?;
             flag::register(number, Arc::clone(&stop))?;
             flag::register_usize(number, Arc::clone(&signal), must_fit(number))?;
@@ -373,7 +373,8 @@ Workloads as text, one operation per line or separated by semicolons; # begins a
 Scripts: {}, randomN, postmarkN.
 
 Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; \
-3 the check fails without a power cut, or not every time; 130 and 143 it was interrupted by SIGINT \
+3 the check fails without a power cut, or not every time; 4 the --budget ended the judging of a \
+program early, without findings until then; 129, 130 and 143 it was interrupted by SIGHUP, SIGINT \
 or SIGTERM, without violations until then.
 
 Models of file systems, for programs:

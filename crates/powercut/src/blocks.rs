@@ -14,13 +14,14 @@ use stetfs_media::Image;
 use stetfs_media::sim::Keep;
 use stetfs_testkit::rng::Rng;
 
-use crate::call::{Recording, What};
-use crate::explore::{Counts, Court, Explored, State, Way};
-use crate::finding::{Cause, Reported, Told, few, help, last_calls, with_syncs, without_numbers};
+use crate::call::Recording;
+use crate::explore::{Counts, Court, Early, Explored, State, Way};
+use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
 use crate::judge::{Error, Key};
 use crate::model::Had;
+use crate::remedy::{Helpless, Place, made_durable_by, with_all, with_place};
 use crate::scheme::{Pace, Played, Scheme};
-use crate::tree::{Object, Tree};
+use crate::tree::Tree;
 
 /// Moments that are looked at, at most, for each pace.
 const MOMENTS: usize = 2048;
@@ -64,7 +65,8 @@ struct Found {
 /// Failures of one cause.
 struct Finding {
     reported: Reported,
-    /// The last call that is lost of the first of them.
+    /// The last call that is lost of the first of them; the last one, where what is lost is of no
+    /// one time; none, where nothing is.
     lost: Option<usize>,
 }
 
@@ -74,10 +76,10 @@ impl Explorer<'_> {
     /// # Errors
     /// The check cannot be run; the scheme does not take the program's calls, or does not recover.
     pub fn run(&self) -> Result<Explored, Error> {
-        let (mut found, finished) = self.found()?;
-        if finished {
+        let (mut found, early) = self.found()?;
+        if early.is_none() {
             for finding in &mut found.findings {
-                finding.reported.remedy = self.remedy(finding)?;
+                self.remedy(finding)?;
             }
         }
         let findings = found.findings.into_iter();
@@ -85,22 +87,40 @@ impl Explorer<'_> {
             model: self.scheme.to_string(),
             counts: found.counts,
             findings: findings.map(|finding| finding.reported).collect(),
-            finished,
+            early,
         })
     }
 
-    /// Whether a sync behind what is lost last would help: then nothing fails for that cause in an
-    /// exploration of the same program with that sync.
-    fn remedy(&self, finding: &Finding) -> Result<Vec<String>, Error> {
-        let lost = finding.lost.and_then(|call| {
-            let object = made_durable_by(&self.recording.calls[call].what)?;
-            Some((call, object))
-        });
-        let Some(lost) = lost else {
-            return Ok(Vec::new());
+    /// Whether a sync behind what is lost last would help, or one behind each call like it: then
+    /// nothing fails for that cause in an exploration of the same program with that sync.
+    fn remedy(&self, finding: &mut Finding) -> Result<(), Error> {
+        let of = |call: usize| made_durable_by(&self.recording.calls[call].what);
+        let lost = finding.lost.and_then(|call| Some((call, of(call).pop()?)));
+        let cause = &finding.reported.cause;
+        if let Some(point) = lost {
+            for place in [Place::one(point), Place::alike(self.recording, point)] {
+                if self.helps(&with_place(self.recording, &place), cause)? == Some(true) {
+                    finding.reported.remedy = vec![place.text(self.recording)];
+                    return Ok(());
+                }
+            }
+        }
+        let by_many = match lost {
+            None => Some(false),
+            Some(_) => self.helps(&with_all(self.recording), cause)?,
         };
+        finding.reported.helpless = by_many.map(|helps| match helps {
+            true => Helpless::ManySyncs,
+            false => Helpless::NoSync,
+        });
+        Ok(())
+    }
+
+    /// Whether nothing fails for that cause in another recording; nothing, if that was not found
+    /// out.
+    fn helps(&self, recording: &Recording, cause: &Cause) -> Result<Option<bool>, Error> {
         let with = Explorer {
-            recording: &with_syncs(self.recording, &[lost]),
+            recording,
             court: &Court {
                 // They are no states of the recording.
                 looked: &Mutex::default(),
@@ -108,17 +128,16 @@ impl Explorer<'_> {
             },
             ..*self
         };
-        let (found, finished) = with.found()?;
+        let (found, early) = with.found()?;
         let mut findings = found.findings.iter();
-        let helps = findings.all(|other| other.reported.cause != finding.reported.cause);
-        Ok(match finished && helps {
-            true => vec![help(self.recording, lost)],
-            false => Vec::new(),
+        Ok(match findings.any(|other| other.reported.cause == *cause) {
+            true => Some(false),
+            false => early.is_none().then_some(true),
         })
     }
 
-    /// Explores; whether it came to the end.
-    fn found(&self) -> Result<(Found, bool), Error> {
+    /// Explores; why it did not come to the end, if it did not.
+    fn found(&self) -> Result<(Found, Option<Early>), Error> {
         let mut found = Found {
             counts: Counts::default(),
             findings: Vec::new(),
@@ -127,19 +146,26 @@ impl Explorer<'_> {
             seen: HashSet::new(),
         };
         let story = Story::new(self.recording);
-        let mut finished = true;
+        let mut early = None;
         for pace in Pace::ALL {
-            finished = finished && self.at_pace(pace, &story, &mut found)?;
+            if early.is_none() {
+                early = self.at_pace(pace, &story, &mut found)?;
+            }
         }
-        Ok((found, finished))
+        Ok((found, early))
     }
 
     fn failed(&self, why: anyhow::Error) -> Error {
         Error::Scheme(why.context(format!("scheme {}", self.scheme)))
     }
 
-    /// Whether it came to the end.
-    fn at_pace(&self, pace: Pace, story: &Story<'_>, found: &mut Found) -> Result<bool, Error> {
+    /// Why it did not come to the end, if it did not.
+    fn at_pace(
+        &self,
+        pace: Pace,
+        story: &Story<'_>,
+        found: &mut Found,
+    ) -> Result<Option<Early>, Error> {
         let played = Played::new(self.scheme, self.fresh, self.recording, pace);
         let played = played.map_err(|why| self.failed(why))?;
         let effort = Effort {
@@ -157,6 +183,10 @@ impl Explorer<'_> {
         wanted.dedup();
         found.counts.moments_all += many;
         let mut recovered = Recovered::new(&played);
+        let last = wanted
+            .last()
+            .copied()
+            .filter(|_| Some(&pace) == Pace::ALL.last());
         for moment in played.tapes.moments(wanted) {
             let keeps = effort.choices(&moment.relevant(), &mut rng);
             let possible = stetfs_crash::states::possible(&moment.relevant());
@@ -166,7 +196,10 @@ impl Explorer<'_> {
                 self.failed(why.context(format!("{pace}, after {} changes", moment.at())))
             })?;
             for calls in played.calls(moment.at(), self.recording) {
-                self.judge(story, (pace, moment.at(), calls), &left, found)?;
+                let missed = self.judge(story, (pace, moment.at(), calls), &left, found)?;
+                if missed.is_some() {
+                    return Ok(missed);
+                }
             }
             let Found {
                 counts,
@@ -174,21 +207,24 @@ impl Explorer<'_> {
                 way,
                 ..
             } = &found;
-            if self.court.is_over(counts, findings.len(), way) {
-                return Ok(false);
+            let over = self.court.is_over(counts, findings.len(), way);
+            // Nothing is left out by an end that comes with the last moment.
+            if over.is_some() && Some(moment.at()) != last {
+                return Ok(over);
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
-    /// Judges what was left at a moment, if so many calls had returned by then.
+    /// Judges what was left at a moment, if so many calls had returned by then; why some of it was
+    /// not judged.
     fn judge(
         &self,
         story: &Story<'_>,
         (pace, changes, calls): (Pace, u64, usize),
         left: &[(Arc<Tree>, Keep)],
         found: &mut Found,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Early>, Error> {
         let marks: Vec<&str> = self.recording.marks(calls).collect();
         let mut states = Vec::new();
         for (tree, keep) in left {
@@ -210,7 +246,8 @@ impl Explorer<'_> {
             }
         }
         let (court, counts) = (self.court, &mut found.counts);
-        for state in court.failing(&states, &marks, counts, &mut found.way)? {
+        let (failing, missed) = court.failing(&states, &marks, counts, &mut found.way)?;
+        for state in failing {
             let verdict = court.verdict(&state.tree, &marks)?;
             let (cause, told, lost) = story.of(calls, &state.tree);
             let told = Told {
@@ -220,7 +257,7 @@ impl Explorer<'_> {
             };
             self.add(&mut found.findings, state, (cause, told, lost));
         }
-        Ok(())
+        Ok(missed)
     }
 
     fn add(
@@ -242,6 +279,7 @@ impl Explorer<'_> {
             states: 1,
             told,
             remedy: Vec::new(),
+            helpless: None,
         };
         match findings
             .iter_mut()
@@ -363,7 +401,11 @@ impl<'a> Story<'a> {
             check: String::new(),
             output: String::new(),
         };
-        let last = lost.and_then(|lost| (lost..calls).rev().find(|call| changes(*call)));
+        let first = match there {
+            Some(_) => lost,
+            None => Some(0),
+        };
+        let last = first.and_then(|first| (first..calls).rev().find(|call| changes(*call)));
         (cause, told, last)
     }
 
@@ -385,25 +427,6 @@ impl<'a> Story<'a> {
             (None, _) => "the disk has what the program had at no time".to_owned(),
         };
         format!("power cut {after}: {what}.")
-    }
-}
-
-/// A sync of what makes a call durable.
-fn made_durable_by(what: &What) -> Option<Object> {
-    match what {
-        What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. } => {
-            Some(slot.dir)
-        }
-        What::Rename { to: (to, _), .. } => Some(to.dir),
-        What::Write { file, .. } | What::Zero { file, .. } | What::Resize { file, .. } => {
-            Some(*file)
-        }
-        What::Set { object, .. } | What::Unnamed { object, .. } => Some(*object),
-        What::Close { .. }
-        | What::Fsync { .. }
-        | What::Group { .. }
-        | What::Sync
-        | What::Mark { .. } => None,
     }
 }
 

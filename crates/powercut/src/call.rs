@@ -37,7 +37,7 @@ pub struct Process {
 pub struct Call {
     /// Who made it, as an index of [`Recording::processes`]. None for marks.
     pub by: Option<usize>,
-    /// When, in seconds and nanoseconds since 1970.
+    /// When, in seconds and nanoseconds since 1970: the time that the volume gave what it changed.
     pub time: (i64, u32),
     /// The path that it concerned, as it was then; for a rename the old one.
     pub path: String,
@@ -130,12 +130,12 @@ pub enum What {
         /// The length now.
         to: u64,
     },
-    /// An attribute changed.
+    /// Attributes changed, all at once.
     Set {
         /// Of what.
         object: Object,
-        /// Which, and to what.
-        attribute: Attribute,
+        /// Which, and to what, in this order.
+        attributes: Vec<Attribute>,
     },
     /// A file that was open for writing was closed.
     Close {
@@ -173,6 +173,16 @@ pub enum Attribute {
     Owner(u32, u32),
     /// An extended attribute; none: it was removed.
     Xattr(Vec<u8>, Option<Vec<u8>>),
+    /// The time of the last change, in seconds and nanoseconds since 1970.
+    Modified(i64, u32),
+}
+
+impl Attribute {
+    /// Attributes in words.
+    pub fn list(attributes: &[Self]) -> String {
+        let each: Vec<_> = attributes.iter().map(Self::to_string).collect();
+        each.join(", ")
+    }
 }
 
 impl fmt::Display for Attribute {
@@ -183,6 +193,7 @@ impl fmt::Display for Attribute {
             Self::Xattr(name, _) => {
                 write!(f, "attribute {}", String::from_utf8_lossy(name))
             }
+            Self::Modified(..) => f.write_str("time"),
         }
     }
 }
@@ -226,7 +237,9 @@ impl Call {
                 grouped(*from),
                 grouped(*to)
             ),
-            What::Set { attribute, .. } => format!("set {attribute} of {path}"),
+            What::Set { attributes, .. } => {
+                format!("set {} of {path}", Attribute::list(attributes))
+            }
             What::Close { .. } => format!("close({path})"),
             What::Fsync { datasync, .. } => {
                 let data = if *datasync { "fdatasync" } else { "fsync" };

@@ -51,12 +51,12 @@ pub enum Change {
         /// What is behind it is gone: the file was truncated.
         cuts: bool,
     },
-    /// An attribute.
+    /// Attributes, all at once.
     Set {
         /// Of what.
         object: Object,
         /// Which, and to what.
-        attribute: Attribute,
+        attributes: Vec<Attribute>,
     },
 }
 
@@ -106,6 +106,12 @@ impl Change {
         }
     }
 
+    /// Whether it is a time and nothing else: no state is without it, and none is told apart by it.
+    pub fn is_time(&self) -> bool {
+        let is_time = |attribute: &Attribute| matches!(attribute, Attribute::Modified(..));
+        matches!(self, Self::Set { attributes, .. } if attributes.iter().all(is_time))
+    }
+
     /// The kind of change in a word.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -133,7 +139,7 @@ impl Change {
                 format!("the cut to {} bytes", grouped(*to))
             }
             Self::Length { to, .. } => format!("the length of {} bytes", grouped(*to)),
-            Self::Set { attribute, .. } => format!("the {attribute}"),
+            Self::Set { attributes, .. } => format!("the {}", Attribute::list(attributes)),
         }
     }
 }
@@ -201,6 +207,12 @@ pub struct Arrangement {
 }
 
 impl Arrangement {
+    /// Whether a call, from 0, changes anything that states are told apart by.
+    pub fn adds(&self, call: usize) -> bool {
+        let added = &self.effects[self.ends[call]..self.ends[call + 1]];
+        added.iter().any(|effect| !effect.change.is_time())
+    }
+
     /// What is durable after so many calls.
     pub fn must(&self, calls: usize) -> Set {
         let mut set = Set::none(self.ends[calls]);
@@ -282,18 +294,21 @@ impl Arrangement {
                 true => content.cut(*to),
                 false => content.set_size(*to),
             }),
-            Change::Set { object, attribute } => {
+            Change::Set { object, attributes } => {
                 self.bear(tree, *object);
                 let Some(node) = tree.get_mut(*object) else {
                     return;
                 };
-                match attribute {
-                    Attribute::Mode(mode) => node.mode = *mode,
-                    Attribute::Owner(uid, gid) => (node.uid, node.gid) = (*uid, *gid),
-                    Attribute::Xattr(name, Some(value)) => {
-                        node.xattrs.insert(name.clone(), value.clone());
+                for attribute in attributes {
+                    match attribute {
+                        Attribute::Mode(mode) => node.mode = *mode,
+                        Attribute::Owner(uid, gid) => (node.uid, node.gid) = (*uid, *gid),
+                        Attribute::Xattr(name, Some(value)) => {
+                            node.xattrs.insert(name.clone(), value.clone());
+                        }
+                        Attribute::Xattr(name, None) => drop(node.xattrs.remove(name)),
+                        Attribute::Modified(sec, nsec) => node.mtime = (*sec, *nsec),
                     }
-                    Attribute::Xattr(name, None) => drop(node.xattrs.remove(name)),
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,38 @@ pub struct Limits {
     pub states: Option<u64>,
     /// After so many findings.
     pub findings: usize,
+}
+
+impl Limits {
+    /// Whether the check was asked as often, or for as long, as it is to be at most, when it was
+    /// asked so many times more.
+    fn are_spent(&self, way: &Way, more: u64) -> bool {
+        self.time.is_some_and(|time| way.begin.elapsed() >= time)
+            || self.states.is_some_and(|most| way.asked + more >= most)
+    }
+}
+
+/// Why an exploration ended before everything was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Early {
+    /// The user wanted to stop.
+    Stopped,
+    /// The check was asked so often, or for so long, as it was to be at most.
+    Budget,
+    /// There were so many findings.
+    Findings,
+}
+
+impl Early {
+    /// In words: why it ended.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Stopped => "it was interrupted",
+            Self::Budget => "the budget was spent",
+            Self::Findings => "enough causes were found",
+        }
+    }
 }
 
 /// What an exploration has looked at.
@@ -54,8 +86,20 @@ pub struct Explored {
     pub counts: Counts,
     /// One of each cause.
     pub findings: Vec<Reported>,
-    /// Everything was looked at that was to be.
-    pub finished: bool,
+    /// Why not everything was looked at that was to be.
+    pub early: Option<Early>,
+}
+
+impl Explored {
+    /// One that did not begin.
+    pub fn nothing(model: String, early: Early) -> Self {
+        Self {
+            model,
+            counts: Counts::default(),
+            findings: Vec::new(),
+            early: Some(early),
+        }
+    }
 }
 
 /// What is told on the way.
@@ -113,7 +157,8 @@ impl Way {
 }
 
 impl Court<'_> {
-    /// Judges states, by as many judges as there are; gives those that fail.
+    /// Judges states, by as many judges as there are; gives those that fail, and why others were
+    /// not judged, if some were not.
     ///
     /// # Errors
     /// The check cannot be run.
@@ -123,25 +168,32 @@ impl Court<'_> {
         marks: &[&str],
         counts: &mut Counts,
         way: &mut Way,
-    ) -> Result<Vec<&'s State<C>>, Error> {
+    ) -> Result<(Vec<&'s State<C>>, Option<Early>), Error> {
         let ours = states.iter();
         let ours: Vec<&State<C>> = ours.filter(|s| self.shard.has(s.key.number())).collect();
-        let mut to_judge = BTreeMap::new();
-        for state in &ours {
-            counts.states += 1;
-            counts.folded += u64::from(!self.looked.lock().insert(state.key));
-            if self.verdicts.get(&state.key).is_none() {
-                to_judge.insert(state.key, &state.tree);
-            }
-        }
+        let new = ours.iter().filter(|s| self.verdicts.get(&s.key).is_none());
+        let to_judge: BTreeMap<Key, &Tree> = new.map(|s| (s.key, &s.tree)).collect();
         let to_judge: Vec<&Tree> = to_judge.into_values().collect();
-        let next = AtomicUsize::new(0);
+        let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (limits, asked) = (self.limits, &*way);
         let work = |judge: &Judge| -> Result<(), Error> {
-            while let Some(tree) = to_judge.get(next.fetch_add(1, Ordering::Relaxed)) {
-                judge.judge(tree, marks)?;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(tree) = to_judge.get(number) else {
+                    return Ok(());
+                };
+                if limits.are_spent(asked, number as u64) {
+                    return Ok(());
+                }
+                match judge.judge(tree, marks) {
+                    Err(Error::Stopped) => {
+                        stopped.store(true, Ordering::Relaxed);
+                        return Ok(());
+                    }
+                    other => drop(other?),
+                }
                 (self.said)();
             }
-            Ok(())
         };
         thread::scope(|scope| {
             let others: Vec<_> = self.judges[1..]
@@ -156,22 +208,33 @@ impl Court<'_> {
             others.fold(mine, Result::and)
         })?;
         way.asked += to_judge.len() as u64;
-        let fails = |state: &&State<C>| {
-            let verdict = self.verdicts.get(&state.key);
-            verdict.is_some_and(|verdict| !verdict.holds())
+        let (mut failing, mut missed) = (Vec::new(), false);
+        for state in ours {
+            let Some(verdict) = self.verdicts.get(&state.key) else {
+                missed = true;
+                continue;
+            };
+            counts.states += 1;
+            counts.folded += u64::from(!self.looked.lock().insert(state.key));
+            if !verdict.holds() {
+                counts.failing += 1;
+                failing.push(state);
+            }
+        }
+        let early = match stopped.into_inner() {
+            true => Early::Stopped,
+            false => Early::Budget,
         };
-        let failing: Vec<_> = ours.into_iter().filter(fails).collect();
-        counts.failing += failing.len() as u64;
-        Ok(failing)
+        Ok((failing, missed.then_some(early)))
     }
 
-    /// Tells how far it is; whether that is far enough.
-    pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> bool {
+    /// Tells how far it is; why that is far enough, if it is.
+    pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> Option<Early> {
         (self.listener)(Progress { counts, findings });
-        let limits = &self.limits;
-        limits.time.is_some_and(|time| way.begin.elapsed() >= time)
-            || limits.states.is_some_and(|most| way.asked >= most)
-            || findings >= limits.findings
+        match self.limits.are_spent(way, 0) {
+            true => Some(Early::Budget),
+            false => (findings >= self.limits.findings).then_some(Early::Findings),
+        }
     }
 
     /// What the check says of one tree.
@@ -185,15 +248,37 @@ impl Court<'_> {
     }
 }
 
+/// Whether the check would notice that a sync is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Noticed {
+    /// It fails then.
+    Yes,
+    /// It holds in all states that were to be looked at.
+    No,
+    /// It holds in those that were looked at, and not all were.
+    NotSoFar,
+}
+
+impl Noticed {
+    /// What two shards say together.
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Yes, _) | (_, Self::Yes) => Self::Yes,
+            (Self::NotSoFar, _) | (_, Self::NotSoFar) => Self::NotSoFar,
+            (Self::No, Self::No) => Self::No,
+        }
+    }
+}
+
 /// For each sync of a recording: whether the check would notice, if the program left it out.
-/// `fails`: whether it fails in some state of a recording.
 ///
 /// # Errors
-/// Of `fails`.
+/// Of `noticed`, which says it of a recording.
 pub fn mutate<E>(
     recording: &Recording,
-    fails: &dyn Fn(&Recording) -> Result<bool, E>,
-) -> Result<Vec<(usize, bool)>, E> {
+    noticed: &dyn Fn(&Recording) -> Result<Noticed, E>,
+) -> Result<Vec<(usize, Noticed)>, E> {
     let syncs = recording.calls.iter().enumerate();
     let syncs = syncs.filter(|(_, call)| call.is_sync());
     syncs
@@ -203,7 +288,7 @@ pub fn mutate<E>(
             without.calls[number].what = What::Close {
                 file: crate::tree::Object(u32::MAX),
             };
-            Ok((number, fails(&without)?))
+            Ok((number, noticed(&without)?))
         })
         .collect()
 }
@@ -238,9 +323,10 @@ impl Explorer<'_> {
             moments_all: moments.len(),
             ..Counts::default()
         };
-        let (mut findings, mut finished) = (Vec::new(), true);
+        let (mut findings, mut early) = (Vec::new(), None);
         let mut seen = HashSet::new();
         let (mut number, mut way) = (0, Way::begin());
+        let last = moments.last().copied();
         'moments: for calls in moments {
             let marks: Vec<&str> = self.recording.marks(calls).collect();
             let of_moment = states(&arrangement, calls, &self.effort);
@@ -249,14 +335,21 @@ impl Explorer<'_> {
             let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
             let mut cuts = of_moment.cuts;
             cuts.retain(fresh);
+            let mut left = cuts.len();
             for batch in cuts.chunks(BATCH) {
                 let states = self.of(&arrangement, batch, &marks, number);
                 number += batch.len() as u64;
-                for state in self.court.failing(&states, &marks, &mut counts, &mut way)? {
+                left -= batch.len();
+                let court = self.court;
+                let (failing, missed) = court.failing(&states, &marks, &mut counts, &mut way)?;
+                for state in failing {
                     self.failed(&arrangement, state, &mut findings)?;
                 }
-                if self.court.is_over(&counts, findings.len(), &way) {
-                    finished = false;
+                let over = court.is_over(&counts, findings.len(), &way);
+                // Nothing is left out by an end that comes with the last state.
+                let over = over.filter(|_| left > 0 || Some(calls) != last);
+                early = missed.or(over);
+                if early.is_some() {
                     break 'moments;
                 }
             }
@@ -268,7 +361,7 @@ impl Explorer<'_> {
             findings: findings
                 .map(|f| f.reported(self.recording, self.model))
                 .collect(),
-            finished,
+            early,
         })
     }
 
@@ -332,8 +425,11 @@ impl Explorer<'_> {
             (change.objects(), change.kind())
         });
         let mut small = cut.clone();
-        self.give_back(arrangement, &lost, &mut small)?;
-        Ok(small)
+        match self.give_back(arrangement, &lost, &mut small) {
+            // What was given back until then was not needed.
+            Ok(()) | Err(Error::Stopped) => Ok(small),
+            Err(why) => Err(why),
+        }
     }
 
     fn give_back(

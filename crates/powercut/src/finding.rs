@@ -9,6 +9,7 @@ use crate::call::{Call, Recording, What};
 use crate::effect::{Arrangement, Change, Number, Set};
 use crate::judge::Verdict;
 use crate::model::Model;
+use crate::remedy::{self, Helpless, path_of};
 use crate::states::Cut;
 use crate::tree::Object;
 
@@ -97,8 +98,6 @@ pub struct Finding {
     pub cut: Cut,
     /// What is lost.
     pub lost: Vec<Number>,
-    /// What of it is lost on its own, and not for want of the rest.
-    pub first: Vec<Number>,
     /// The story.
     pub told: Told,
     /// Failing states with this cause.
@@ -121,8 +120,11 @@ pub struct Reported {
     /// The story.
     #[serde(flatten)]
     pub told: Told,
-    /// What would have kept the failing states away.
+    /// Syncs that would have kept the failing states away, all of them together.
     pub remedy: Vec<String>,
+    /// Why there are none; nothing where that was not found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helpless: Option<Helpless>,
 }
 
 /// The story of a finding.
@@ -153,6 +155,10 @@ impl Reported {
         if other.remedy.is_empty() {
             self.remedy.clear();
         }
+        self.helpless = match (self.helpless, other.helpless) {
+            (Some(Helpless::NoSync), _) | (_, Some(Helpless::NoSync)) => Some(Helpless::NoSync),
+            (one, other) => one.or(other),
+        };
         if !self.remedy.is_empty() {
             let more = other.remedy.into_iter();
             let more: Vec<_> = more.filter(|one| !self.remedy.contains(one)).collect();
@@ -163,6 +169,9 @@ impl Reported {
 
 /// Calls that are shown, at most.
 const SHOWN: usize = 16;
+
+/// Failing states of a moment that are kept in any case.
+const OF_MOMENT: usize = 4;
 
 /// Differences that are shown, at most.
 const DIFFERENCES: usize = 8;
@@ -194,7 +203,6 @@ impl Finding {
         Self {
             number,
             cause: Cause::of(recording, arrangement, &cut),
-            first: cut.lost_first(arrangement),
             cut,
             lost,
             told,
@@ -203,10 +211,17 @@ impl Finding {
         }
     }
 
-    /// One more state fails with this cause.
+    /// One more state fails with this cause. At most so many are kept, and some of each moment, as
+    /// long as that are not too many.
     pub fn again(&mut self, cut: &Cut, most: usize) {
         self.states += 1;
-        if self.some.len() < most {
+        let of_moment = self
+            .some
+            .iter()
+            .rev()
+            .take_while(|kept| kept.calls == cut.calls);
+        let is_first = of_moment.count() < OF_MOMENT && self.some.len() < most * OF_MOMENT * 4;
+        if self.some.len() < most || is_first {
             self.some.push(cut.clone());
         }
     }
@@ -218,8 +233,14 @@ impl Finding {
 
     /// For a report.
     pub fn reported(&self, recording: &Recording, model: Model) -> Reported {
-        let remedy = self.remedy(recording, model).unwrap_or_default();
-        let remedy = remedy.into_iter().map(|sync| help(recording, sync));
+        let mut states = vec![self.cut.clone()];
+        states.extend_from_slice(&self.some);
+        let remedy = remedy::remedy(recording, model, &states);
+        let (remedy, helpless) = match remedy {
+            Ok(syncs) => (syncs, None),
+            Err(helpless) => (Vec::new(), Some(helpless)),
+        };
+        let remedy = remedy.iter().map(|place| place.text(recording));
         Reported {
             number: self.number,
             cause: self.cause.clone(),
@@ -227,79 +248,8 @@ impl Finding {
             states: self.states,
             told: self.told.clone(),
             remedy: remedy.collect(),
+            helpless,
         }
-    }
-
-    /// Where syncs of what was lost would have kept all failing states of this cause away: after
-    /// which call, and of what. None: no sync of that would do.
-    fn remedy(&self, recording: &Recording, model: Model) -> Option<Vec<(usize, Object)>> {
-        let arrangement = model.arrange(recording);
-        let mut after: Vec<(usize, Object)> = Vec::new();
-        for n in &self.first {
-            let effect = &arrangement.effects[*n];
-            for object in effect.change.objects() {
-                after.retain(|(_, other)| *other != object);
-                after.push((effect.call, object));
-            }
-        }
-        // The first that does alone, or all of them.
-        let alone = after.iter().map(|one| vec![*one]);
-        let tries = alone.chain(std::iter::once(after.clone()));
-        tries.into_iter().find(|tried| {
-            let with = with_syncs(recording, tried);
-            let arrangement = model.arrange(&with);
-            self.some.iter().all(|cut| {
-                let before = tried.iter().filter(|(call, _)| *call < cut.calls).count();
-                !arrangement.must(cut.calls + before).is_in(&cut.there)
-            })
-        })
-    }
-}
-
-/// A sync that would help, in words.
-pub fn help(recording: &Recording, (call, object): (usize, Object)) -> String {
-    let (path, text) = (
-        path_of(recording, call, object),
-        recording.calls[call].text(),
-    );
-    format!("fsync of {path} after call {}, {text}", call + 1)
-}
-
-/// The recording with syncs that were not made, each after a call.
-pub fn with_syncs(recording: &Recording, syncs: &[(usize, Object)]) -> Recording {
-    let mut with = recording.clone();
-    with.calls.clear();
-    for (number, call) in recording.calls.iter().enumerate() {
-        with.calls.push(call.clone());
-        for (_, object) in syncs.iter().filter(|(after, _)| *after == number) {
-            with.calls.push(Call {
-                what: What::Fsync {
-                    object: *object,
-                    datasync: false,
-                },
-                ..call.clone()
-            });
-        }
-    }
-    with
-}
-
-/// The path of an object as a call had it: the file, or the directory of the name.
-fn path_of(recording: &Recording, call: usize, object: Object) -> String {
-    let call = &recording.calls[call];
-    let above = |path: &str| match path.rsplit_once('/') {
-        Some((dir, _)) => dir.to_owned(),
-        None => ".".to_owned(),
-    };
-    match &call.what {
-        What::Rename { to, to_path, .. } if to.0.dir == object => above(to_path),
-        What::Rename { from, .. } if from.0.dir == object => above(&call.path),
-        What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. }
-            if slot.dir == object =>
-        {
-            above(&call.path)
-        }
-        _ => call.path.clone(),
     }
 }
 

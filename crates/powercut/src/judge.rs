@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use stetfs::{Fs, MountOptions};
+use stetfs::{Atime, Fs, MountOptions};
 use stetfs_fuse::OnBlock;
 use stetfs_media::Image;
 use stetfs_media::sim::{CrashImage, SimOptions};
 use stetfs_testkit::world::tree::hash;
 
+use crate::guard::Guard;
 use crate::mounted::{self, Mounted};
 use crate::run::{End, Run, shell_or_words};
 use crate::stage::Stage;
@@ -78,6 +79,8 @@ pub struct Check {
     pub command: String,
     /// How long it may run.
     pub timeout: Duration,
+    /// What processes that it has not started do to a state counts too.
+    pub everybody: bool,
 }
 
 /// A mounted volume for states, and the check.
@@ -85,6 +88,7 @@ pub struct Judge {
     check: Check,
     fresh: Image,
     stage: Stage,
+    guard: Guard<Stage>,
     mounted: Mounted,
     /// Files for the check, outside of the mount.
     scratch: PathBuf,
@@ -148,6 +152,8 @@ impl Verdicts {
 pub fn volume_options() -> MountOptions {
     MountOptions {
         commit: Duration::MAX,
+        // Whoever reads changes nothing.
+        atime: Atime::Never,
         ..MountOptions::default()
     }
 }
@@ -178,11 +184,14 @@ impl Judge {
         let fs = volume(&fresh)?;
         let inodes = fs.statfs()?.files;
         let stage = Stage::new(fs, inodes);
-        let mounted = Mounted::new(stage.clone(), image, dir, OnBlock::Never)?;
+        let guard = Guard::new(stage.clone(), check.everybody);
+        let mounted = Mounted::new(guard.clone(), image, dir, OnBlock::Never)?;
+        guard.open();
         Ok(Self {
             check,
             fresh,
             stage,
+            guard,
             mounted,
             scratch: scratch.to_owned(),
             verdicts,
@@ -199,6 +208,11 @@ impl Judge {
         tree.write(&fs)?;
         self.stage.show(fs);
         Ok(())
+    }
+
+    /// Processes that no check has started, and what they asked for in vain.
+    pub fn strangers(&self) -> Vec<String> {
+        self.guard.strangers()
     }
 
     /// The directory on which states are shown.
@@ -226,6 +240,9 @@ impl Judge {
     /// # Errors
     /// It cannot be run.
     pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         self.show(tree)?;
         let path = self.scratch.join("marks");
         let mut text = marks.join("\n");
@@ -249,7 +266,7 @@ impl Judge {
         })?;
         // Who ends the run may have ended the check first.
         let is_stopped = ran.end == End::Stopped || self.stop.load(Ordering::Relaxed);
-        if is_stopped || self.mounted.ended_by().is_some() {
+        if is_stopped {
             return Err(Error::Stopped);
         }
         Ok(Verdict {

@@ -160,10 +160,9 @@ impl<'a> Had<'a> {
         self.after(self.recording.calls.len())
     }
 
-    /// Whether a call changes anything.
+    /// Whether a call changes anything that states are told apart by.
     pub fn changes(&self, call: usize) -> bool {
-        let ends = &self.arrangement.ends;
-        ends[call] < ends[call + 1]
+        self.arrangement.adds(call)
     }
 }
 
@@ -351,11 +350,13 @@ impl<'a> Arranger<'a> {
             } => self.write(*file, *offset, bytes, *size),
             What::Zero { file, offset, len } => self.zero(*file, *offset, *len),
             What::Resize { file, from, to } => self.resize(*file, *from, *to),
-            What::Set { object, attribute } => self.set(*object, attribute),
+            What::Set { object, attributes } => return self.set(*object, attributes),
             What::Close { file } => self.close(*file),
             What::Fsync { object, datasync } => return self.fsync(*object, *datasync),
             What::Group { steps } => {
-                steps.iter().for_each(|step| drop(self.take(&step.what)));
+                for step in steps {
+                    self.take(&step.what);
+                }
                 return (0..self.out.effects.len()).collect();
             }
             What::Sync => return (0..self.out.effects.len()).collect(),
@@ -548,11 +549,15 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    fn set(&mut self, object: Object, attribute: &Attribute) {
+    /// What is durable at once: times, which no model loses.
+    fn set(&mut self, object: Object, attributes: &[Attribute]) -> Vec<Number> {
         let change = Change::Set {
             object,
-            attribute: attribute.clone(),
+            attributes: attributes.to_vec(),
         };
+        if change.is_time() {
+            return vec![self.push(change, [])];
+        }
         let mut before = self.file(object).all.iter().rev();
         let before = before.find(|(_, is_data)| !is_data).map(|(n, _)| *n);
         let n = self.push_journaled(change, before.into_iter().collect());
@@ -560,6 +565,7 @@ impl<'a> Arranger<'a> {
         let state = self.file(object);
         state.all.push((n, false));
         state.touched = journal;
+        Vec::new()
     }
 
     fn close(&mut self, file: Object) {

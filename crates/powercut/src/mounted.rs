@@ -54,6 +54,8 @@ impl Mounted {
             writeback: false,
             timeout: Duration::ZERO,
             threads: 4,
+            // What was seen until then is told first, and then it is unmounted.
+            signals: false,
             ..FuseOptions::default()
         };
         let (tell, over) = mpsc::channel();
@@ -91,14 +93,6 @@ impl Mounted {
     /// Whether sync(2) and syncfs(2) are passed on.
     pub fn hears_syncs(&self) -> bool {
         self.hears_syncs
-    }
-
-    /// The signal that has ended it, if one has.
-    pub fn ended_by(&self) -> Option<i32> {
-        match self.over.lock().try_recv() {
-            Ok(Ok(Ended::Signal(signal) | Ended::Cut(signal))) => Some(signal),
-            _ => None,
-        }
     }
 
     /// Unmounts it, also while it is in use; what is still open there fails from now on.

@@ -13,11 +13,15 @@ use stetfs_fuse::OnBlock;
 use stetfs_media::Image;
 
 use crate::call::Recording;
+use crate::guard::Guard;
 use crate::judge::volume;
 use crate::marks::Marks;
 use crate::mounted::{self, Mounted};
 use crate::recorder::Recorder;
 use crate::run::{End, Ran, Run, shell_or_words};
+
+/// How long the kernel may take to send what it has of mapped files.
+const WRITE_BACK: Duration = Duration::from_secs(60);
 
 /// What is recorded.
 pub struct Plan<'a> {
@@ -37,6 +41,8 @@ pub struct Plan<'a> {
     pub marks_from_stdout: Option<Regex>,
     /// The program may have groups of changes.
     pub groups: bool,
+    /// What processes do that the program has not started counts too.
+    pub everybody: bool,
     /// The user wants to stop.
     pub stop: &'a AtomicBool,
 }
@@ -49,6 +55,8 @@ pub struct Recorded {
     pub ran: Ran,
     /// Whether the mount was told of sync(2) and syncfs(2).
     pub hears_syncs: bool,
+    /// Processes that the program has not started, and what they asked for in vain.
+    pub strangers: Vec<String>,
 }
 
 /// Why there is no recording.
@@ -77,15 +85,15 @@ pub enum Error {
     /// Pipes and files for it.
     #[error("files for the recording: {0}")]
     Files(#[from] io::Error),
-    /// The user wanted to stop.
+    /// The user wanted to stop before the program began.
     #[error("stopped")]
     Stopped,
 }
 
-/// Records.
+/// Records. What the program did until the user wanted to stop is recorded too.
 ///
 /// # Errors
-/// It cannot be done.
+/// It cannot be done; the user wanted to stop before the program began.
 pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     let mut marks = Marks::new();
     let fifo = plan.scratch.join("fifo");
@@ -111,7 +119,9 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
         true => recorder.with_groups(),
         false => recorder,
     };
-    let mounted = Mounted::new(recorder.clone(), &stands_for, plan.dir, OnBlock::Auto)?;
+    let guard = Guard::new(recorder.clone(), plan.everybody);
+    let mounted = Mounted::new(guard.clone(), &stands_for, plan.dir, OnBlock::Auto)?;
+    guard.open();
     let dir = mounted.dir().display().to_string();
     let command = |words: &[OsString]| {
         let mut command = Command::new(&words[0]);
@@ -131,6 +141,8 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
             End::Stopped => return Err(Error::Stopped),
             _ => return Err(Error::Setup { ran: ran.into() }),
         }
+        // Not as the program's.
+        have_written_back(&dir)?;
     }
     recorder.begin()?;
     let words: Vec<OsString> = plan
@@ -142,15 +154,16 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     let run = Run {
         stdout,
         beside: (readable, &take),
+        family: guard.family(),
         ..Run::new(plan.timeout, plan.stop)
     };
     let ran = run.run(command(&words));
     let mut ran = ran.map_err(|source| started(&words, source))?;
-    if ran.end == End::Stopped || mounted.ended_by().is_some() {
-        return Err(Error::Stopped);
-    }
     let hears_syncs = mounted.hears_syncs();
-    // What the kernel still has of mapped files comes before the end.
+    // What the kernel still has of mapped files comes before the end, also if somebody's working
+    // directory is here, so that the mount stays for a while.
+    guard.lock();
+    have_written_back(&dir)?;
     mounted.unmount()?;
     let recording = recorder.end();
     if let Some(mut said) = said {
@@ -160,7 +173,19 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
         recording,
         ran,
         hears_syncs,
+        strangers: guard.strangers(),
     })
+}
+
+/// Has the kernel send what it has of mapped files. It takes another process: who syncs its own
+/// mount and is killed meanwhile never ends.
+fn have_written_back(dir: &str) -> Result<(), Error> {
+    let words = ["sync", "-f", dir].map(OsString::from);
+    let never = AtomicBool::new(false);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    let ran = Run::new(WRITE_BACK, &never).run(command);
+    ran.map(drop).map_err(|source| started(&words, source))
 }
 
 fn started(words: &[OsString], source: io::Error) -> Error {
@@ -191,6 +216,9 @@ pub struct Saved {
     pub check: String,
     /// Bytes of the volume.
     pub size: u64,
+    /// Processes that the program has not started, and what they asked for in vain.
+    #[serde(default)]
+    pub strangers: Vec<String>,
     /// What the program did.
     pub recording: Recording,
 }

@@ -4,8 +4,8 @@
 //! which they happened. What only reads is not recorded and waits for nobody.
 
 mod group;
+mod seen;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -22,14 +22,11 @@ use stetfs_fuse::backend::AtomicGroup;
 
 use crate::call::{Attribute, Call, Process, Recording, Slot, What};
 use crate::content::Bytes;
+use crate::family;
 use crate::marks::Marks;
 use crate::tree::{self, Body, Node, Object, ROOT, Tree};
 use group::Noted;
-
-thread_local! {
-    /// Who asked for what this thread does.
-    static ASKED_BY: Cell<u32> = const { Cell::new(0) };
-}
+use seen::Seen;
 
 /// The recording volume.
 #[derive(Clone)]
@@ -54,8 +51,8 @@ struct Log {
     /// A name of each object, for paths: the newest.
     slots: HashMap<Object, Slot>,
     marks: Marks,
-    /// How often files are open for writing.
-    writers: HashMap<InodeNo, u32>,
+    /// The time of the next call, where the volume has given it one.
+    time: Option<(i64, u32)>,
     /// Bytes in the list.
     bytes: u64,
 }
@@ -73,7 +70,7 @@ impl Recorder {
             next: 0,
             slots: HashMap::new(),
             marks,
-            writers: HashMap::new(),
+            time: None,
             bytes: 0,
         };
         Self {
@@ -121,6 +118,20 @@ impl Recorder {
     /// Takes the marks that have come since the last change.
     pub fn take_marks(&self) {
         self.log.lock().take_marks();
+    }
+
+    /// What the program did so far.
+    ///
+    /// # Panics
+    /// It has not begun.
+    pub fn so_far(&self) -> Recording {
+        let log = self.log.lock();
+        Recording {
+            before: log.before.clone().expect("it has begun"),
+            calls: log.calls.clone(),
+            processes: log.processes.clone(),
+            has_groups: self.has_groups,
+        }
     }
 
     /// The program has ended: what it did.
@@ -182,14 +193,20 @@ impl Log {
     }
 
     fn push(&mut self, path: String, what: What) {
-        let by = Some(self.process(ASKED_BY.get()));
-        let time = now();
+        let by = Some(self.process(family::asking()));
+        let time = self.time.take().unwrap_or_else(now);
         self.calls.push(Call {
             by,
             time,
             path,
             what,
         });
+    }
+
+    /// The next call has the time that an inode has of it.
+    fn at_the_time_of(&mut self, fs: &Fs, ino: InodeNo) {
+        let attr = fs.getattr(ino).ok();
+        self.time = attr.map(|attr| (attr.mtime.sec, attr.mtime.nsec));
     }
 
     fn process(&mut self, pid: u32) -> usize {
@@ -274,21 +291,17 @@ impl Log {
         self.named(&slot, object);
         if let Ok(node) = tree::node(fs, ino) {
             let node = Arc::new(node);
+            self.at_the_time_of(fs, dir);
             self.push(path, What::Make { slot, object, node });
         }
     }
 
-    fn removed(&mut self, dir: InodeNo, name: &[u8], ino: Option<InodeNo>) {
+    fn removed(&mut self, fs: &Fs, dir: InodeNo, name: &[u8], ino: Option<InodeNo>) {
         let Some(ino) = ino else { return };
         let (slot, object) = (self.slot(dir, name), self.object(ino));
         let path = self.path_of_slot(&slot);
+        self.at_the_time_of(fs, dir);
         self.push(path, What::Remove { slot, object });
-    }
-
-    fn resized(&mut self, ino: InodeNo, from: u64, to: u64) {
-        if from != to {
-            self.on(ino, |file| What::Resize { file, from, to });
-        }
     }
 
     /// `behind`: what the old name stands for now, and the device that it is if it is new.
@@ -315,15 +328,55 @@ impl Log {
         self.push(path, what);
     }
 
-    /// Attributes have changed, or not.
-    fn set(&mut self, ino: InodeNo, before: &Attr, after: &Attr) {
-        let mut note = |attribute| self.on(ino, |object| What::Set { object, attribute });
-        if before.mode != after.mode {
-            note(Attribute::Mode(after.mode));
+    /// Attributes have changed at once, if any.
+    fn set(&mut self, ino: InodeNo, attributes: Vec<Attribute>) {
+        if !attributes.is_empty() {
+            self.on(ino, |object| What::Set { object, attributes });
         }
-        if (before.uid, before.gid) != (after.uid, after.gid) {
-            note(Attribute::Owner(after.uid, after.gid));
+    }
+
+    /// Content changes, which may have cleared privileges first: each in a transaction of its own
+    /// (`file_remove_privs`).
+    fn lost_privileges(&mut self, fs: &Fs, ino: InodeNo, before: &Seen) {
+        if let Ok(after) = Seen::of(fs, ino) {
+            self.set(ino, before.gone(&after));
+            self.set(ino, before.inode(&after));
         }
+    }
+
+    /// All that has changed is one change: an extended attribute, and what follows from it.
+    fn set_at_once(&mut self, fs: &Fs, ino: InodeNo, before: &Seen) {
+        if let Ok(after) = Seen::of(fs, ino) {
+            self.set(ino, before.all(&after));
+        }
+    }
+
+    /// Attributes were set, or the length. An ACL follows a mode in a transaction of its own
+    /// (`posix_acl_chmod`).
+    fn set_by(&mut self, fs: &Fs, ino: InodeNo, before: &Seen) {
+        let Ok(after) = Seen::of(fs, ino) else { return };
+        self.set(ino, before.gone(&after));
+        let is_resized = self.resized(fs, ino, before, &after);
+        self.set(ino, before.inode(&after));
+        self.set(ino, before.given(&after));
+        if !is_resized {
+            self.timed(ino, before, &after);
+        }
+    }
+
+    /// Whether there is another length.
+    fn resized(&mut self, fs: &Fs, ino: InodeNo, before: &Seen, after: &Seen) -> bool {
+        let (from, to) = (before.attr.size, after.attr.size);
+        if from != to {
+            self.at_the_time_of(fs, ino);
+            self.on(ino, |file| What::Resize { file, from, to });
+        }
+        from != to
+    }
+
+    /// A time that no other call has.
+    fn timed(&mut self, ino: InodeNo, before: &Seen, after: &Seen) {
+        self.set(ino, before.modified(after).into_iter().collect());
     }
 
     fn wrote(&mut self, ino: InodeNo, offset: u64, bytes: &[u8], size: u64) {
@@ -373,6 +426,7 @@ impl Backend for Recorder {
         fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;
         fn getxattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
         fn listxattr(c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
+        fn release(ino: InodeNo) -> Result<()>;
         fn forget(ino: InodeNo) -> Result<()>;
         fn read(ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
         fn seek(ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;
@@ -404,7 +458,7 @@ impl Backend for Recorder {
     }
 
     fn asked_by(&self, pid: u32) {
-        ASKED_BY.set(pid);
+        family::asked_by(pid);
     }
 
     fn create(
@@ -417,15 +471,12 @@ impl Backend for Recorder {
     ) -> Result<Entry> {
         self.change(
             |fs| {
-                let before = fs.lookup(c, dir, name).ok().map(|entry| entry.attr.size);
-                Ok((before, fs.create(c, dir, name, mode, flags)?))
+                let before = ino_of(fs, c, dir, name).map(|ino| Seen::of(fs, ino));
+                Ok((before.transpose()?, fs.create(c, dir, name, mode, flags)?))
             },
-            |log, fs, (before, entry)| {
-                log.opened(entry.ino, flags);
-                match *before {
-                    None => log.made(fs, dir, name, entry.ino),
-                    Some(size) => log.resized(entry.ino, size, entry.attr.size),
-                }
+            |log, fs, (before, entry)| match before {
+                None => log.made(fs, dir, name, entry.ino),
+                Some(before) => log.set_by(fs, entry.ino, before),
             },
         )
         .map(|(_, entry)| entry)
@@ -441,7 +492,6 @@ impl Backend for Recorder {
         self.change(
             |fs| fs.create_unnamed(c, dir, mode, flags),
             |log, fs, entry| {
-                log.opened(entry.ino, flags);
                 let object = log.fresh(entry.ino);
                 let dir = log.object(dir);
                 let path = log.path_of(dir);
@@ -484,10 +534,11 @@ impl Backend for Recorder {
     fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         self.change(
             |fs| fs.link(c, ino, dir, name),
-            |log, _, _| {
+            |log, fs, _| {
                 let (object, slot) = (log.object(ino), log.slot(dir, name));
                 let path = log.path_of_slot(&slot);
                 log.named(&slot, object);
+                log.at_the_time_of(fs, dir);
                 log.push(path, What::Link { slot, object });
             },
         )
@@ -499,7 +550,7 @@ impl Backend for Recorder {
                 let gone = ino_of(fs, c, dir, name);
                 fs.unlink(c, dir, name).map(|()| gone)
             },
-            |log, _, gone| log.removed(dir, name, *gone),
+            |log, fs, gone| log.removed(fs, dir, name, *gone),
         )
         .map(drop)
     }
@@ -510,7 +561,7 @@ impl Backend for Recorder {
                 let gone = ino_of(fs, c, dir, name);
                 fs.rmdir(c, dir, name).map(|()| gone)
             },
-            |log, _, gone| log.removed(dir, name, *gone),
+            |log, fs, gone| log.removed(fs, dir, name, *gone),
         )
         .map(drop)
     }
@@ -550,6 +601,7 @@ impl Backend for Recorder {
                         Some((log.fresh(ino), whiteout))
                     }
                 };
+                log.at_the_time_of(fs, new_dir);
                 log.renamed((from, object), (to, replaced), behind);
             },
         )
@@ -558,11 +610,8 @@ impl Backend for Recorder {
 
     fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         self.change(
-            |fs| Ok((fs.getattr(ino)?, fs.setattr(c, ino, set)?)),
-            |log, _, (before, after)| {
-                log.resized(ino, before.size, after.size);
-                log.set(ino, before, after);
-            },
+            |fs| Ok((Seen::of(fs, ino)?, fs.setattr(c, ino, set)?)),
+            |log, fs, (before, _)| log.set_by(fs, ino, before),
         )
         .map(|(_, after)| after)
     }
@@ -576,49 +625,44 @@ impl Backend for Recorder {
         how: SetXattr,
     ) -> Result<()> {
         self.change(
-            |fs| fs.setxattr(c, ino, name, value, how),
-            |log, _, ()| {
-                let attribute = Attribute::Xattr(name.to_owned(), Some(value.to_owned()));
-                log.on(ino, |object| What::Set { object, attribute });
-            },
+            |fs| Ok((Seen::of(fs, ino)?, fs.setxattr(c, ino, name, value, how)?)),
+            |log, fs, (before, ())| log.set_at_once(fs, ino, before),
         )
+        .map(drop)
     }
 
     fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
         self.change(
-            |fs| fs.removexattr(c, ino, name),
-            |log, _, ()| {
-                let attribute = Attribute::Xattr(name.to_owned(), None);
-                log.on(ino, |object| What::Set { object, attribute });
-            },
+            |fs| Ok((Seen::of(fs, ino)?, fs.removexattr(c, ino, name)?)),
+            |log, fs, (before, ())| log.set_at_once(fs, ino, before),
         )
+        .map(drop)
     }
 
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
         self.change(
-            |fs| Ok((fs.getattr(ino)?.size, fs.open(c, ino, flags)?.size)),
-            |log, _, (before, after)| {
-                log.opened(ino, flags);
-                if flags.contains(OpenFlags::TRUNCATE) {
-                    log.resized(ino, *before, *after);
+            |fs| {
+                let cuts = flags.contains(OpenFlags::TRUNCATE);
+                let before = cuts.then(|| Seen::of(fs, ino)).transpose()?;
+                fs.open(c, ino, flags)?;
+                Ok(before)
+            },
+            |log, fs, before| {
+                if let Some(before) = before {
+                    log.set_by(fs, ino, before);
                 }
             },
         )
         .map(drop)
     }
 
-    fn release(&self, ino: InodeNo) -> Result<()> {
-        self.change(
-            |fs| fs.release(ino),
-            |log, _, ()| {
-                let writers = log.writers.get_mut(&ino);
-                let Some(left) = writers.filter(|left| **left > 0) else {
-                    return;
-                };
-                *left -= 1;
-                log.on(ino, |file| What::Close { file });
-            },
-        )
+    fn writer_closes(&self, ino: InodeNo) {
+        let closed = self.change(
+            |_| Ok(()),
+            |log, _, ()| log.on(ino, |file| What::Close { file }),
+        );
+        // Nothing is done, so that nothing fails.
+        drop(closed);
     }
 
     fn write_with(
@@ -633,12 +677,14 @@ impl Backend for Recorder {
         let plain = flags.difference(WriteFlags::SYNC | WriteFlags::DATASYNC);
         self.change(
             |fs| {
-                let size = fs.getattr(ino)?.size;
-                Ok((size, fs.write_with(c, ino, offset, bytes, plain)?))
+                let before = Seen::of(fs, ino)?;
+                Ok((before, fs.write_with(c, ino, offset, bytes, plain)?))
             },
-            |log, _, (size, (at, len))| {
+            |log, fs, (before, (at, len))| {
+                log.lost_privileges(fs, ino, before);
                 if *len > 0 {
-                    log.wrote(ino, *at, &bytes[..*len], *size);
+                    log.at_the_time_of(fs, ino);
+                    log.wrote(ino, *at, &bytes[..*len], before.attr.size);
                 }
                 let datasync = !flags.contains(WriteFlags::SYNC);
                 if flags != plain {
@@ -659,17 +705,23 @@ impl Backend for Recorder {
     ) -> Result<()> {
         self.change(
             |fs| {
-                let before = fs.getattr(ino)?.size;
+                let before = Seen::of(fs, ino)?;
                 fs.fallocate(c, ino, mode, offset, len)?;
-                Ok((before, fs.getattr(ino)?.size))
+                Ok((before, Seen::of(fs, ino)?))
             },
-            |log, _, (before, after)| {
+            |log, fs, (before, after)| {
+                log.lost_privileges(fs, ino, before);
                 let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
-                if mode.intersects(zeros) && offset < *before {
-                    let len = len.min(before - offset);
+                let size = before.attr.size;
+                let is_zeroed = mode.intersects(zeros) && offset < size;
+                if is_zeroed {
+                    let len = len.min(size - offset);
+                    log.at_the_time_of(fs, ino);
                     log.on(ino, |file| What::Zero { file, offset, len });
                 }
-                log.resized(ino, *before, *after);
+                if !log.resized(fs, ino, before, after) && !is_zeroed {
+                    log.timed(ino, before, after);
+                }
             },
         )
         .map(drop)
@@ -683,8 +735,9 @@ impl Backend for Recorder {
         len: u64,
     ) -> Result<u64> {
         self.change(
-            |fs| Ok((fs.getattr(to.0)?.size, fs.copy_range(c, from, to, len)?)),
-            |log, fs, (size, copied)| {
+            |fs| Ok((Seen::of(fs, to.0)?, fs.copy_range(c, from, to, len)?)),
+            |log, fs, (before, copied)| {
+                log.lost_privileges(fs, to.0, before);
                 let mut bytes = vec![0; *copied as usize];
                 let mut done = 0;
                 while done < bytes.len() {
@@ -694,7 +747,8 @@ impl Backend for Recorder {
                     }
                 }
                 if done > 0 {
-                    log.wrote(to.0, to.1, &bytes[..done], *size);
+                    log.at_the_time_of(fs, to.0);
+                    log.wrote(to.0, to.1, &bytes[..done], before.attr.size);
                 }
             },
         )
@@ -714,13 +768,5 @@ impl Backend for Recorder {
 
     fn sync(&self) -> Result<()> {
         self.change(|_| Ok(()), |log, _, ()| log.push(String::new(), What::Sync))
-    }
-}
-
-impl Log {
-    fn opened(&mut self, ino: InodeNo, flags: OpenFlags) {
-        if flags.contains(OpenFlags::WRITE) {
-            *self.writers.entry(ino).or_default() += 1;
-        }
     }
 }

@@ -6,7 +6,7 @@ use stetfs_crash::sharing::{Shard, Shards, check_same, listed};
 use stetfs_testkit::world::tree::hash;
 
 use crate::call::Recording;
-use crate::explore::{Counts, Explored};
+use crate::explore::{Counts, Early, Explored, Noticed};
 use crate::finding::Reported;
 use crate::judge::Check;
 use crate::record::Saved;
@@ -65,6 +65,9 @@ pub struct Report {
     pub judged: usize,
     /// Seconds that judging took; of several shards, all together.
     pub seconds: f64,
+    /// Processes that the program had not started, and what they asked for in vain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<String>,
     /// Where the recording is kept.
     pub recording: Option<String>,
     /// By model.
@@ -76,8 +79,9 @@ pub struct Report {
 pub struct OfModel {
     /// Its name.
     pub model: String,
-    /// Whether everything was looked at that was to be.
-    pub finished: bool,
+    /// Why not everything was looked at that was to be; nothing, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early: Option<Early>,
     /// What was looked at.
     pub counts: Counts,
     /// One of each cause.
@@ -93,19 +97,23 @@ pub struct Mutant {
     /// The call.
     pub call: String,
     /// Whether the check notices.
-    pub noticed: bool,
+    pub noticed: Noticed,
 }
 
 impl OfModel {
     /// Of an exploration.
-    pub fn new(recording: &Recording, found: Explored, mutants: Option<&[(usize, bool)]>) -> Self {
-        let mutant = |(number, noticed): &(usize, bool)| Mutant {
+    pub fn new(
+        recording: &Recording,
+        found: Explored,
+        mutants: Option<&[(usize, Noticed)]>,
+    ) -> Self {
+        let mutant = |(number, noticed): &(usize, Noticed)| Mutant {
             call: recording.line(*number),
             noticed: *noticed,
         };
         Self {
             model: found.model,
-            finished: found.finished,
+            early: found.early,
             counts: found.counts,
             findings: found.findings,
             mutants: mutants.map(|mutants| mutants.iter().map(mutant).collect()),
@@ -123,7 +131,7 @@ impl OfModel {
         ours.states += theirs.states;
         ours.folded += theirs.folded;
         ours.failing += theirs.failing;
-        self.finished &= other.finished;
+        self.early = self.early.or(other.early);
         for finding in other.findings {
             match self.findings.iter_mut().find(|f| f.cause == finding.cause) {
                 Some(known) => known.add(finding),
@@ -133,7 +141,7 @@ impl OfModel {
         self.findings.sort_by_key(|finding| finding.number);
         let mutants = self.mutants.iter_mut().flatten();
         for (ours, theirs) in mutants.zip(other.mutants.into_iter().flatten()) {
-            ours.noticed |= theirs.noticed;
+            ours.noticed = ours.noticed.or(theirs.noticed);
         }
     }
 }
@@ -149,6 +157,7 @@ impl Report {
             output: saved.output.clone(),
             calls: recording.calls.len(),
             marks: recording.marks(recording.calls.len()).count(),
+            strangers: saved.strangers.clone(),
             judged: 0,
             seconds: 0.0,
             recording: None,
@@ -190,6 +199,11 @@ impl Report {
         names.collect::<Vec<_>>().join(", ")
     }
 
+    /// Why it is not of everything that was to be looked at, if it is not.
+    pub fn early(&self) -> Option<Early> {
+        self.models.iter().find_map(|model| model.early)
+    }
+
     /// Whether anything was found.
     pub fn has_findings(&self) -> bool {
         self.models.iter().any(|model| !model.findings.is_empty())
@@ -202,12 +216,22 @@ impl Report {
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
         for model in &self.models {
             let (name, failures) = (&model.model, model.findings.len());
-            let tests = failures.max(1);
+            let tests = (failures + usize::from(model.early.is_some())).max(1);
+            let skipped = match model.early {
+                None => "",
+                Some(_) => " skipped=\"1\"",
+            };
             out += &format!(
                 "  <testsuite name=\"power cut, {name}\" tests=\"{tests}\" \
-                    failures=\"{failures}\">\n"
+                    failures=\"{failures}\"{skipped}>\n"
             );
-            if model.findings.is_empty() {
+            if let Some(early) = model.early {
+                let early = early.text();
+                out += &format!(
+                    "    <testcase classname=\"{name}\" name=\"{program}: the rest\">\n      \
+                        <skipped message=\"INCOMPLETE: {early}\"/>\n    </testcase>\n"
+                );
+            } else if model.findings.is_empty() {
                 out += &format!("    <testcase classname=\"{name}\" name=\"{program}\"/>\n");
             }
             for finding in &model.findings {

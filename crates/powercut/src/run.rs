@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use crate::family::{Family, Stat, children};
+
 /// In the environment of everything that a run starts: which run.
 const RUN: &str = "STETFS_RUN";
 
@@ -72,6 +74,9 @@ pub struct Run<'a> {
     pub stdout: Option<OwnedFd>,
     /// What to wait for beside its end, and what to do when something comes there.
     pub beside: (Vec<OwnedFd>, &'a dyn Fn()),
+    /// Where nothing else is run meanwhile: all that it starts, also if it has thrown away its
+    /// environment.
+    pub family: Option<&'a Family>,
 }
 
 impl<'a> Run<'a> {
@@ -82,6 +87,7 @@ impl<'a> Run<'a> {
             stop,
             stdout: None,
             beside: (Vec::new(), &|| {}),
+            family: None,
         }
     }
 
@@ -128,12 +134,12 @@ impl<'a> Run<'a> {
         }
         // Of one that has ended itself everything else is left behind, its group too.
         let mut left_behind = match end {
-            None => end_all(&run, pid),
+            None => end_all(&run, pid, self.family),
             Some(_) => 0,
         };
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         let status = child.wait()?;
-        left_behind += end_all(&run, pid);
+        left_behind += end_all(&run, pid, self.family);
         let end = end.unwrap_or_else(|| match (status.code(), status.signal()) {
             (Some(code), _) => End::Exited(code),
             (None, signal) => End::Killed(signal.unwrap_or(0)),
@@ -181,7 +187,7 @@ pub(crate) fn tail(said: &mut File) -> io::Result<String> {
 }
 
 /// Ends every process of a run but the one that led it, and gives how many there were.
-fn end_all(run: &str, leader: Pid) -> usize {
+fn end_all(run: &str, leader: Pid, family: Option<&Family>) -> usize {
     let marker = format!("{RUN}={run}");
     let mut ended = 0;
     // What is killed may have made another one just before; none outlives many rounds.
@@ -190,7 +196,8 @@ fn end_all(run: &str, leader: Pid) -> usize {
         descendants(std::process::id(), &mut children);
         for pid in children {
             // One that is about to run another program has no environment to be seen.
-            if !is_of(pid, &marker) && !is_led(pid, leader) {
+            let is_in = family.is_some_and(|family| family.has(pid) && is_other(pid, leader));
+            if !is_of(pid, &marker) && !is_led(pid, leader) && !is_in {
                 continue;
             }
             let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
@@ -225,22 +232,14 @@ fn is_of(pid: u32, marker: &str) -> bool {
 
 /// Whether a process is in the group of another one, and has not ended.
 fn is_led(pid: u32, leader: Pid) -> bool {
-    let leader = leader.as_raw_nonzero().get().unsigned_abs();
-    let is_other = |(state, _, group): (char, u32, u32)| state != 'Z' && group == leader;
-    pid != leader && stat(pid).is_some_and(is_other)
+    let group = leader.as_raw_nonzero().get().unsigned_abs();
+    is_other(pid, leader) && Stat::of(pid).is_some_and(|stat| stat.group == group)
 }
 
-/// The state, parent and group of a process.
-fn stat(pid: u32) -> Option<(char, u32, u32)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let mut words = rest.split(' ');
-    let state = words.next()?.chars().next()?;
-    Some((
-        state,
-        words.next()?.parse().ok()?,
-        words.next()?.parse().ok()?,
-    ))
+/// Whether a process is not that one, and has not ended.
+fn is_other(pid: u32, leader: Pid) -> bool {
+    let leader = leader.as_raw_nonzero().get().unsigned_abs();
+    pid != leader && Stat::of(pid).is_some_and(|stat| stat.state != 'Z')
 }
 
 /// Orphans that this process has adopted and that have ended; a child that somebody here waits for
@@ -248,26 +247,20 @@ fn stat(pid: u32) -> Option<(char, u32, u32)> {
 fn is_zombie_of_ours(pid: u32) -> bool {
     let us = std::process::id();
     // Not by getpgrp(2): of a group from outside of a container it gives 0, which is no group.
-    let ours = stat(us).map(|(_, _, group)| group);
-    stat(pid).is_some_and(|(state, parent, group)| {
-        state == 'Z' && parent == us && group != pid && Some(group) != ours
+    let ours = Stat::of(us).map(|stat| stat.group);
+    Stat::of(pid).is_some_and(|stat| {
+        stat.state == 'Z' && stat.parent == us && stat.group != pid && Some(stat.group) != ours
     })
 }
 
 /// All processes below one.
 fn descendants(pid: u32, found: &mut Vec<u32>) {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return;
-    };
-    for thread in threads.flatten() {
-        let list = fs::read_to_string(thread.path().join("children"));
-        for child in list.unwrap_or_default().split_whitespace() {
-            if let Ok(child) = child.parse()
-                && !found.contains(&child)
-            {
-                found.push(child);
-                descendants(child, found);
-            }
+    let mut below = Vec::new();
+    children(pid, &mut below);
+    for child in below {
+        if !found.contains(&child) {
+            found.push(child);
+            descendants(child, found);
         }
     }
 }

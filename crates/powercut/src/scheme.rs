@@ -14,14 +14,14 @@ use anyhow::{Context, Result, bail, ensure};
 use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use stetfs::{
     Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, Schedule, Scheduled, SetAttr,
-    SetXattr, WriteFlags,
+    SetTime, SetXattr, WriteFlags,
 };
 use stetfs_crash::flash;
 use stetfs_crash::media::{Contents, Kind, Media};
 use stetfs_crash::moment::Tapes;
 use stetfs_crash::target::Target;
-use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::{InodeNo, Time};
 use stetfs_media::Image;
 use stetfs_schemes::for_use;
 use stetfs_testkit::image::Variety;
@@ -356,7 +356,7 @@ impl<'a> Player<'a> {
                 };
                 fs.setattr(&c, ino, &set)?;
             }
-            What::Set { object, attribute } => self.set(*object, attribute)?,
+            What::Set { object, attributes } => self.set(*object, attributes)?,
             What::Close { file } => {
                 if let Some(at) = self.open.iter().position(|open| open == file) {
                     self.open.swap_remove(at);
@@ -387,14 +387,20 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn set(&mut self, object: Object, attribute: &Attribute) -> Result<()> {
+    fn set(&mut self, object: Object, attributes: &[Attribute]) -> Result<()> {
         let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
-        match attribute {
-            Attribute::Xattr(name, Some(value)) => {
-                fs.setxattr(c, ino, name, value, SetXattr::Any)?;
+        for (name, value) in extended(attributes) {
+            match value {
+                Some(value) => fs.setxattr(c, ino, name, value, SetXattr::Any)?,
+                // With the owner, or the mode, it may have gone by itself.
+                None => match fs.removexattr(c, ino, name) {
+                    Err(stetfs::Error::NoData) => {}
+                    done => done?,
+                },
             }
-            Attribute::Xattr(name, None) => fs.removexattr(c, ino, name)?,
-            _ => drop(fs.setattr(c, ino, &plain(attribute))?),
+        }
+        if let Some(set) = plain(attributes) {
+            fs.setattr(c, ino, &set)?;
         }
         Ok(())
     }
@@ -432,14 +438,18 @@ impl<'a> Player<'a> {
                     let none = RenameFlags::empty();
                     group.rename(&c, dir, &from.name, new_dir, &to.name, none)?;
                 }
-                What::Set { object, attribute } => {
+                What::Set { object, attributes } => {
                     let ino = self.ino(*object)?;
-                    match attribute {
-                        Attribute::Xattr(name, Some(value)) => {
-                            group.setxattr(&c, ino, name, value, SetXattr::Any)?;
+                    for (name, value) in extended(attributes) {
+                        match value {
+                            Some(value) => {
+                                group.setxattr(&c, ino, name, value, SetXattr::Any)?;
+                            }
+                            None => group.removexattr(&c, ino, name)?,
                         }
-                        Attribute::Xattr(name, None) => group.removexattr(&c, ino, name)?,
-                        _ => group.setattr(&c, ino, &plain(attribute))?,
+                    }
+                    if let Some(set) = plain(attributes) {
+                        group.setattr(&c, ino, &set)?;
                     }
                 }
                 _ => bail!("no group does this: {}", step.text()),
@@ -477,20 +487,29 @@ impl Schedule for Between {
     fn wait(&self) {}
 }
 
-/// What setattr is told; nothing of extended attributes.
-fn plain(attribute: &Attribute) -> SetAttr {
-    match attribute {
-        Attribute::Mode(mode) => SetAttr {
-            mode: Some(mode & 0o7777),
-            ..SetAttr::default()
-        },
-        Attribute::Owner(uid, gid) => SetAttr {
-            uid: Some(*uid),
-            gid: Some(*gid),
-            ..SetAttr::default()
-        },
-        Attribute::Xattr(..) => SetAttr::default(),
+/// What setattr is told, if anything; nothing of extended attributes.
+fn plain(attributes: &[Attribute]) -> Option<SetAttr> {
+    let mut set = SetAttr::default();
+    for attribute in attributes {
+        match attribute {
+            Attribute::Mode(mode) => set.mode = Some(mode & 0o7777),
+            Attribute::Owner(uid, gid) => (set.uid, set.gid) = (Some(*uid), Some(*gid)),
+            Attribute::Modified(sec, nsec) => {
+                let (sec, nsec) = (*sec, *nsec);
+                set.mtime = Some(SetTime::At(Time { sec, nsec }));
+            }
+            Attribute::Xattr(..) => {}
+        }
     }
+    (set != SetAttr::default()).then_some(set)
+}
+
+/// Extended attributes and their new values.
+fn extended(attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    attributes.iter().filter_map(|attribute| match attribute {
+        Attribute::Xattr(name, value) => Some((name.as_slice(), value.as_deref())),
+        _ => None,
+    })
 }
 
 /// Who makes an object, and may do everything else.

@@ -89,12 +89,11 @@ pub struct States {
 /// A sync alone only takes states away.
 pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
     let calls = recording.calls.len();
-    let adds = |calls: usize| arrangement.ends[calls] > arrangement.ends[calls - 1];
     let promises = |calls: usize| {
         let what = &recording.calls[calls - 1].what;
         matches!(what, crate::call::What::Mark { .. })
     };
-    let is_one = |calls: &usize| *calls == 0 || adds(*calls) || promises(*calls);
+    let is_one = |calls: &usize| *calls == 0 || arrangement.adds(*calls - 1) || promises(*calls);
     (0..=calls).filter(is_one).collect()
 }
 

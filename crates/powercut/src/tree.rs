@@ -423,7 +423,6 @@ fn names(fs: &Fs, dir: InodeNo) -> Result<Vec<(Vec<u8>, InodeNo)>> {
 /// The volume cannot be read.
 pub fn node(fs: &Fs, ino: InodeNo) -> Result<Node> {
     let attr = fs.getattr(ino)?;
-    let caller = Caller::root();
     let body = match attr.mode & S_IFMT {
         S_IFREG => {
             let mut content = Content::default();
@@ -448,18 +447,27 @@ pub fn node(fs: &Fs, ino: InodeNo) -> Result<Node> {
         S_IFLNK => Body::Link(fs.readlink(ino)?),
         _ => Body::Special,
     };
-    let list = fs.listxattr(&caller, ino)?;
-    let names = list.split(|b| *b == 0).filter(|name| !name.is_empty());
-    let xattrs = names.map(|name| Ok((name.to_owned(), fs.getxattr(&caller, ino, name)?)));
     Ok(Node {
         mode: attr.mode,
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
         mtime: (attr.mtime.sec, attr.mtime.nsec),
-        xattrs: xattrs.collect::<Result<_>>()?,
+        xattrs: xattrs(fs, ino)?,
         body,
     })
+}
+
+/// The extended attributes of an inode, ACLs among them.
+///
+/// # Errors
+/// The volume cannot be read.
+pub fn xattrs(fs: &Fs, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let caller = Caller::root();
+    let list = fs.listxattr(&caller, ino)?;
+    let names = list.split(|b| *b == 0).filter(|name| !name.is_empty());
+    let xattrs = names.map(|name| Ok((name.to_owned(), fs.getxattr(&caller, ino, name)?)));
+    xattrs.collect()
 }
 
 /// Writes a tree to a volume.
@@ -530,6 +538,13 @@ impl Writer<'_> {
     }
 
     fn set(&self, ino: InodeNo, node: &Node) -> Result<()> {
+        // File capabilities go with another owner, and bits of the mode.
+        let owner = SetAttr {
+            uid: Some(node.uid),
+            gid: Some(node.gid),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(&self.caller, ino, &owner)?;
         for (name, value) in &node.xattrs {
             let how = SetXattr::Any;
             self.fs.setxattr(&self.caller, ino, name, value, how)?;
@@ -538,8 +553,6 @@ impl Writer<'_> {
         let (sec, nsec) = node.mtime;
         let set = SetAttr {
             mode: (!is_link).then_some(node.mode & 0o7777),
-            uid: Some(node.uid),
-            gid: Some(node.gid),
             mtime: Some(SetTime::At(Time { sec, nsec })),
             ..SetAttr::default()
         };

@@ -115,8 +115,8 @@ impl Program {
 
     fn chmod(self, name: &str, mode: u16) -> Self {
         let object = self.names[name];
-        let attribute = Attribute::Mode(0o100000 | mode);
-        self.call(What::Set { object, attribute })
+        let attributes = vec![Attribute::Mode(0o100000 | mode)];
+        self.call(What::Set { object, attributes })
     }
 
     fn rename(mut self, from: &str, to: &str) -> Self {

@@ -207,6 +207,11 @@ pub(crate) struct CrashProgram {
     /// other file system keeps them
     #[arg(long, requires = "program")]
     pub(crate) groups: bool,
+    /// Count what other processes do in the directory as the program's, and as the check's: for a
+    /// program whose work is done by a service or a container. Otherwise only what the program has
+    /// started can change anything there, and only its syncs make anything durable
+    #[arg(long)]
+    pub(crate) others: bool,
     /// Start from the volume in this file, which is only read
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub(crate) image: Option<PathBuf>,

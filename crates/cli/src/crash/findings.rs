@@ -5,15 +5,23 @@ use std::path::Path;
 
 use stetfs_crash::exploration::grouped;
 use stetfs_crash::sharing::listed;
+use stetfs_powercut::explore::Noticed;
 use stetfs_powercut::finding::Reported;
-use stetfs_powercut::report::Report;
+use stetfs_powercut::remedy::Helpless;
+use stetfs_powercut::report::{OfModel, Report};
+use stetfs_powercut::run::End;
 
 use super::indented;
 use crate::failure::{Explain, Result};
 use crate::output;
 
 /// Writes the files that were asked for, and shows a report unless it went to standard output.
-pub(super) fn show(report: &Report, json: Option<&Path>, junit: Option<&Path>) -> Result<()> {
+/// `is_sum`: it is to be of all shards.
+pub(super) fn show(
+    report: &Report,
+    is_sum: bool,
+    (json, junit): (Option<&Path>, Option<&Path>),
+) -> Result<()> {
     if let Some(file) = junit {
         fs::write(file, report.junit()).during(|| file.display().to_string())?;
     }
@@ -23,43 +31,79 @@ pub(super) fn show(report: &Report, json: Option<&Path>, junit: Option<&Path>) -
             return Ok(());
         }
     }
+    if let Some(early) = report.early() {
+        let early = early.text();
+        output::line(format_args!(
+            "INCOMPLETE: {early} before everything was looked at; what is said here is of what was"
+        ))?;
+    }
     if report.shards.of > 1 {
-        output::line(shards(report))?;
+        let first = match is_sum && !report.shards.missing().is_empty() {
+            true => "INCOMPLETE: ",
+            false => "",
+        };
+        output::line(format_args!("{first}{}", shards(report)))?;
+    }
+    if report.ended != ENDED_WELL {
+        output::line(format_args!(
+            "the program {} while it was recorded: what it did until then was explored",
+            report.ended
+        ))?;
     }
     for model in &report.models {
-        let counts = &model.counts;
-        let mut of = match counts.moments < counts.moments_all || !model.finished {
-            true => format!("{} of {} moments", counts.moments, counts.moments_all),
-            false => format!("{} moments", counts.moments),
-        };
-        of += &match (model.finished, counts.moments_sampled) {
-            (false, _) => String::new(),
-            (true, 0) => ", all states".to_owned(),
-            (true, n) => format!(", a choice of states at {n} of them"),
-        };
-        output::line(format_args!(
-            "{}: {of}: {} states, {} of them judged, {} fail, for {}",
-            model.model,
-            grouped(counts.states),
-            grouped(counts.states - counts.folded),
-            grouped(counts.failing),
-            match model.findings.len() {
-                1 => "1 cause".to_owned(),
-                n => format!("{n} causes"),
-            }
-        ))?;
+        output::line(summary(model))?;
         for (n, finding) in model.findings.iter().enumerate() {
             output::line(shown(n + 1, finding, report.recording.as_deref()))?;
         }
         for mutant in model.mutants.iter().flatten() {
             let noticed = match mutant.noticed {
-                true => "noticed",
-                false => "NOT NOTICED",
+                Noticed::Yes => "noticed",
+                Noticed::No => "NOT NOTICED",
+                Noticed::NotSoFar => "INCOMPLETE: not noticed in what was looked at",
             };
             output::line(format_args!("without {}: {noticed}", mutant.call))?;
         }
     }
     Ok(())
+}
+
+/// What a program is said to have done that ended as it should.
+const ENDED_WELL: &str = "ended with exit code 0";
+
+/// What was looked at under a model.
+fn summary(model: &OfModel) -> String {
+    let (name, counts) = (&model.model, &model.counts);
+    if model.early.is_some() && counts.states == 0 {
+        return format!("INCOMPLETE {name}: nothing was looked at");
+    }
+    let looked_at = match model.early {
+        None => "",
+        Some(_) => " that were looked at",
+    };
+    let first = match model.early {
+        None => String::new(),
+        Some(_) => "INCOMPLETE ".to_owned(),
+    };
+    let moments = match counts.moments < counts.moments_all || model.early.is_some() {
+        true => format!("{} of {} moments", counts.moments, counts.moments_all),
+        false => format!("{} moments", counts.moments),
+    };
+    let which = match (model.early, counts.moments_sampled) {
+        (Some(_), _) => String::new(),
+        (None, 0) => ", all states".to_owned(),
+        (None, n) => format!(", a choice of states at {n} of them"),
+    };
+    let causes = match model.findings.len() {
+        1 => "1 cause".to_owned(),
+        n => format!("{n} causes"),
+    };
+    format!(
+        "{first}{name}: {moments}{which}: {} states{looked_at}, {} of them judged, {} fail, for \
+            {causes}",
+        grouped(counts.states),
+        grouped(counts.states - counts.folded),
+        grouped(counts.failing),
+    )
 }
 
 /// A finding, for people.
@@ -83,8 +127,24 @@ fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
         text += &format!("  against {}:\n", told.against);
         text += &format!("{}\n", indented(&told.differences.join("\n")));
     }
-    for remedy in &finding.remedy {
-        text += &format!("  what would help: {remedy}\n");
+    for (n, remedy) in finding.remedy.iter().enumerate() {
+        text += &match n {
+            0 => format!("  what would help: {remedy}\n"),
+            _ => format!("    together with: {remedy}\n"),
+        };
+    }
+    text += match finding.helpless {
+        None => "",
+        Some(Helpless::NoSync) => {
+            "  no fsync would help: the power may go before any could end. Other calls would, or \
+                another order of them\n"
+        }
+        Some(Helpless::ManySyncs) => {
+            "  no three fsyncs that were tried would help; one after each call would\n"
+        }
+    };
+    if told.check == End::TimedOut.text() {
+        text += "  if the check is only slow: --check-timeout SECONDS\n";
     }
     if let Some(recording) = recording {
         text += &format!(

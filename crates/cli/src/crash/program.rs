@@ -16,7 +16,7 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_media::Image;
 use stetfs_powercut::blocks;
 use stetfs_powercut::call::Recording;
-use stetfs_powercut::explore::{self, Court, Explored, Explorer, Limits, Progress};
+use stetfs_powercut::explore::{self, Court, Early, Explored, Explorer, Limits, Noticed, Progress};
 use stetfs_powercut::finding::parse_case;
 use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
 use stetfs_powercut::model::Had;
@@ -36,6 +36,12 @@ use crate::output;
 
 /// The check fails without a power cut, or does not say the same of the same.
 pub(super) const EXIT_CHECK: u8 = 3;
+
+/// Nothing was found, and not everything was looked at.
+pub(super) const EXIT_INCOMPLETE: u8 = 4;
+
+/// A check that takes longer is slow for one that is asked a thousand times.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// Findings after which an exploration ends.
 const ENOUGH: usize = 20;
@@ -81,6 +87,8 @@ fn check(args: &CrashProgram, command: &str) -> Result<Check> {
     Ok(Check {
         command: command.to_owned(),
         timeout: seconds(args.check_timeout, "--check-timeout")?,
+        // Whoever looks at a state in a shell may do so from elsewhere.
+        everybody: args.others || args.shell,
     })
 }
 
@@ -130,6 +138,10 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
             None => return Ok(interrupted(&interrupt)),
         },
     };
+    if of_program.save.is_some() && interrupt.signal().is_some() {
+        eprintln!("stetfs: interrupted: the recording is not whole, and was not saved");
+        return Ok(interrupted(&interrupt));
+    }
     let verdicts = Arc::new(Verdicts::default());
     let asked = resume::Asked::new(&check, saved.size);
     let resumed = args.resume.as_ref();
@@ -155,6 +167,14 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         Some(_) => Ok(()),
         None => run.explore(shard, &mut report),
     });
+    let explored = match explored {
+        // What was found until then is told.
+        Err(Stop::Stopped) if of_program.save.is_none() => {
+            run.not_looked_at(&mut report);
+            Ok(())
+        }
+        other => other,
+    };
     drop(judges);
     if let Some(resumed) = &resumed {
         resumed.keep(&verdicts).map_err(|e| super::told(&e))?;
@@ -168,9 +188,20 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     report.seconds = begin.elapsed().as_secs_f64();
     report.recording = keep(of_program, &saved, &report)?;
     if of_program.save.is_none() {
-        findings::show(&report, args.json.as_deref(), of_program.junit.as_deref())?;
+        let files = (args.json.as_deref(), of_program.junit.as_deref());
+        findings::show(&report, false, files)?;
     }
-    Ok(exit(report.has_findings()))
+    Ok(code(&report, interrupt.signal()))
+}
+
+/// The exit code of a report, and of the signal that has ended it.
+fn code(report: &Report, signal: Option<u8>) -> ExitCode {
+    match (report.early(), signal) {
+        _ if report.has_findings() => exit(true),
+        (Some(Early::Stopped), Some(signal)) => ExitCode::from(EXIT_INTERRUPTED + signal),
+        (Some(_), _) => ExitCode::from(EXIT_INCOMPLETE),
+        (None, _) => exit(false),
+    }
 }
 
 /// Runs the program and records it. None: the user wanted to stop.
@@ -194,6 +225,7 @@ fn recorded(
         timeout,
         marks_from_stdout: args.marks_from_stdout.clone(),
         groups: args.groups,
+        everybody: args.others,
         stop: &interrupt.stop,
     });
     let recorded = match recorded {
@@ -210,6 +242,7 @@ fn recorded(
         output: recorded.ran.output,
         check: check.command.clone(),
         size: base.size().max(SIZE_MIN),
+        strangers: recorded.strangers,
         recording: recorded.recording,
     }))
 }
@@ -249,8 +282,12 @@ pub(super) fn merge(args: &CrashMerge) -> Result<ExitCode> {
         added.map_err(|e| super::told(&e).context(at()))?;
     }
     let merged = merged.ok_or_else(|| Failure::new("there is nothing to merge"))?;
-    findings::show(&merged, args.json.as_deref(), args.junit.as_deref())?;
-    Ok(exit(merged.has_findings()))
+    let files = (args.json.as_deref(), args.junit.as_deref());
+    findings::show(&merged, true, files)?;
+    if !merged.has_findings() && !merged.shards.missing().is_empty() {
+        return Ok(ExitCode::from(EXIT_INCOMPLETE));
+    }
+    Ok(code(&merged, None))
 }
 
 /// Why an exploration ends early.
@@ -288,6 +325,12 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
         );
     }
     eprintln!("stetfs: recorded {calls} calls and {marks} promises");
+    for line in &recorded.strangers {
+        eprintln!("stetfs: not started by the program, and so refused or not counted: {line}");
+    }
+    if !recorded.strangers.is_empty() {
+        eprintln!("stetfs: if the program has such a process work for it: --others counts it too");
+    }
     if calls == marks {
         eprintln!(
             "stetfs: the program changed nothing in its directory: does it get {{dir}} or \
@@ -325,6 +368,7 @@ impl Run<'_> {
     /// Runs the check twice on what the program left without a power cut.
     fn without_a_cut(&self) -> Result<(), Stop> {
         let (recording, judge) = (self.recording, &self.judges[0]);
+        let begin = Instant::now();
         let tree = Had::new(recording).at_the_end();
         let calls = recording.calls.len();
         let marks: Vec<&str> = recording.marks(calls).collect();
@@ -338,17 +382,45 @@ impl Run<'_> {
             ))));
         }
         if !first.holds() {
-            return Err(Stop::Check(
-                Failure::new(format!(
-                    "the check fails without any power cut: it {}",
-                    said(&first)
-                ))
-                .advise(
-                    "it judges what the program leaves when it ends, with all that it promised",
-                ),
-            ));
+            let strangers = judge.strangers();
+            let refused = strangers.first().map_or_else(String::new, |stranger| {
+                format!("\na process that it did not start was refused: {stranger}")
+            });
+            let advice = match (strangers.is_empty(), first.end) {
+                (false, _) => {
+                    "--others lets processes that the check has not started change a state"
+                }
+                (true, End::TimedOut) => "--check-timeout gives it more time",
+                (true, _) => {
+                    "it judges what the program leaves when it ends, with all that it promised"
+                }
+            };
+            let why = format!(
+                "the check fails without any power cut: it {}{refused}",
+                said(&first)
+            );
+            return Err(Stop::Check(Failure::new(why).advise(advice)));
+        }
+        let once = begin.elapsed() / 2;
+        if once >= SLOW && self.args.program.save.is_none() {
+            eprintln!(
+                "stetfs: the check takes {:.1} s, and is asked about each different state: -j N \
+                    runs N at once, --budget 10m ends it early, --resume FILE goes on later, and \
+                    --save with --shard divides it among machines",
+                once.as_secs_f64()
+            );
         }
         Ok(())
+    }
+
+    /// The models that were not begun are told, too.
+    fn not_looked_at(&self, report: &mut Report) {
+        for model in &self.args.program.model[report.models.len()..] {
+            let nothing = Explored::nothing(model.to_string(), Early::Stopped);
+            report
+                .models
+                .push(OfModel::new(self.recording, nothing, None));
+        }
     }
 
     fn explore(&self, shard: Shard, report: &mut Report) -> Result<(), Stop> {
@@ -376,7 +448,8 @@ impl Run<'_> {
                 },
             };
             let found = self.under(model, self.recording, &court)?;
-            let mutants = match args.program.mutate {
+            let stopped = found.early == Some(Early::Stopped);
+            let mutants = match args.program.mutate && !stopped {
                 true => Some(self.mutate(model, &court)?),
                 false => None,
             };
@@ -386,8 +459,11 @@ impl Run<'_> {
             }
             let of_model = OfModel::new(self.recording, found, mutants.as_deref());
             report.models.push(of_model);
+            report.judged = looked.lock().len();
+            if stopped {
+                return Err(Stop::Stopped);
+            }
         }
-        report.judged = looked.lock().len();
         Ok(())
     }
 
@@ -421,7 +497,7 @@ impl Run<'_> {
         })
     }
 
-    fn mutate(&self, model: &Under, court: &Court<'_>) -> Result<Vec<(usize, bool)>, Stop> {
+    fn mutate(&self, model: &Under, court: &Court<'_>) -> Result<Vec<(usize, Noticed)>, Stop> {
         let court = Court {
             // States of mutants are no states of the recording.
             looked: &Mutex::default(),
@@ -433,7 +509,11 @@ impl Run<'_> {
         };
         explore::mutate(self.recording, &|without| {
             let found = self.under(model, without, &court)?;
-            Ok(found.counts.failing > 0)
+            Ok(match (found.counts.failing, found.early) {
+                (1.., _) => Noticed::Yes,
+                (0, None) => Noticed::No,
+                (0, Some(_)) => Noticed::NotSoFar,
+            })
         })
     }
 }

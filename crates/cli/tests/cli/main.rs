@@ -14,6 +14,8 @@ mod fakeroot;
 mod files;
 mod fsck;
 mod hostile;
+#[cfg(feature = "crash")]
+mod incomplete;
 mod journal;
 mod mistakes;
 mod mkfs;
@@ -27,6 +29,8 @@ mod program;
 mod run;
 #[cfg(feature = "crash")]
 mod shared;
+#[cfg(feature = "crash")]
+mod strangers;
 mod twice;
 mod tx;
 mod tx_memory;

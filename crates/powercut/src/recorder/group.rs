@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use stetfs::{Attr, Caller, Fs, Group, RenameFlags, Result, SetAttr, SetXattr};
+use stetfs::{Caller, Fs, Group, RenameFlags, Result, SetAttr, SetXattr};
 use stetfs_format::InodeNo;
 use stetfs_fuse::backend::AtomicGroup;
 
+use super::seen::Seen;
 use super::{Log, Recorder};
-use crate::call::{Attribute, What};
+use crate::call::What;
 
 /// A group of the volume, and what is staged in it.
 pub(super) struct Noted {
@@ -25,8 +26,6 @@ enum Step {
     Remove(Name, InodeNo),
     Rename((Name, InodeNo), (Name, Option<InodeNo>)),
     Set(InodeNo),
-    /// An extended attribute and its new value; none: it is removed.
-    Xattr(InodeNo, Vec<u8>, Option<Vec<u8>>),
 }
 
 impl Noted {
@@ -92,14 +91,13 @@ impl AtomicGroup for Noted {
 
     fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
         self.group.setxattr(c, ino, name, value, SetXattr::Any)?;
-        let value = Some(value.to_vec());
-        self.steps.push(Step::Xattr(ino, name.to_vec(), value));
+        self.steps.push(Step::Set(ino));
         Ok(())
     }
 
     fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
         self.group.removexattr(c, ino, name)?;
-        self.steps.push(Step::Xattr(ino, name.to_vec(), None));
+        self.steps.push(Step::Set(ino));
         Ok(())
     }
 
@@ -119,46 +117,52 @@ impl AtomicGroup for Noted {
 }
 
 /// The attributes of what is written to or set, before that.
-fn before(fs: &Fs, steps: &[Step]) -> Result<BTreeMap<InodeNo, Attr>> {
+fn before(fs: &Fs, steps: &[Step]) -> Result<BTreeMap<InodeNo, Seen>> {
     let inodes = steps.iter().filter_map(|step| match step {
         Step::Write(ino, ..) | Step::Set(ino) => Some(*ino),
-        Step::Remove(..) | Step::Rename(..) | Step::Xattr(..) => None,
+        Step::Remove(..) | Step::Rename(..) => None,
     });
-    inodes.map(|ino| Ok((ino, fs.getattr(ino)?))).collect()
+    inodes.map(|ino| Ok((ino, Seen::of(fs, ino)?))).collect()
 }
 
 impl Log {
     /// The steps, as the calls that they are by themselves, become one.
-    fn committed(&mut self, fs: &Fs, steps: &[Step], before: &BTreeMap<InodeNo, Attr>) {
+    fn committed(&mut self, fs: &Fs, steps: &[Step], before: &BTreeMap<InodeNo, Seen>) {
         let first = self.calls.len();
         let mut before = before.clone();
         for step in steps {
             match step {
                 Step::Write(ino, offset, bytes) => {
-                    let Some(file) = before.get_mut(ino) else {
+                    let Some(Seen { attr: file, .. }) = before.get_mut(ino) else {
                         continue;
                     };
+                    self.at_the_time_of(fs, *ino);
                     self.wrote(*ino, *offset, bytes, file.size);
                     file.size = file.size.max(offset + bytes.len() as u64);
                 }
-                Step::Remove((dir, name), gone) => self.removed(*dir, name, Some(*gone)),
+                Step::Remove((dir, name), gone) => self.removed(fs, *dir, name, Some(*gone)),
                 Step::Rename(((dir, name), moved), ((new_dir, new_name), replaced)) => {
                     let (from, to) = (self.slot(*dir, name), self.slot(*new_dir, new_name));
+                    self.at_the_time_of(fs, *new_dir);
                     let moved = self.object(*moved);
                     let replaced = replaced.map(|ino| self.object(ino));
                     self.renamed((from, moved), (to, replaced), None);
                 }
-                Step::Xattr(ino, name, value) => {
-                    let attribute = Attribute::Xattr(name.clone(), value.clone());
-                    self.on(*ino, |object| What::Set { object, attribute });
-                }
                 // All that its steps have changed, with the first of them.
                 Step::Set(ino) => {
-                    if let (Some(old), Ok(new)) = (before.get_mut(ino), fs.getattr(*ino)) {
-                        self.set(*ino, old, &new);
-                        (old.mode, old.uid, old.gid) = (new.mode, new.uid, new.gid);
+                    if let (Some(old), Ok(mut new)) = (before.get_mut(ino), Seen::of(fs, *ino)) {
+                        self.set(*ino, old.all(&new));
+                        // The length is that of the writes so far.
+                        new.attr.size = old.attr.size;
+                        *old = new;
                     }
                 }
+            }
+        }
+        // A write clears privileges.
+        for (ino, old) in &before {
+            if let Ok(new) = Seen::of(fs, *ino) {
+                self.set(*ino, old.all(&new));
             }
         }
         let steps = self.calls.split_off(first);

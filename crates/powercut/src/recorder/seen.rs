@@ -1,0 +1,64 @@
+//! What an inode is besides its content, before and after a call: a call may change more than it is
+//! asked for. An ACL changes the mode and a mode the ACL, a write and another owner clear
+//! set-user-ID, set-group-ID and file capabilities, and most calls change times.
+
+use std::collections::BTreeMap;
+
+use stetfs::{Attr, Fs, Result};
+use stetfs_format::InodeNo;
+
+use crate::call::Attribute;
+use crate::tree;
+
+/// An inode as it is.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) attr: Attr,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Seen {
+    pub(super) fn of(fs: &Fs, ino: InodeNo) -> Result<Self> {
+        Ok(Self {
+            attr: fs.getattr(ino)?,
+            xattrs: tree::xattrs(fs, ino)?,
+        })
+    }
+
+    /// Extended attributes that are gone: file capabilities go before anything else changes.
+    pub(super) fn gone(&self, after: &Self) -> Vec<Attribute> {
+        let gone = self.xattrs.keys();
+        let gone = gone.filter(|name| !after.xattrs.contains_key(*name));
+        gone.map(|name| Attribute::Xattr(name.clone(), None))
+            .collect()
+    }
+
+    /// What is in the inode itself, and changes at once.
+    pub(super) fn inode(&self, after: &Self) -> Vec<Attribute> {
+        let (a, b) = (&self.attr, &after.attr);
+        let owner = ((a.uid, a.gid) != (b.uid, b.gid)).then_some(Attribute::Owner(b.uid, b.gid));
+        // Behind the owner, which clears bits of it.
+        let mode = (a.mode != b.mode).then_some(Attribute::Mode(b.mode));
+        owner.into_iter().chain(mode).collect()
+    }
+
+    /// Extended attributes that are new or others: an ACL follows a mode.
+    pub(super) fn given(&self, after: &Self) -> Vec<Attribute> {
+        let new = after.xattrs.iter();
+        let new = new.filter(|(name, value)| self.xattrs.get(*name) != Some(value));
+        new.map(|(name, value)| Attribute::Xattr(name.clone(), Some(value.clone())))
+            .collect()
+    }
+
+    /// All of that at once.
+    pub(super) fn all(&self, after: &Self) -> Vec<Attribute> {
+        let parts = [self.gone(after), self.given(after), self.inode(after)];
+        parts.concat()
+    }
+
+    /// The time of the last change, if it is another one.
+    pub(super) fn modified(&self, after: &Self) -> Option<Attribute> {
+        let time = after.attr.mtime;
+        (self.attr.mtime != time).then_some(Attribute::Modified(time.sec, time.nsec))
+    }
+}
