@@ -151,9 +151,9 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// Whether each write is to be a request, which pages in the cache are not: of a file that is
-    /// marked (chattr +j) or synchronous (+S); and of one that can have groups, if it is opened with
-    /// O_DIRECT, whatever fcntl(2) sets later. Those who only read have the cache all the same, and
-    /// so have maps.
+    /// marked (chattr +j) or synchronous (+S); and of one that can have groups, if it is opened
+    /// with O_DIRECT, whatever fcntl(2) sets later. Those who only read have the cache all the
+    /// same, and so have maps.
     fn is_direct(&self, ino: InodeNo, how: How) -> bool {
         how.contains(How::WRITES)
             && (self.fs.is_atomic(ino)

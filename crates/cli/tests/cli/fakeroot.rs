@@ -23,7 +23,10 @@ echo plain > plain
 "$STETFS" cp plain disk.img:/
 "$STETFS" mkdir disk.img:/made
 "$STETFS" cp -a disk.img:/tree out
-tell() { cd "$1"; stat -c '%n %F %U %u %g %a %t %T %h %s' file second dir/other dir null disk pipe link; }
+tell() {
+    cd "$1"
+    stat -c '%n %F %U %u %g %a %t %T %h %s' file second dir/other dir null disk pipe link
+}
 (tell tree) > told; (tell out) > told-out
 diff told told-out
 # What fakeroot knew of a file goes with it: its number is used again.

@@ -1,6 +1,6 @@
-//! cp, mv, ln, rm, mkdir, ls and cat beside those of coreutils: each row is run by our command on an image
-//! and by the real program on a kernel mount of a copy of that image. Then both volumes, both
-//! trees on this machine, what was printed and whether it failed are the same.
+//! cp, mv, ln, rm, mkdir, ls and cat beside those of coreutils: each row is run by our command on
+//! an image and by the real program on a kernel mount of a copy of that image. Then both volumes,
+//! both trees on this machine, what was printed and whether it failed are the same.
 //!
 //! All rows share a volume, a directory each, so that it takes a few mounts and not hundreds. The
 //! trees on this machine are on an ext4 volume too: what it keeps does not depend on the machine.
