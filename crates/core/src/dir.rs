@@ -492,6 +492,10 @@ fn grow(
     st: &mut InodeState,
     entry: NewEntry<'_>,
 ) -> Result<()> {
+    let most = vol.opts.max_dir_size_kb;
+    if most > 0 && st.raw.size >> 10 >= most.into() {
+        return Err(Error::NoSpace);
+    }
     let dir = Dir::open(vol, inode, st)?;
     if dir.is_indexed() {
         return htree::insert(vol, h, inode, st, entry);

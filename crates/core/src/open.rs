@@ -131,7 +131,10 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
 /// Space, counts, limits (`ext4_statfs`).
 pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
-    let overhead = vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks;
+    let overhead = match vol.opts.minix_df {
+        true => 0,
+        false => vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks,
+    };
     StatFs {
         block_size: must_fit_u32(vol.geo.block_size()),
         blocks: vol.geo.blocks_count.saturating_sub(overhead),

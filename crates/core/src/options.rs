@@ -1,5 +1,7 @@
 //! Mount options: what they mean and how `-o` strings are read.
 
+mod unused;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use stetfs_media::Survives;
 use crate::clock::Clock;
 
 /// How a volume is mounted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MountOptions {
     /// Nothing is changed (`ro`). A dirty journal is still replayed when the device can be written.
     pub read_only: bool,
@@ -34,6 +36,9 @@ pub struct MountOptions {
     /// the end of the last one on, nor for more than had waited for that. With `commit` at
     /// `Duration::MAX` it waits for nobody.
     pub max_batch_time: Duration,
+    /// How long such a wait is at least, if somebody is missing (`min_batch_time=` microseconds;
+    /// default 0), however short a commit is; never longer than `max_batch_time`.
+    pub min_batch_time: Duration,
     /// A file that takes another one's name by a rename, or that was cut to nothing and is closed,
     /// has its data placed then, and does not wait (`auto_da_alloc`, `noauto_da_alloc`).
     pub auto_da_alloc: bool,
@@ -70,8 +75,19 @@ pub struct MountOptions {
     pub nvm_new: bool,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
-    /// Do not look at the journal (`noload`); needs `ro`.
+    /// Do not look at the journal (`noload`). A volume that needs recovery is only read then; to
+    /// another one is written without a journal, as with scheme `null`.
     pub noload: bool,
+    /// The user and the group whom root's reserved blocks are also for (`resuid=`, `resgid=`); none
+    /// means the volume's own setting.
+    pub reserved_for: (Option<u32>, Option<u32>),
+    /// The block, in units of 1 KiB, with the copy of the superblock that is taken when the first
+    /// one is damaged (`sb=`).
+    pub superblock: Option<u32>,
+    /// statfs(2) counts the volume's own structures among its blocks (`minixdf`, `bsddf`).
+    pub minix_df: bool,
+    /// A directory of so many KiB takes no further block (`max_dir_size_kb=`); 0: any.
+    pub max_dir_size_kb: u32,
     /// New files get their directory's group (`grpid`, `bsdgroups`).
     pub grpid: bool,
     /// Where the time comes from.
@@ -84,6 +100,8 @@ pub struct MountOptions {
     pub kept_read: Option<u64>,
     /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
+    /// Options of ext4 that were given and change nothing here.
+    pub unused: Vec<String>,
 }
 
 /// What to do when damage is found in operation.
@@ -174,6 +192,7 @@ impl Default for MountOptions {
             commit: COMMIT_DEFAULT,
             dirty_expire: DIRTY_EXPIRE_DEFAULT,
             max_batch_time: MAX_BATCH_TIME_DEFAULT,
+            min_batch_time: Duration::ZERO,
             auto_da_alloc: true,
             errors: None,
             atime: Atime::Relative,
@@ -190,11 +209,16 @@ impl Default for MountOptions {
             nvm_new: false,
             barrier: true,
             noload: false,
+            reserved_for: (None, None),
+            superblock: None,
+            minix_df: false,
+            max_dir_size_kb: 0,
             grpid: false,
             clock: Clock::System,
             inodes: None,
             kept_read: None,
             scheme_options: Vec::new(),
+            unused: Vec::new(),
         }
     }
 }
@@ -217,9 +241,17 @@ impl MountOptions {
     /// # Errors
     /// The option is unknown or has a wrong value; nothing is changed then.
     pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
-        match option.split_once('=') {
-            Some((name, value)) => self.apply_value(name, value),
-            None => self.apply_flag(option),
+        let parts = option.split_once('=');
+        let (name, value) = parts.map_or((option, None), |(name, value)| (name, Some(value)));
+        if unused::is_unused(name, value)? {
+            if !unused::is_always_so(option) && !self.unused.iter().any(|known| known == option) {
+                self.unused.push(option.to_owned());
+            }
+            return Ok(());
+        }
+        match value {
+            Some(value) => self.apply_value(name, value),
+            None => self.apply_flag(name),
         }
     }
 
@@ -232,9 +264,10 @@ impl MountOptions {
         match name {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
-            "relatime" => self.atime = Atime::Relative,
+            // mount(8): `atime` only takes `noatime` back, and what is not strict is relative.
+            "relatime" | "atime" | "norelatime" | "nostrictatime" => self.atime = Atime::Relative,
             "noatime" => self.atime = Atime::Never,
-            "strictatime" | "atime" => self.atime = Atime::Strict,
+            "strictatime" => self.atime = Atime::Strict,
             "diratime" => self.diratime = true,
             "nodiratime" => self.diratime = false,
             "discard" => self.discard = true,
@@ -247,20 +280,22 @@ impl MountOptions {
             "nodirect" => self.direct = Some(false),
             "dax" => self.dax = true,
             "nodax" => self.dax = false,
+            "bsddf" => self.minix_df = false,
+            "minixdf" => self.minix_df = true,
             "barrier" => self.barrier = true,
             "nobarrier" => self.barrier = false,
             "noload" | "norecovery" => self.noload = true,
             "nvm-new" => self.nvm_new = true,
             "grpid" | "bsdgroups" => self.grpid = true,
             "nogrpid" | "sysvgroups" => self.grpid = false,
-            // What the kernel's ext4 takes and what cannot be otherwise here.
-            "defaults" | "journal_checksum" | "dioread_nolock" => {}
+            "defaults" => {}
             "delalloc" => self.dirty_expire = DIRTY_EXPIRE_DEFAULT,
             "nodelalloc" => self.dirty_expire = Duration::ZERO,
             "auto_da_alloc" => self.auto_da_alloc = true,
             "noauto_da_alloc" => self.auto_da_alloc = false,
-            "scheme" | "data" | "commit" | "dirty_expire" | "max_batch_time" | "errors"
-            | "memory" | "durability" | "nvm" | "atomic" => {
+            "scheme" | "data" | "commit" | "dirty_expire" | "max_batch_time" | "min_batch_time"
+            | "errors" | "memory" | "durability" | "nvm" | "atomic" | "resuid" | "resgid"
+            | "sb" | "max_dir_size_kb" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_schemes::find_option(name) {
@@ -273,8 +308,13 @@ impl MountOptions {
     }
 
     fn set_of_scheme(&mut self, name: &str, value: &str) {
-        self.scheme_options
-            .push((name.to_owned(), value.to_owned()));
+        let known = self.scheme_options.iter_mut().find(|(n, _)| n == name);
+        match known {
+            Some((_, was)) => value.clone_into(was),
+            None => self
+                .scheme_options
+                .push((name.to_owned(), value.to_owned())),
+        }
     }
 
     fn apply_value(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
@@ -290,7 +330,7 @@ impl MountOptions {
             "scheme" => (self.scheme, self.scheme_named) = (value.to_owned(), true),
             "data" => self.data = Some(value.to_owned()),
             "commit" => {
-                let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
+                let seconds = parse_u32(value).ok_or_else(|| wrong("a number of seconds"))?;
                 self.commit = match seconds {
                     0 => COMMIT_DEFAULT,
                     s => Duration::from_secs(s.into()),
@@ -301,17 +341,41 @@ impl MountOptions {
                 self.dirty_expire = Duration::from_secs(seconds.into());
             }
             "max_batch_time" => {
-                let micros: u32 = value
-                    .parse()
-                    .map_err(|_| wrong("a number of microseconds"))?;
+                let micros = parse_u32(value).ok_or_else(|| wrong("a number of microseconds"))?;
                 self.max_batch_time = Duration::from_micros(micros.into());
             }
-            "auto_da_alloc" => {
-                self.auto_da_alloc = match value {
-                    "0" => false,
-                    "1" => true,
-                    _ => return Err(wrong("0 or 1")),
+            "min_batch_time" => {
+                let micros = parse_u32(value).ok_or_else(|| wrong("a number of microseconds"))?;
+                self.min_batch_time = Duration::from_micros(micros.into());
+            }
+            // -1 is nobody.
+            "resuid" | "resgid" => {
+                let id = parse_u32(value).filter(|id| *id != u32::MAX);
+                let id = Some(id.ok_or_else(|| wrong("a number, not a name"))?);
+                match name {
+                    "resuid" => self.reserved_for.0 = id,
+                    _ => self.reserved_for.1 = id,
+                }
+            }
+            "sb" => {
+                let at = parse_u32(value).filter(|at| *at > 0);
+                self.superblock =
+                    Some(at.ok_or_else(|| wrong("the number of a block of 1 KiB, from 1"))?);
+            }
+            "max_dir_size_kb" => {
+                self.max_dir_size_kb = parse_u32(value).ok_or_else(|| wrong("a number of KiB"))?;
+            }
+            // `inode`, ext4's default, is what happens without the option.
+            "dax" => {
+                self.dax = match value {
+                    "always" => true,
+                    "inode" | "never" => false,
+                    _ => return Err(wrong("always, inode or never")),
                 };
+            }
+            "journal_path" => return Err(wrong("external journals are not supported")),
+            "auto_da_alloc" => {
+                self.auto_da_alloc = parse_u32(value).ok_or_else(|| wrong("0 or 1"))? != 0;
             }
             "errors" => {
                 self.errors = Some(match value {
@@ -337,13 +401,7 @@ impl MountOptions {
                 };
             }
             "nvm" => self.nvm = Some(value.into()),
-            "barrier" => {
-                self.barrier = match value {
-                    "0" => false,
-                    "1" => true,
-                    _ => return Err(wrong("0 or 1")),
-                };
-            }
+            "barrier" => self.barrier = parse_u32(value).ok_or_else(|| wrong("0 or 1"))? != 0,
             "memory" => {
                 self.memory = parse_size(value)
                     .filter(|&n| n >= MEMORY_MIN)
@@ -357,6 +415,18 @@ impl MountOptions {
         }
         Ok(())
     }
+}
+
+/// A number as the kernel reads it in a mount option: `0x` begins a hexadecimal one, another 0 an
+/// octal one.
+fn parse_u32(text: &str) -> Option<u32> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, radix) = match lower.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None if lower.len() > 1 && lower.starts_with('0') => (&lower[1..], 8),
+        None => (lower.as_str(), 10),
+    };
+    u32::from_str_radix(digits, radix).ok()
 }
 
 /// A number of bytes with an optional K, M, G or T (powers of 1024).
@@ -396,12 +466,12 @@ mod tests {
 
     #[test]
     fn options_of_schemes_come_from_the_registry() {
-        let o = MountOptions::parse("journal_async_commit,journal_async_commit=off").unwrap();
+        let of_scheme = |list| MountOptions::parse(list).unwrap().scheme_options;
         let name = "journal_async_commit".to_owned();
-        assert_eq!(
-            o.scheme_options,
-            [(name.clone(), "on".to_owned()), (name, "off".to_owned())]
-        );
+        let all = of_scheme("journal_async_commit");
+        assert_eq!(all, [(name.clone(), "on".to_owned())]);
+        let all = of_scheme("journal_async_commit,journal_async_commit=off");
+        assert_eq!(all, [(name, "off".to_owned())], "the later one counts");
     }
 
     #[test]
@@ -417,11 +487,11 @@ mod tests {
             "commit=x",
             "dirty_expire=soon",
             "max_batch_time=-1",
-            "auto_da_alloc=2",
+            "auto_da_alloc=x",
             "errors=explode",
             "memory=1",
             "memory=99999999999G",
-            "barrier=2",
+            "barrier=x",
             "atomic=some",
         ] {
             assert!(matches!(parse(bad), Value { .. }), "{bad}");

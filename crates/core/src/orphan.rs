@@ -26,7 +26,7 @@ use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_sync::Mutex;
 
-use crate::error::{Inconsistent, Result};
+use crate::error::{Error, Inconsistent, Kind, Result};
 use crate::inode::{Inode, InodeState, changed_ranges};
 use crate::volume::Volume;
 use crate::{evict, mapping, truncate};
@@ -56,12 +56,14 @@ struct Link {
 }
 
 /// What was done with the orphans found at mount.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct OrphanReport {
     /// Files without links, deleted.
     pub(crate) deleted: u32,
     /// Files with links, cut at their size.
     pub(crate) truncated: u32,
+    /// Something in the lists was no orphan: it was left out, and what a chain has behind it too.
+    pub(crate) damage: Option<Error>,
 }
 
 impl List {
@@ -147,22 +149,25 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
 }
 
 /// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that
-/// may write, before anybody else uses the volume.
+/// may write, before anybody else uses the volume. What the lists name and is no orphan is left
+/// out, as by the kernel (`ext4_orphan_cleanup`), and reported.
 ///
 /// # Errors
-/// [`Inconsistent::OrphanLoop`], [`Inconsistent::UnusedInode`] and others for a damaged list, of
-/// which nothing was changed then; and whatever goes wrong in deleting.
+/// Whatever goes wrong in reading and deleting.
 pub(crate) fn process(vol: &Volume) -> Result<OrphanReport> {
-    load_chain(vol)?;
-    load_file(vol)?;
-    finish_all(vol)
+    let mut report = OrphanReport {
+        damage: load_chain(vol)?,
+        ..OrphanReport::default()
+    };
+    load_file(vol, &mut report)?;
+    finish_all(vol, &mut report)?;
+    Ok(report)
 }
 
-fn finish_all(vol: &Volume) -> Result<OrphanReport> {
-    let mut report = OrphanReport::default();
+fn finish_all(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
     loop {
         let Some(newest) = vol.orphans.list.lock().newest else {
-            return Ok(report);
+            return Ok(());
         };
         let inode = vol.iget(newest)?;
         let _alone = inode.lock.write();
@@ -187,28 +192,47 @@ fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
     vol.iget(ino)
 }
 
-/// Reads the chain that begins in the superblock.
-fn load_chain(vol: &Volume) -> Result<()> {
+/// Reads the chain that begins in the superblock, up to what is no orphan: that is given back, and
+/// not on the chain any more when the orphans before it are done.
+fn load_chain(vol: &Volume) -> Result<Option<Error>> {
     let mut chain = Vec::new();
     let mut seen = HashSet::new();
+    let mut damage = None;
     let mut next = vol.sb.read().last_orphan;
     while next != 0 {
         let ino = InodeNo(next);
-        if !seen.insert(ino) {
-            return Err(Inconsistent::OrphanLoop(ino).into());
+        let found = match seen.insert(ino) {
+            true => orphan_inode(vol, ino),
+            false => Err(Inconsistent::OrphanLoop(ino).into()),
+        };
+        match found {
+            Ok(inode) => next = inode.state.read().raw.dtime,
+            Err(e) if is_no_orphan(&e) => {
+                damage = Some(e);
+                break;
+            }
+            Err(e) => return Err(e),
         }
-        next = orphan_inode(vol, ino)?.state.read().raw.dtime;
         chain.push(ino);
+    }
+    if chain.is_empty() && damage.is_some() {
+        let h = vol.start(1)?;
+        vol.update_super(&h, |sb| sb.last_orphan = 0)?;
     }
     let mut list = vol.orphans.list.lock();
     for &ino in chain.iter().rev() {
         list.push(ino);
     }
-    Ok(())
+    Ok(damage)
+}
+
+/// Whether the error says of an inode that it is no orphan, and not that it could not be read.
+fn is_no_orphan(error: &Error) -> bool {
+    error.kind() == Kind::Corrupted || matches!(error, Error::Stale)
 }
 
 /// Moves the entries of the orphan file to the chain and marks the file empty.
-fn load_file(vol: &Volume) -> Result<()> {
+fn load_file(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
     let (has_file, present, ino) = {
         let sb = vol.sb.read();
         (
@@ -227,7 +251,7 @@ fn load_file(vol: &Volume) -> Result<()> {
         vol.block_of(st.raw.size).0
     };
     for lblk in (0..blocks).map(LBlock) {
-        load_file_block(vol, &file, lblk)?;
+        load_file_block(vol, &file, lblk, report)?;
     }
     let h = vol.start(1)?;
     vol.update_super(&h, |sb| {
@@ -237,7 +261,12 @@ fn load_file(vol: &Volume) -> Result<()> {
 
 /// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and
 /// out of the block at once.
-fn load_file_block(vol: &Volume, file: &Inode, lblk: LBlock) -> Result<()> {
+fn load_file_block(
+    vol: &Volume,
+    file: &Inode,
+    lblk: LBlock,
+    report: &mut OrphanReport,
+) -> Result<()> {
     let (run, seed) = {
         let st = file.state.read();
         (
@@ -260,10 +289,15 @@ fn load_file_block(vol: &Volume, file: &Inode, lblk: LBlock) -> Result<()> {
         let h = vol.start(CREDITS * must_fit_u32(group.len()) + 1)?;
         let old = block.clone();
         for &(index, ino) in group {
-            let inode = orphan_inode(vol, ino)?;
-            let mut st = inode.state.write();
-            add(vol, &h, &inode, &mut st)?;
-            vol.store_inode(&h, &inode, &st)?;
+            match orphan_inode(vol, ino) {
+                Ok(inode) => {
+                    let mut st = inode.state.write();
+                    add(vol, &h, &inode, &mut st)?;
+                    vol.store_inode(&h, &inode, &st)?;
+                }
+                Err(e) if is_no_orphan(&e) => report.damage = Some(e),
+                Err(e) => return Err(e),
+            }
             set_orphan(&mut block, index, InodeNo(0), run.pblk, seed, &vol.geo);
         }
         for range in changed_ranges(&old, &block) {

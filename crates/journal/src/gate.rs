@@ -316,7 +316,7 @@ impl<T: Load> Gate<T> {
     /// Waits until nobody is missing who will want the same commit. If nobody is expected, those
     /// who can run on this processor go first: some will want it too.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
-        let Pace::Medium { batch } = self.pace else {
+        let Pace::Medium { batch, least } = self.pace else {
             return state;
         };
         if batch.is_zero() {
@@ -325,7 +325,7 @@ impl<T: Load> Gate<T> {
         if state.batch.is_complete() {
             return gate_sync::let_others_run(&self.state, state);
         }
-        let deadline = state.batch.deadline(batch);
+        let deadline = state.batch.deadline(least, batch);
         let is_over = |state: &State<T>| state.batch.is_complete() || state.stopped.is_some();
         while !is_over(&state) && Instant::now() < deadline {
             state = self.wait_until(&self.closer, state, Some(deadline));
@@ -482,7 +482,7 @@ impl<T: Load> Gate<T> {
         let has_turned = || queue.turns.load(Relaxed) != turn;
         let is_over = || has_turned() || deadline.is_some_and(|at| Instant::now() >= at);
         let state = match self.pace {
-            Pace::Medium { batch } => {
+            Pace::Medium { batch, .. } => {
                 let patience = state.batch.patience(batch);
                 gate_sync::unlocked(state, || match std::ptr::eq(queue, &self.closer) {
                     true => look(patience, is_over),

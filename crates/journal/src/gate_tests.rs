@@ -135,9 +135,11 @@ impl World {
 const PACES: [Pace; 3] = [
     Pace::Medium {
         batch: Duration::ZERO,
+        least: Duration::ZERO,
     },
     Pace::Medium {
         batch: Duration::from_secs(3600),
+        least: Duration::ZERO,
     },
     Pace::Processors {
         overlap: 2,

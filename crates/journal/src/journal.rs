@@ -38,6 +38,9 @@ pub struct Config {
     /// How long a commit may wait for others who will soon want one (`max_batch_time=`); zero: not
     /// at all. No longer than a commit takes on average.
     pub max_batch_time: Duration,
+    /// It waits at least so long for those who are missing, however short a commit is
+    /// (`min_batch_time=`), within `max_batch_time`.
+    pub min_batch_time: Duration,
 }
 
 /// The transaction layer of one mounted volume.
@@ -97,6 +100,7 @@ impl Journal {
                 batch: config
                     .commit_interval
                     .map_or(Duration::ZERO, |_| config.max_batch_time),
+                least: config.min_batch_time,
             },
         };
         let journal = Arc::new(Self {

@@ -20,6 +20,8 @@ pub(crate) enum Pace {
         /// The longest that a commit waits for those who are expected; zero: not at all, and who
         /// waits for a commit sleeps at once.
         batch: Duration,
+        /// The shortest, where somebody is missing and `batch` is not shorter.
+        least: Duration,
     },
     /// Of processors: a transaction is closed while another commits.
     Processors {
@@ -149,8 +151,8 @@ impl Batch {
     }
 
     /// Until when those who are missing are waited for.
-    pub(crate) fn deadline(&self, longest: Duration) -> Instant {
-        self.ended + self.average.min(longest)
+    pub(crate) fn deadline(&self, least: Duration, longest: Duration) -> Instant {
+        self.ended + self.average.max(least).min(longest)
     }
 
     /// How long somebody who waits for a commit looks whether it has ended, before he sleeps.
@@ -269,16 +271,19 @@ mod tests {
         let mut batch = Batch::new(2, now);
         commit(&mut batch, &mut now, 0);
         assert_eq!(
-            batch.deadline(COMMIT),
+            batch.deadline(Duration::ZERO, COMMIT),
             now + COMMIT / 4,
             "the first counts for a quarter"
         );
         for _ in 0..100 {
             commit(&mut batch, &mut now, 0);
         }
-        let deadline = batch.deadline(COMMIT);
+        let deadline = batch.deadline(Duration::ZERO, COMMIT);
         assert!(now + COMMIT * 9 / 10 < deadline && deadline <= now + COMMIT);
-        assert_eq!(batch.deadline(LONGEST), now + LONGEST);
+        assert_eq!(batch.deadline(Duration::ZERO, LONGEST), now + LONGEST);
+        // At least so long (`min_batch_time=`), but never longer than the longest.
+        assert_eq!(batch.deadline(COMMIT * 2, COMMIT * 3), now + COMMIT * 2);
+        assert_eq!(batch.deadline(COMMIT * 2, LONGEST), now + LONGEST);
     }
 
     #[test]

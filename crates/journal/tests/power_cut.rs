@@ -128,6 +128,7 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         memory: 64 * BLOCK,
         dirty_expire: Duration::ZERO,
         max_batch_time: Duration::ZERO,
+        min_batch_time: Duration::ZERO,
     };
     let opened = find("jbd2")?.open(args)?;
     Ok(Journal::open(opened, &config))

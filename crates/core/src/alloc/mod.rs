@@ -89,7 +89,7 @@ pub(crate) struct Alloc {
     /// Damage that was met where nobody could be told.
     untold: Untold,
     /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`,
-    /// `s_def_resgid`).
+    /// `s_def_resgid`, `resuid=`, `resgid=`).
     root_blocks_for: (u32, u32),
 }
 
@@ -254,6 +254,13 @@ impl Alloc {
             return Ok(());
         }
         Err(Inconsistent::SystemBlock { ino, block: start }.into())
+    }
+
+    /// Says whom root's blocks are also for, where that is not as the volume says (`resuid=`,
+    /// `resgid=`).
+    pub(crate) fn reserve_for(&mut self, (uid, gid): (Option<u32>, Option<u32>)) {
+        let (of_volume, group) = self.root_blocks_for;
+        self.root_blocks_for = (uid.unwrap_or(of_volume), gid.unwrap_or(group));
     }
 
     /// Whether `c` may have root's blocks: what is `privileged` in a request for space (the

@@ -162,6 +162,7 @@ impl TestImage {
             memory: 64 << 20,
             dirty_expire: Duration::ZERO,
             max_batch_time: Duration::ZERO,
+            min_batch_time: Duration::ZERO,
         };
         let opened = find("null").and_then(|null| null.open(args));
         let journal = Journal::open(opened.expect("a scheme"), &config);

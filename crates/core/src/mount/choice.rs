@@ -35,7 +35,10 @@ pub(super) fn choose(
     warnings: &mut Vec<String>,
 ) -> Result<Choice> {
     let of_volume = OfVolume::of(sb);
-    let take = |name: &str| take(find_for(name, found)?, opts, sb, &of_volume);
+    let take = |name: &str| {
+        let scheme = find_for(name, found, opts.noload)?;
+        take(scheme, opts, sb, &of_volume)
+    };
     let choice = match (&of_volume.scheme, found.owner) {
         _ if opts.names_scheme() || opts.noload => take(&opts.scheme)?,
         (_, Some(owner)) => take(owner)?,
@@ -91,11 +94,12 @@ fn take(
     Ok(Choice { scheme, options })
 }
 
-/// That scheme; a read-only mount without a journal journals nothing.
-fn find_for(name: &str, on: &Found<'_>) -> Result<&'static Registration> {
+/// That scheme; a mount that only reads, or is to leave the journal alone (`noload`), journals
+/// nothing where there is no journal for it.
+fn find_for(name: &str, on: &Found<'_>, noload: bool) -> Result<&'static Registration> {
     let found = find(name)?;
     if found.about.needs_journal_area && !on.has_journal {
-        if !on.read_only {
+        if !on.read_only && !noload {
             let scheme = found.about.name;
             return Err(MountError::NoJournal { scheme }.into());
         }

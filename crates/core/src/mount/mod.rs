@@ -24,6 +24,7 @@ mod forget;
 mod journal_area;
 mod mmp;
 mod nobarrier;
+mod sb_copy;
 pub(crate) mod superblock;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -131,9 +132,21 @@ pub enum MountError {
         /// It is e2fsck, running or killed.
         fsck: bool,
     },
-    /// `noload` without `ro`.
-    #[error("mount option \"noload\" needs \"ro\"")]
+    /// `noload` without `ro`, and there is something to recover.
+    #[error(
+        "the journal needs recovery, and with mount option \"noload\" it gets none: that needs \
+            \"ro\""
+    )]
     NoloadWritable,
+    /// `sb=` names a block in which there is no superblock.
+    #[error(
+        "mount option \"sb={at}\": at that block of 1 KiB there is no superblock (`mke2fs -n` with \
+            the volume's options lists where its copies are, in blocks of its own size)"
+    )]
+    NoCopy {
+        /// The block, in units of 1 KiB.
+        at: u32,
+    },
     /// `atomic=all` with a scheme that makes nothing atomic.
     #[error(
         "mount option \"atomic=all\" needs a scheme that journals, which {scheme} does not: after \
@@ -227,8 +240,16 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
             ..media
         },
     };
+    let (media, warning) = match opts.superblock {
+        None => (media, None),
+        Some(at) => {
+            let (home, warning) = sb_copy::behind(media.home, at)?;
+            (Media { home, ..media }, warning)
+        }
+    };
     let dev = media.home.clone();
-    let plan = plan(&media, &opts)?;
+    let mut plan = plan(&media, &opts)?;
+    plan.warnings.extend(warning);
     // As in the kernel, who only reads does not ask: not even if that takes a recovery.
     let protection = match plan.writes && !plan.read_only {
         true => Protection::claim(&dev, &plan.sb, &opts.clock)?,
@@ -264,6 +285,7 @@ fn mount_planned(
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
         dirty_expire: opts.dirty_expire,
         max_batch_time: opts.max_batch_time,
+        min_batch_time: opts.min_batch_time,
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let opened = plan.scheme.open(plan.args)?;
@@ -355,10 +377,15 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         }
         .into());
     }
+    let needs_recovery = sb.feature_incompat.contains(FeatureIncompat::RECOVER);
+    // As the kernel: what is clean is written to without a journal then.
     if opts.noload && !read_only {
-        return Err(MountError::NoloadWritable.into());
+        if needs_recovery {
+            return Err(MountError::NoloadWritable.into());
+        }
+        warnings.push("noload: nothing is journaled; a crash will need e2fsck".to_owned());
     }
-    let dirty = sb.feature_incompat.contains(FeatureIncompat::RECOVER) && !opts.noload;
+    let dirty = needs_recovery && !opts.noload;
     if dirty && dev.read_only() {
         return Err(MountError::NeedsRecovery {
             device: dev.describe(),
@@ -383,7 +410,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     let log = if has_journal { log } else { Vec::new() };
     let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
     let owner = match has_private_log {
-        true => journal_area::private_log_owner(&**dev, &sb, &log)?,
+        true => journal_area::private_log_owner(&**dev, &sb, &journal_extents(&**dev, &sb)?)?,
         false => None,
     };
     let state = Found {
@@ -482,6 +509,7 @@ fn assemble(
     let sb = superblock::decode(&*dev, &raw[at..])?;
     let geo = *sb;
     let mut alloc = crate::alloc::Alloc::new(&sb, journal.clone(), dev.clone())?;
+    alloc.reserve_for(opts.reserved_for);
     if opts.discard {
         alloc.enable_discard();
     }
@@ -591,6 +619,13 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
     let done = done?;
     report.orphans_deleted = done.deleted;
     report.orphans_truncated = done.truncated;
+    if let Some(damage) = done.damage {
+        report.warnings.push(format!(
+            "the list of orphan inodes names what is none ({damage}): that was taken off it"
+        ));
+        crate::damage::found(vol, &damage);
+        report.read_only |= vol.is_read_only();
+    }
     Ok(())
 }
 

@@ -58,7 +58,7 @@ fn mend(dev: &dyn BlockDev, raw: &[u8]) -> Option<Superblock> {
 }
 
 /// Whether two superblocks agree in what does not change while a volume is used.
-fn is_same_volume(a: &Superblock, b: &Superblock) -> bool {
+pub(super) fn is_same_volume(a: &Superblock, b: &Superblock) -> bool {
     let changing = FeatureRoCompat::LARGE_FILE | FeatureRoCompat::ORPHAN_PRESENT;
     let marks = FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG;
     let (a_geo, b_geo): (&Geometry, &Geometry) = (a, b);

@@ -11,6 +11,7 @@ mod groups;
 mod large;
 mod looks;
 mod mounts;
+mod options;
 mod refused;
 mod space;
 mod waits;

@@ -56,7 +56,7 @@ fn a_refused_mount_writes_nothing() {
         "scheme=ubj,keep-cache=perhaps",
         "scheme=tinca",
         "scheme=spindle",
-        "noload",
+        "noload,data=journal",
     ];
     for (what, image) in images {
         let before = content(&*image.dev);

@@ -96,6 +96,7 @@ fn open_on(
         memory: caches,
         dirty_expire: Duration::ZERO,
         max_batch_time: Duration::ZERO,
+        min_batch_time: Duration::ZERO,
     };
     let opened = find("jbd2").unwrap().open(args).unwrap();
     Journal::open(opened, &config)
