@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 use rustix::io::Errno;
 use stetfs::{Kind, MountError};
 use stetfs_journal::JournalError;
-use stetfs_media::MediaError;
+use stetfs_media::{MediaError, Op};
 use stetfs_scheme::SchemeError;
 
 /// It failed; the reason is on standard error.
@@ -175,6 +175,14 @@ fn media_advice(error: &MediaError) -> Option<&'static str> {
             source: Errno::FBIG,
             ..
         } => "the image would become larger than its file system or `ulimit -f` lets a file be",
+        MediaError::Io {
+            op: Op::Write | Op::Discard | Op::Flush,
+            source: Errno::PERM | Errno::ROFS | Errno::ACCESS,
+            ..
+        } => {
+            "the device is write-protected (blockdev --getro tells; --setrw takes that away); to \
+                read it: -o ro"
+        }
         MediaError::Io { .. } | MediaError::WritesLost => {
             "the device fails; copy what can still be read, and look at the kernel's messages \
                 (dmesg)"

@@ -19,6 +19,7 @@
 //! looked up in sysfs.
 
 use std::ffi::OsStr;
+use std::fmt::{self, Display};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,10 @@ impl FileOptions {
         let before = rustix::fs::stat(path).map_err(failed)?;
         let block_device = check_is_storage(path, &before)?;
         let (file, direct) = self.open_file(path, block_device)?;
+        if block_device && !self.read_only && block_ioctl::is_read_only(&file).map_err(failed)? {
+            // The kernel opens it for writing all the same.
+            return Err(failed(Errno::ROFS));
+        }
         let stat = fstat(&file).map_err(failed)?;
         if (stat.st_dev, stat.st_ino, stat.st_rdev)
             != (before.st_dev, before.st_ino, before.st_rdev)
@@ -165,7 +170,7 @@ impl FileOptions {
         with_patience(try_lock).map_err(|e| match e {
             Errno::WOULDBLOCK => MediaError::Busy {
                 path: path.to_owned(),
-                by: lock_holder(stat),
+                by: lock_holder_shown(stat),
             },
             e => MediaError::Open {
                 path: path.to_owned(),
@@ -520,13 +525,41 @@ fn device_number(device: u64) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// The process that holds a lock on the file, in words, or nothing.
-fn lock_holder(stat: &Stat) -> String {
+/// A process that has a file locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockHolder {
+    /// Its number; 0 if it cannot be seen from here (another PID namespace).
+    pub pid: u32,
+    /// Its name, if it can be seen.
+    pub name: Option<String>,
+}
+
+impl Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, self.pid) {
+            (Some(name), pid) => write!(f, "{name}, process {pid}"),
+            (None, 0) => f.write_str("a process elsewhere"),
+            (None, pid) => write!(f, "process {pid}"),
+        }
+    }
+}
+
+/// Who has the file at `path` locked; none when nobody has, or it is not there.
+pub fn lock_holder(path: &Path) -> Option<LockHolder> {
+    find_lock(&identity(&rustix::fs::stat(path).ok()?))
+}
+
+/// The process that holds a lock on the file, as " (by ...)", or nothing.
+fn lock_holder_shown(stat: &Stat) -> String {
     lock_holder_of(&identity(stat)).unwrap_or_default()
 }
 
 /// The same of a file by its [`identity`]; none when nobody has a lock on it.
-fn lock_holder_of(&(device, inode): &(u64, u64)) -> Option<String> {
+fn lock_holder_of(identity: &(u64, u64)) -> Option<String> {
+    find_lock(identity).map(|holder| format!(" (by {holder})"))
+}
+
+fn find_lock(&(device, inode): &(u64, u64)) -> Option<LockHolder> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let holder = locks.lines().find_map(|line| {
@@ -539,9 +572,10 @@ fn lock_holder_of(&(device, inode): &(u64, u64)) -> Option<String> {
         }
     });
     let pid = holder?;
-    Some(match fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!(" (by {}, process {pid})", name.trim()),
-        Err(_) => format!(" (by process {pid})"),
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    Some(LockHolder {
+        pid,
+        name: name.map(|name| name.trim().to_owned()),
     })
 }
 

@@ -43,7 +43,7 @@ pub use clock::Clock;
 pub use dev::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
-pub use file_open::{loop_backing_file, loop_whole_file};
+pub use file_open::{LockHolder, lock_holder, loop_backing_file, loop_whole_file};
 pub use image::Image;
 pub use layer::{Layer, PmemLayer, Uncached};
 pub use meter::{Meter, MeterSnapshot, Traffic};

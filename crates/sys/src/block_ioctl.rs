@@ -7,6 +7,9 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, Opcode, Setter, opcode};
 
+/// `BLKROSET` and `BLKROGET` take an `int`, although their numbers do not say so.
+const BLKROSET: Opcode = opcode::none(0x12, 93);
+const BLKROGET: Opcode = opcode::none(0x12, 94);
 /// `BLKSSZGET` takes an `int`, although its number does not say so.
 const BLKSSZGET: Opcode = opcode::none(0x12, 104);
 /// `BLKGETSIZE64` is declared with `size_t` and answers with a `u64`.
@@ -29,6 +32,21 @@ pub fn sector_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
     // SAFETY: the kernel's BLKSSZGET (`put_int`) writes exactly one int through the pointer; u32
     // has its size and alignment, and every bit pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<BLKSSZGET, u32>::new()) }
+}
+
+/// Whether the device is write-protected. It can be opened for writing all the same; a write fails
+/// then (EPERM).
+pub fn is_read_only(fd: impl AsFd) -> Result<bool, Errno> {
+    // SAFETY: the kernel's BLKROGET (`put_int`) writes exactly one int through the pointer; u32 has
+    // its size and alignment, and every bit pattern is a valid u32.
+    unsafe { ioctl::ioctl(fd, Getter::<BLKROGET, u32>::new()) }.map(|it| it != 0)
+}
+
+/// Takes the write protection of the device away, or puts it on; for root.
+pub fn set_read_only(fd: impl AsFd, read_only: bool) -> Result<(), Errno> {
+    // SAFETY: BLKROSET reads exactly one int through the pointer, and that is what the setter
+    // holds.
+    unsafe { ioctl::ioctl(fd, Setter::<BLKROSET, i32>::new(read_only.into())) }
 }
 
 /// Tells the device that the content of a range is no longer needed. Both numbers are bytes and
@@ -55,6 +73,8 @@ mod tests {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
     fn numbers_are_those_of_the_kernel() {
+        assert_eq!(BLKROSET, 0x125d);
+        assert_eq!(BLKROGET, 0x125e);
         assert_eq!(BLKSSZGET, 0x1268);
         assert_eq!(BLKGETSIZE64, 0x8008_1272);
         assert_eq!(BLKDISCARD, 0x1277);
