@@ -20,7 +20,7 @@ use stetfs_media::nand::NandFile;
 use crate::args::NandExport;
 use crate::failure::{Explain, Failure, Result};
 use crate::logging::Log;
-use crate::mount::{RELEASE_WAIT, check, launch, open_log};
+use crate::mount::{check, launch, open_log};
 use crate::nbd::Nbd;
 
 /// The allocator takes addresses in large pieces, all of which would be locked in memory if they
@@ -143,7 +143,7 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
 
 /// Mounts the layer, once an earlier server has finished.
 fn open(file: &Path, synchronous: bool) -> Result<Arc<Ftl>> {
-    stetfs_fuse::wait_for_release(file, RELEASE_WAIT);
+    crate::mount::wait_for_release(file);
     let nand = NandFile::options().synchronous(synchronous).open(file)?;
     let options = MountOptions {
         checkpoint_at_end: true,

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use stetfs::MountReport;
+use stetfs::{Fs, MountReport};
 use stetfs_fuse::background::{self, StartError, Waiting};
-use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport, mountinfo};
+use stetfs_fuse::mountinfo::{self, MountEntry};
+use stetfs_fuse::options::split;
+use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport};
 
 use crate::args::{Mount, MountHelper};
 use crate::failure::{Explain, Failure, Result};
@@ -28,6 +30,9 @@ pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
     let options = parse(&args.options)?;
+    if args.options.iter().any(|o| o == "remount") {
+        return remount(&args.dir, &args.options, &options, false);
+    }
     if args.server || args.foreground {
         return serve(args, &options, verbose);
     }
@@ -44,7 +49,8 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     };
     let parsed = parse(&options).map_err(|f| f.exit(EXIT_USAGE))?;
     if options.iter().any(|o| o == "remount") {
-        return remount(args, &parsed).map_err(|f| f.exit(EXIT_MOUNT_FAILED));
+        let done = remount(&args.dir, &options, &parsed, args.fake);
+        return done.map_err(|f| f.exit(EXIT_MOUNT_FAILED));
     }
     check(&args.image, &args.dir).map_err(|f| f.exit(EXIT_MOUNT_FAILED))?;
     if args.fake {
@@ -64,29 +70,59 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
 }
 
 /// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to
-/// change.
-fn remount(args: &MountHelper, options: &Options) -> Result<()> {
-    let entry = mountinfo::resolve(&args.dir).and_then(|dir| mountinfo::mounted_on(&dir));
-    let entry = entry.ok().flatten();
-    let is_so = |option: &str| entry.as_ref().is_some_and(|entry| entry.has(option));
-    // mount(8) may have taken them from /etc/fstab, so they are no mistake.
-    let fixed: Vec<&str> = args
-        .options
-        .iter()
-        .map(String::as_str)
-        .filter(|option| !FuseOptions::can_change_live(option) && !is_so(option))
-        .collect();
+/// change. What the server cannot change is refused, as ext4 refuses another `data=`.
+fn remount(dir: &Path, words: &[String], options: &Options, fake: bool) -> Result<()> {
+    let entry = mountinfo::resolve(dir).and_then(|dir| mountinfo::mounted_on(&dir));
+    let Some(entry) = entry.ok().flatten().filter(MountEntry::is_stetfs) else {
+        return Err(stetfs_fuse::MountError::NotMounted(dir.to_owned()).into());
+    };
+    let shown = dir.display();
+    let server = Server::of(dir)?;
+    let list = words.join(",");
+    let is_change = |option: &&str| {
+        !FuseOptions::can_change_live(option) && !entry.has(option) && !server.options.have(option)
+    };
+    let fixed: Vec<&str> = split(&list).filter(is_change).collect();
     if !fixed.is_empty() {
-        eprintln!(
-            "stetfs: {}: a remount does not change {}; that takes an unmount",
-            args.dir.display(),
-            fixed.join(",")
-        );
+        return Err(Failure::new(format!(
+            "{shown}: a remount does not change {}; it is mounted with {}",
+            fixed.join(","),
+            server.in_words
+        ))
+        .advise("unmount it, and mount it with these options"));
     }
-    if args.fake {
+    if server.read_only && !options.fuse.read_only {
+        return Err(Failure::new(format!(
+            "{shown}: mounted read-only, and its server has the volume open for reading only"
+        ))
+        .advise("unmount it, and mount it with -o rw"));
+    }
+    if fake {
         return Ok(());
     }
-    Ok(stetfs_fuse::remount(&args.dir, &options.fuse)?)
+    Ok(stetfs_fuse::remount(dir, &options.fuse)?)
+}
+
+/// How a server has the volume mounted.
+pub(crate) struct Server {
+    pub(crate) options: Options,
+    pub(crate) in_words: String,
+    /// Whatever the kernel is told of the mount.
+    read_only: bool,
+}
+
+impl Server {
+    /// Asks the server of the mount on `dir`.
+    pub(crate) fn of(dir: &Path) -> Result<Self> {
+        let stats = stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())?;
+        let stats: serde_json::Value = serde_json::from_str(&stats)?;
+        let in_words = stats["server"]["options"].as_str().unwrap_or_default();
+        Ok(Self {
+            options: Options::parse(in_words)?,
+            in_words: in_words.to_owned(),
+            read_only: stats["read_only"].as_bool().unwrap_or_default(),
+        })
+    }
 }
 
 fn parse(options: &[String]) -> Result<Options> {
@@ -112,10 +148,9 @@ fn check_scheme(options: &Options) -> Result<()> {
 
 /// The options without those that nobody knows (mount -s).
 fn known(options: &[String]) -> Vec<String> {
-    options
-        .iter()
+    split(&options.join(","))
         .filter(|o| Options::parse(o).is_ok())
-        .cloned()
+        .map(str::to_owned)
         .collect()
 }
 
@@ -176,11 +211,30 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         .during(|| args.image.display().to_string())?;
     let dir = stetfs_fuse::check_dir(&args.dir)?;
     stetfs_fuse::prepare_process(Some(options.core.memory));
-    stetfs_fuse::wait_for_release(&image, RELEASE_WAIT);
+    wait_for_release(&image);
     let (fs, report) = image::mount(&image, options.core.clone())?;
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
+    fuse.in_words = in_words(args, &report);
     tell(args, options, &report);
+    if let Some(owner) = owner_of_nobody(&fs) {
+        eprintln!(
+            "stetfs: {}: its root directory belongs to {owner}, whom this user namespace does not \
+                have: the kernel answers EACCES there, to root too; map that number \
+                (user_namespaces(7)), or give the directory another owner",
+            args.image.display()
+        );
+    }
+    let note = || {
+        let unused = &options.core.unused;
+        if !unused.is_empty() {
+            tracing::warn!(
+                "{}: mount options that change nothing here: {}",
+                image.display(),
+                unused.join(",")
+            );
+        }
+    };
     let ready = |standing: Standing| {
         if !standing.hears_syncs && !args.quiet && !options.fuse.read_only {
             eprintln!(
@@ -194,10 +248,12 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
             );
         }
         if !args.server {
+            note();
             return Ok(Waiting::nobody());
         }
         let waiting = background::detach(log_file)?;
         log.detach(args.log.is_some());
+        note();
         Ok(waiting)
     };
     let ended = stetfs_fuse::serve(&fs, &image, &dir, &fuse, ready)?;
@@ -213,6 +269,47 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         ),
     }
     Ok(())
+}
+
+/// Waits for the server of an earlier mount, and says so.
+pub(crate) fn wait_for_release(image: &Path) {
+    stetfs_fuse::wait_for_release(image, RELEASE_WAIT, |holder| {
+        eprintln!(
+            "stetfs: {}: waiting for {holder}, which has it in use and is about to release it (at \
+                most {} s)",
+            image.display(),
+            RELEASE_WAIT.as_secs()
+        );
+    });
+}
+
+/// The owner of a volume's root directory, if the user namespace that it is mounted in has no such
+/// user or group.
+fn owner_of_nobody(fs: &Fs) -> Option<String> {
+    let root = fs.getattr(fs.root()).ok()?;
+    let is_there = |map: &str, id: u32| {
+        let map = std::fs::read_to_string(map).unwrap_or_default();
+        let mut ranges = map.lines().filter_map(|line| {
+            let mut numbers = line.split_whitespace().map(|n| n.parse::<u64>().ok());
+            let (first, _, len) = (numbers.next()??, numbers.next()??, numbers.next()??);
+            Some(first..first + len)
+        });
+        map.is_empty() || ranges.any(|range| range.contains(&id.into()))
+    };
+    if !is_there("/proc/self/uid_map", root.uid) {
+        return Some(format!("user {}", root.uid));
+    }
+    let is_known = is_there("/proc/self/gid_map", root.gid);
+    (!is_known).then(|| format!("group {}", root.gid))
+}
+
+/// What the mount was asked for, and what was chosen where nothing was said.
+fn in_words(args: &Mount, report: &MountReport) -> String {
+    let mut words = args.options.clone();
+    words.push(format!("scheme={}", report.scheme));
+    words.extend(report.data.map(|mode| format!("data={}", mode.name())));
+    words.extend(report.read_only.then(|| "ro".to_owned()));
+    words.join(",")
 }
 
 pub(crate) fn open_log(path: &Path) -> Result<File> {

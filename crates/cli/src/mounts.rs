@@ -38,7 +38,8 @@ pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
         }
     }
     let is_it = |m: &MountEntry| {
-        numbers.contains(&m.device) || m.source == real || paths.contains(&m.image())
+        let is_ours = m.is_stetfs() && m.is_of(&real);
+        is_ours || numbers.contains(&m.device) || m.source == real || paths.contains(&m.image())
     };
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
     Ok(all.into_iter().find(is_it))

@@ -150,6 +150,8 @@ struct About<'a> {
     image: Cow<'a, str>,
     dir: Cow<'a, str>,
     uptime_s: u64,
+    /// The list of mount options that says how it is mounted; empty if nobody has said.
+    options: &'a str,
     transport: &'static str,
     threads: usize,
     writeback: bool,
@@ -231,6 +233,7 @@ impl<B: Backend> FsServer<B> {
             image: self.image.to_string_lossy(),
             dir: self.dir.to_string_lossy(),
             uptime_s: self.since.elapsed().as_secs(),
+            options: &self.options.in_words,
             transport: match self.over_io_uring.load(Ordering::Relaxed) {
                 true => "uring",
                 false => "dev",

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use stetfs_media::loop_whole_file;
-use stetfs_sys::loop_ioctl;
+use stetfs_sys::{block_ioctl, loop_ioctl};
 
 const CONTROL: &str = "/dev/loop-control";
 
@@ -45,6 +45,11 @@ impl Label {
             let name = image.as_os_str().as_bytes();
             match loop_ioctl::attach(&device, &file, loop_ioctl::AUTOCLEAR, name) {
                 Ok(()) => {
+                    // Somebody may have left it write-protected (`blockdev --setro`), and then the
+                    // kernel mounts nothing on it that writes.
+                    if !read_only && block_ioctl::is_read_only(&device)? {
+                        block_ioctl::set_read_only(&device, false)?;
+                    }
                     return Ok(Self {
                         path,
                         _device: device,

@@ -3,6 +3,8 @@
 //! What is unmounted is always the mount that was made, known by its device number, whatever is
 //! mounted on the path by then.
 
+mod named;
+
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read};
@@ -52,11 +54,8 @@ pub enum MountError {
         /// What is mounted there.
         image: PathBuf,
     },
-    /// The kernel has no FUSE.
-    #[error(
-        "{DEVICE} cannot be opened: {0}; load the fuse module (modprobe fuse), or give the \
-            container the device"
-    )]
+    /// The kernel has no FUSE, or it may not be used.
+    #[error("{DEVICE} cannot be opened: {0}; {how}", how = how_to_open(.0))]
     NoFuse(io::Error),
     /// fusermount3 is not there.
     #[error("{HELPER} cannot be run: {0}; it mounts for ordinary users (package fuse3)")]
@@ -64,6 +63,9 @@ pub enum MountError {
     /// fusermount3 refused.
     #[error("{HELPER}: {0}")]
     Helper(String),
+    /// The kernel is asked for this by root only.
+    #[error("mount option \"{0}\" is for root: {HELPER} does not know it")]
+    RootOnly(String),
     /// mount(2) refused.
     #[error("mounting {} on {}: {source}", image.display(), dir.display())]
     Mount {
@@ -109,6 +111,17 @@ pub enum MountError {
     /// /proc could not be read.
     #[error("/proc/self/mountinfo: {0}")]
     Proc(io::Error),
+}
+
+/// What helps when the device cannot be opened.
+fn how_to_open(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "it is open to ordinary users where its mode is 666, as udev sets it (chmod 666 \
+                /dev/fuse); a container must be allowed the device"
+        }
+        _ => "load the fuse module (modprobe fuse), or give the container the device",
+    }
 }
 
 /// A mount that stands.
@@ -225,7 +238,22 @@ fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Owne
             return mount_type(image, FS_TYPE, dir, options);
         }
     };
-    mount_type(&label.path, FS_TYPE_BLOCK, dir, options)
+    let on_device = named::mount(image, &label.path, dir, options).or_else(|e| {
+        tracing::debug!("the mount shows {}: {e}", label.path.display());
+        mount_type(&label.path, FS_TYPE_BLOCK, dir, options)
+    });
+    match on_device {
+        Err(e) if options.on_block == OnBlock::Auto => {
+            tracing::debug!("a plain FUSE mount: {e}");
+            mount_type(image, FS_TYPE, dir, options)
+        }
+        done => done,
+    }
+}
+
+fn open_device() -> Result<File, MountError> {
+    let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
+    opened.map_err(MountError::NoFuse)
 }
 
 fn mount_type(
@@ -234,11 +262,7 @@ fn mount_type(
     dir: &Path,
     options: &FuseOptions,
 ) -> Result<OwnedFd, MountError> {
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(DEVICE)
-        .map_err(MountError::NoFuse)?;
+    let device = open_device()?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
         device.as_raw_fd()
@@ -248,6 +272,10 @@ fn mount_type(
     }
     if kind == FS_TYPE_BLOCK {
         data.push_str(&format!(",blksize={}", rustix::param::page_size()));
+    }
+    for context in selinux_contexts(options) {
+        data.push(',');
+        data.push_str(context);
     }
     let data = CString::new(data).expect("no NUL in it");
     let done = rustix::mount::mount(source, dir, kind, mount_flags(options), data.as_c_str());
@@ -295,6 +323,7 @@ fn mount_flags(options: &FuseOptions) -> MountFlags {
     flags.set(MountFlags::NODEV, options.dev == Some(false));
     flags.set(MountFlags::NOSUID, options.suid == Some(false));
     flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::NOSYMFOLLOW, options.nosymfollow);
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.noatime);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
@@ -302,9 +331,22 @@ fn mount_flags(options: &FuseOptions) -> MountFlags {
     flags
 }
 
+/// What SELinux is to be told, where there is one: as mount(8) does, a kernel without it is not.
+fn selinux_contexts(options: &FuseOptions) -> &[String] {
+    match Path::new("/sys/fs/selinux/enforce").exists() {
+        true => &options.contexts,
+        false => &[],
+    }
+}
+
 /// fusermount3 opens the device, mounts, and sends the descriptor over the socket that it finds as
 /// its standard input.
 fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
+    let nosymfollow = options.nosymfollow.then_some("nosymfollow");
+    let contexts = selinux_contexts(options).iter().map(String::as_str);
+    if let Some(word) = nosymfollow.into_iter().chain(contexts).next() {
+        return Err(MountError::RootOnly(word.to_owned()));
+    }
     let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
     let mut helper = Command::new(HELPER)
         .arg("-o")
@@ -328,9 +370,20 @@ fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Ow
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             Ok(fd)
         }
-        _ => Err(MountError::Helper(
-            said.trim().trim_start_matches("fusermount3: ").to_owned(),
-        )),
+        _ => Err(MountError::Helper(refused_by_helper(&said))),
+    }
+}
+
+/// Its words, and what helps.
+fn refused_by_helper(said: &str) -> String {
+    let said = said.trim().trim_start_matches("fusermount3: ");
+    let is_closed = said.contains(DEVICE) && said.contains("Permission denied");
+    match is_closed {
+        true => format!(
+            "{said}; {}",
+            how_to_open(&io::ErrorKind::PermissionDenied.into())
+        ),
+        false => said.to_owned(),
     }
 }
 
@@ -431,13 +484,7 @@ impl Mounted {
 
     /// Where the kernel keeps what can be tuned of the mount's page cache.
     pub(crate) fn backing_device(&self) -> PathBuf {
-        let all = Path::new("/sys/class/bdi");
-        // The block device has one of its own, under the number alone.
-        let of_block = all.join(format!("{}-fuseblk", self.device));
-        if of_block.exists() {
-            return of_block;
-        }
-        all.join(&self.device)
+        mountinfo::backing_device(&self.device)
     }
 
     /// Unmounts, if it still stands. `lazy` takes it out of the tree even while files are open.

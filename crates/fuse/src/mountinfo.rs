@@ -2,8 +2,10 @@
 //! be dead.
 
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::label::backing_file;
@@ -47,6 +49,26 @@ impl MountEntry {
     pub fn image(&self) -> PathBuf {
         backing_file(&self.source).unwrap_or_else(|| self.source.clone())
     }
+
+    /// Whether `image`, a file or a block device by whichever of its names, is what is mounted.
+    pub fn is_of(&self, image: &Path) -> bool {
+        let own = self.image();
+        own == image || self.source == image || is_same(&own, image)
+    }
+}
+
+/// Whether two paths lead to one file, or to one block device.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let look = |path: &Path| std::fs::metadata(path).ok();
+    let (Some(a), Some(b)) = (look(a), look(b)) else {
+        return false;
+    };
+    let is_block = |m: &Metadata| m.file_type().is_block_device();
+    match (is_block(&a), is_block(&b)) {
+        (true, true) => a.rdev() == b.rdev(),
+        (false, false) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
 }
 
 /// All mounts of this process's mount namespace, the newest last.
@@ -74,6 +96,26 @@ pub(crate) fn connection(device: &str) -> Option<String> {
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     Some((major << 20 | minor).to_string())
+}
+
+/// Where the kernel keeps what can be tuned of the page cache of a FUSE mount, by the mount's
+/// device number: there as long as the mount is, detached or not. The block device of a mount that
+/// has one has one of its own, under the number alone.
+pub(crate) fn backing_device(device: &str) -> PathBuf {
+    let all = Path::new("/sys/class/bdi");
+    let of_block = all.join(format!("{device}-fuseblk"));
+    match of_block.exists() {
+        true => of_block,
+        false => all.join(device),
+    }
+}
+
+/// Whether the FUSE mount with this device number, as the kernel keeps it, is there.
+pub(crate) fn has_backing(number: u32) -> bool {
+    let (major, minor) = (number >> 20, number & 0xf_ffff);
+    let path = backing_device(&format!("{major}:{minor}"));
+    // A number alone is that of a mount without a block device.
+    path.exists() && (major == 0 || path.ends_with(format!("{major}:{minor}-fuseblk")))
 }
 
 /// The topmost mount on exactly this directory.

@@ -3,9 +3,10 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=` |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `symfollow`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=`, `context=` and its kin |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
 //! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
+//! | mount(8), without effect | `lazytime`, `mand`, `iversion`: named in [`stetfs::MountOptions::unused`] |
 //! | both | `ro`, `rw`, `noatime`, `relatime`, ... |
 //! | [`stetfs::MountOptions`] | everything else |
 
@@ -61,6 +62,10 @@ pub struct FuseOptions {
     pub suid: Option<bool>,
     /// Programs may be run.
     pub exec: bool,
+    /// Symbolic links are not followed (`nosymfollow`); root only.
+    pub nosymfollow: bool,
+    /// SELinux's options (`context="..."` and others), for the kernel; root only.
+    pub contexts: Vec<String>,
     /// Nothing can be changed.
     pub read_only: bool,
     /// Shown in the mount table; access times are the core's business.
@@ -92,6 +97,8 @@ pub struct FuseOptions {
     pub abort_hung: Option<Duration>,
     /// The user has said how often to commit.
     pub commit_given: bool,
+    /// The list that says how it is mounted, for who asks the server.
+    pub in_words: String,
 }
 
 impl Default for FuseOptions {
@@ -103,6 +110,8 @@ impl Default for FuseOptions {
             dev: None,
             suid: None,
             exec: true,
+            nosymfollow: false,
+            contexts: Vec::new(),
             read_only: false,
             noatime: false,
             sync: false,
@@ -117,12 +126,13 @@ impl Default for FuseOptions {
             readahead: 1 << 20,
             abort_hung: None,
             commit_given: false,
+            in_words: String::new(),
         }
     }
 }
 
 /// All options of a mount.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// How the volume is shown to the kernel.
     pub fuse: FuseOptions,
@@ -152,10 +162,20 @@ impl Options {
     /// The first word that nobody knows, or whose value is wrong.
     pub fn parse(list: &str) -> Result<Self, OptionError> {
         let mut options = Self::default();
-        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+        for option in split(list) {
             options.apply(option)?;
         }
         Ok(options)
+    }
+
+    /// Whether a mount with these options is as the word asks, so that it changes nothing.
+    pub fn have(&self, option: &str) -> bool {
+        let mut then = self.clone();
+        if then.apply(option).is_err() {
+            return false;
+        }
+        then.core.unused.clone_from(&self.core.unused);
+        then == *self
     }
 
     /// Takes one word, `name` or `name=value`.
@@ -163,6 +183,12 @@ impl Options {
     /// # Errors
     /// Nobody knows it, or its value is wrong.
     pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+        if UNUSED.contains(&option) {
+            if !self.core.unused.iter().any(|known| known == option) {
+                self.core.unused.push(option.to_owned());
+            }
+            return Ok(());
+        }
         if is_for_others(option) {
             return Ok(());
         }
@@ -208,6 +234,12 @@ impl FuseOptions {
             "nosuid",
             "exec",
             "noexec",
+            "symfollow",
+            "nosymfollow",
+            "user",
+            "users",
+            "owner",
+            "group",
             "sync",
             "async",
             "dirsync",
@@ -216,10 +248,11 @@ impl FuseOptions {
             "relatime",
             "norelatime",
             "strictatime",
+            "nostrictatime",
             "diratime",
             "nodiratime",
         ];
-        is_for_others(option) || KERNEL.contains(&option)
+        is_for_others(option) || UNUSED.contains(&option) || KERNEL.contains(&option)
     }
 
     /// Whether the word is one of these.
@@ -236,6 +269,8 @@ impl FuseOptions {
             "nosuid" => self.suid = Some(false),
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "nosymfollow" => self.nosymfollow = true,
+            "symfollow" => self.nosymfollow = false,
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "sync" => self.sync = true,
@@ -294,6 +329,9 @@ impl FuseOptions {
                 self.readahead =
                     1024 * n.ok_or_else(|| wrong("a number of KiB from 4 to 16384"))?;
             }
+            "context" | "fscontext" | "defcontext" | "rootcontext" => {
+                self.contexts.push(format!("{name}={value}"));
+            }
             // mount(8) passes the name of the user who mounted.
             "user" => return Ok(self.apply_flag("user")),
             _ => return Ok(false),
@@ -301,6 +339,19 @@ impl FuseOptions {
         Ok(true)
     }
 }
+
+/// The words of a list. Commas between double quotes separate nothing (mount(8), `context=`).
+pub fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    let words = list.split(move |c| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    });
+    words.map(str::trim).filter(|word| !word.is_empty())
+}
+
+/// Options of mount(8) that ask of a file system what this one has no means for.
+const UNUSED: &[&str] = &["lazytime", "mand", "iversion"];
 
 /// Words that concern the file system as well.
 fn is_shared(option: &str) -> bool {
@@ -330,12 +381,8 @@ fn is_for_others(option: &str) -> bool {
         "helper",
         "silent",
         "loud",
-        "mand",
         "nomand",
-        "lazytime",
         "nolazytime",
-        "symfollow",
-        "iversion",
         "noiversion",
         "quiet",
         "verbose",

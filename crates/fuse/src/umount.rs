@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
+use stetfs_media::{LockHolder, lock_holder};
 
 use crate::mount::{MountError, Mounted, is_dead, unmount_at};
 use crate::{control, mountinfo};
@@ -147,10 +148,15 @@ fn is_connected(device: &str) -> bool {
     !name.is_empty() && Path::new(mountinfo::CONTROL_DIR).join(name).is_dir()
 }
 
+/// How long a release is waited for in silence.
+const SILENCE: Duration = Duration::from_millis(300);
+
 /// Waits until a server that has been unmounted but still commits has released the image, at most
-/// `timeout`; for a new mount right after `umount`. Returns at once when the image is free, cannot
-/// be looked at, or is still mounted: opening it then says what is to be said.
-pub fn wait_for_release(image: &Path, timeout: Duration) {
+/// `timeout`; for a new mount right after `umount`. `say` hears whom it waits for, unless that is
+/// over in a moment. Returns at once when the image is free, cannot be looked at, or is in use by
+/// somebody who will not release it soon: by a mount that stands or was only detached (`umount
+/// --lazy`, with files open), or by another program. Opening it then says what is to be said.
+pub fn wait_for_release(image: &Path, timeout: Duration, say: impl FnOnce(&LockHolder)) {
     let is_storage = |m: &std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
     if !image.metadata().is_ok_and(|m| is_storage(&m)) {
         // Opening a pipe would wait for its other end.
@@ -159,15 +165,47 @@ pub fn wait_for_release(image: &Path, timeout: Duration) {
     let Ok(file) = std::fs::File::open(image) else {
         return;
     };
-    let deadline = Instant::now() + timeout;
+    let began = Instant::now();
+    let mut say = Some(say);
     while let Err(std::fs::TryLockError::WouldBlock) = file.try_lock_shared() {
-        let mounted = mountinfo::mounts()
-            .is_ok_and(|all| all.iter().any(|m| m.is_stetfs() && m.image() == image));
-        if mounted || Instant::now() > deadline {
+        let is_mounted = mountinfo::mounts()
+            .is_ok_and(|all| all.iter().any(|m| m.is_stetfs() && m.is_of(image)));
+        let holder = lock_holder(image);
+        let will_stay = |holder: &LockHolder| !is_server(holder) || serves(holder.pid);
+        if is_mounted || holder.as_ref().is_some_and(will_stay) || began.elapsed() > timeout {
             return;
+        }
+        if let Some(holder) = holder.filter(|_| began.elapsed() > SILENCE)
+            && let Some(say) = say.take()
+        {
+            say(&holder);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Whether a process can be a server of ours, as far as can be seen: it has the name of this one.
+fn is_server(holder: &LockHolder) -> bool {
+    let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    holder.name.as_ref().is_none_or(|name| name == own.trim())
+}
+
+/// Whether a process still serves a FUSE mount, which the kernel says of each descriptor by which
+/// it does (`fuse_connection`, since Linux 6.16). The descriptors are open until the volume is
+/// closed, and the mount's page cache has gone by then.
+fn serves(pid: u32) -> bool {
+    let Ok(all) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
+        return false;
+    };
+    let number = |text: String| {
+        let mut lines = text.lines();
+        let value = lines.find_map(|l| l.strip_prefix("fuse_connection:"));
+        value?.trim().parse::<u32>().ok()
+    };
+    all.flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        .filter_map(number)
+        .any(mountinfo::has_backing)
 }
 
 /// What a server says of itself.

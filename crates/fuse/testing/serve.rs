@@ -49,7 +49,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     let image = PathBuf::from(image).canonicalize()?;
     let dir = stetfs_fuse::check_dir(&PathBuf::from(dir))?;
     stetfs_fuse::prepare_process(Some(options.core.memory));
-    stetfs_fuse::wait_for_release(&image, Duration::from_secs(30));
+    stetfs_fuse::wait_for_release(&image, Duration::from_secs(30), |_| ());
     let device = FileOptions::default()
         .read_only(options.core.read_only)
         .direct(options.core.direct)

@@ -6,13 +6,13 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::mount::MountFlags;
 use rustix::process::Signal;
-use stetfs_fuse::mountinfo;
+use stetfs_fuse::mountinfo::{self, MountEntry};
 use support::{Volume, run, wait_until};
 
 /// The mount is of a block device, and the kernel passes syncs on.
@@ -78,8 +78,11 @@ fn unmounting_waits_for_a_clean_image() {
         let entry = mountinfo::mounted_on(&volume.dir).unwrap().unwrap();
         assert_eq!(entry.kind, "fuseblk.stetfs");
         assert_eq!(entry.image(), volume.image);
+        assert_eq!(entry.source, volume.image);
+        let device = device_of(&entry);
         fs::write(volume.path(&format!("f{i}")), vec![7; 3 << 20]).unwrap();
-        let stood_for_it = backing_file(&entry.source);
+        let stood_for_it = backing_file(&device);
+        assert!(stood_for_it.is_some(), "{}", device.display());
         wait_until("umount(2) returns", || {
             rustix::mount::unmount(&volume.dir, rustix::mount::UnmountFlags::empty()).is_ok()
         });
@@ -87,9 +90,15 @@ fn unmounting_waits_for_a_clean_image() {
         let (status, said) = server.wait();
         assert!(status.success(), "{said}");
         // The device that stood for the image is gone with it; perhaps somebody else has it by now.
-        let now = backing_file(&entry.source);
+        let now = backing_file(&device);
         assert!(now.is_none() || now != stood_for_it, "{now:?}");
     }
+}
+
+/// The loop device that stands for the image; what is shown as source is the image.
+fn device_of(entry: &MountEntry) -> PathBuf {
+    let (_, minor) = entry.device.split_once(':').unwrap();
+    PathBuf::from(format!("/dev/loop{minor}"))
 }
 
 /// What a loop device is over.
@@ -105,7 +114,7 @@ fn the_kernel_does_not_mount_it_a_second_time() {
     need!(block_mounts());
     let volume = Volume::new(64, &[]);
     let server = volume.mount("loop");
-    let device = mountinfo::mounted_on(&volume.dir).unwrap().unwrap().source;
+    let device = device_of(&mountinfo::mounted_on(&volume.dir).unwrap().unwrap());
     let other = volume.scratch.path().join("other");
     fs::create_dir(&other).unwrap();
     for mount in [&["-t", "ext4"][..], &["-o", "loop"], &["-o", "loop,ro"]] {
