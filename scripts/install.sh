@@ -22,6 +22,8 @@ helpers=()
 for type in fuse.stetfs fuseblk.stetfs; do
     helpers+=("$dest$sbin/mount.$type" "$dest$sbin/umount.$type")
 done
+# mount -t stetfs, for short.
+helpers+=("$dest$sbin/mount.stetfs")
 
 if [ "${1:-}" = --remove ]; then
     rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib"/libstetfs.so{,.[0-9]*} "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \

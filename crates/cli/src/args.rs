@@ -60,6 +60,7 @@ pub(crate) enum Command {
     Mkfs(Mkfs),
     Mount(Mount),
     Umount(Umount),
+    Mounts(Mounts),
     Drain(Drain),
     Fsck(Fsck),
     Info(Info),
@@ -171,6 +172,10 @@ Mount options, for -o (name or name=value, separated by commas):
                                       some 30M more
   errors=remount-ro|continue|panic    what happens on an error (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
+  resuid=N, resgid=N                  the user and the group for whom root's reserved blocks are too
+                                      (default: the volume's setting)
+  max_dir_size_kb=KIB                 a directory as large takes no further block (default 0: any)
+  minixdf                             df counts the volume's own structures as used space
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   dax                                 the volume is in persistent memory, or a file as if it were:
@@ -182,7 +187,11 @@ Mount options, for -o (name or name=value, separated by commas):
                                       spindle); made if it is missing or empty; default: where the
                                       volume had it last
   nvm-new                             overwrite the content of that file, unless a volume needs it
-  noload                              with ro: leave the journal alone
+  noload                              leave the journal alone; a volume that needs recovery is only
+                                      mounted with ro then, another one is written without a journal
+  sb=N                                if the first superblock is damaged, take its copy at block N,
+                                      in units of 1 KiB (131072 for block 32768 of 4 KiB); a mount
+                                      that writes makes the first one anew
   loop, noloop                        (root) attach a loop device that stands for the image, so that
                                       sync(2) reaches the mount (Linux 6.18); default: if possible
   transport=auto|uring|dev            how requests come from the kernel: by io_uring, each served on
@@ -198,6 +207,9 @@ Mount options, for -o (name or name=value, separated by commas):
   suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work
                                       (default: only when root mounts an image that root owns and
                                       nobody else may write)
+  nosymfollow                         (root) follow no symbolic links
+All other options of ext4(5) and mount(8) are taken; those that change nothing here are named in the
+log.
 
 In /etc/fstab:
   /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0
@@ -207,7 +219,7 @@ Examples:
   stetfs mount -o ro,noatime disk.img mnt
   stetfs mount -o scheme=jftl disk.img mnt   on XFS or Btrfs: logged blocks go home by reflink
   stetfs mount -f -v disk.img mnt            stay in front, say what happens
-  mount -t fuse.stetfs disk.img mnt          after `make install`")]
+  mount -t stetfs disk.img mnt               after `make install`")]
 pub(crate) struct Mount {
     /// File, block device or NAND part with an ext4 volume
     #[arg(value_hint = ValueHint::FilePath)]
@@ -248,6 +260,21 @@ pub(crate) struct Umount {
     /// Give up waiting after this many seconds
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) timeout: u64,
+}
+
+/// List what is mounted: images, mount points, schemes and modes
+///
+/// The kernel's lists (mount, findmnt, df) show the image as source, but neither scheme nor mode.
+/// Only root and the user who mounted a volume see these here; for others they are "?".
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs mounts
+  stetfs mounts --json | jq -r '.mounts[] | [.image, .options] | @tsv'")]
+pub(crate) struct Mounts {
+    /// Print as JSON, with all mount options
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Write home the content of a cache in persistent memory (schemes ubj, tinca, spindle)

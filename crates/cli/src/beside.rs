@@ -4,18 +4,35 @@ use std::env;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::failure::Failure;
 
+/// What the program `name` beside this one can be asked for, a word a line of what it prints with
+/// `--ids`; nothing where there is no such program, or none that runs.
+pub(crate) fn ids(name: &str) -> Vec<String> {
+    let Some(program) = find(name) else {
+        return Vec::new();
+    };
+    let printed = Command::new(program).arg("--ids").output();
+    let printed = printed.ok().filter(|printed| printed.status.success());
+    let text = printed.map(|printed| String::from_utf8_lossy(&printed.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The program in this one's directory.
+fn find(name: &str) -> Option<PathBuf> {
+    let here = env::current_exe().ok()?;
+    let beside = here.parent()?.join(name);
+    beside.is_file().then_some(beside)
+}
+
 /// Becomes the program `name`: the one in this program's directory, or the one that `PATH` finds.
 /// Returns only when there is none or it cannot be run.
 pub(crate) fn run(name: &str, args: &[OsString]) -> Failure {
-    let here = env::current_exe().ok();
-    let here = here.as_deref().and_then(Path::parent);
-    let beside = here.map(|dir| dir.join(name)).filter(|path| path.is_file());
-    let program = beside.unwrap_or_else(|| name.into());
+    let program = find(name).unwrap_or_else(|| name.into());
     let error = Command::new(&program).args(args).exec();
     let failure = Failure::new(format!("{}: {error}", program.display()));
     match error.kind() {

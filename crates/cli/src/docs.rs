@@ -1,4 +1,4 @@
-//! Man pages and shell completions, from the definition in `args.rs`.
+//! Man pages, from the definition in `args.rs`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,15 +6,8 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory};
 
-use crate::args::{Cli, Completions, Man, MountHelper, UmountHelper};
+use crate::args::{Cli, Man, MountHelper, UmountHelper};
 use crate::failure::{Explain, Result};
-
-/// `stetfs completions SHELL`
-pub(crate) fn completions(args: &Completions) -> Result<()> {
-    let mut out = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "stetfs", &mut out);
-    crate::output::write_all(&out)
-}
 
 /// `stetfs man DIR`: stetfs.1, one page a command, and the pages of the two helpers.
 pub(crate) fn man(args: &Man) -> Result<()> {

@@ -2,14 +2,15 @@
 //!
 //! `args.rs` is the definition of the command line; each command is a module of its name. One
 //! program goes by several names: called as `mount.fuse.stetfs` or `umount.fuse.stetfs` (or
-//! `fuseblk` for `fuse`) it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
-//! is how mount.fuse3 calls it for the type fuse.stetfs.
+//! `fuseblk` for `fuse`, or `mount.stetfs`) it is the helper of mount(8) or umount(8), and
+//! `stetfs IMAGE DIR -o ...` is how mount.fuse3 calls it for the type fuse.stetfs.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod args;
 mod beside;
 mod clock;
+mod complete;
 mod copy;
 #[cfg(feature = "crash")]
 mod crash;
@@ -25,6 +26,7 @@ mod holds;
 mod image;
 mod info;
 mod journal;
+mod list;
 mod loan;
 mod logging;
 mod mkfs;
@@ -58,6 +60,9 @@ use logging::Log;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The type as a user may say it: `mount -t stetfs`.
+const FS_TYPE_SHORT: &str = "stetfs";
+
 fn main() -> ExitCode {
     // A server's companion process is this program too.
     stetfs_fuse::run_if_asked();
@@ -68,7 +73,11 @@ fn main() -> ExitCode {
         .and_then(Path::file_name)
         .unwrap_or_default();
     let is_helper = |verb: &str| {
-        let types = [stetfs_fuse::FS_TYPE, stetfs_fuse::FS_TYPE_BLOCK];
+        let types = [
+            FS_TYPE_SHORT,
+            stetfs_fuse::FS_TYPE,
+            stetfs_fuse::FS_TYPE_BLOCK,
+        ];
         types
             .iter()
             .any(|kind| name == format!("{verb}.{kind}").as_str())
@@ -166,6 +175,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Lab(args) => return Err(beside::run("stetfs-lab", &args.args)),
         Command::Tx(args) => return tx::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Mounts(args) => list::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),
@@ -179,7 +189,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Mkdir(args) => files::mkdir(args),
         Command::Schemes(args) => schemes::run(args),
         Command::Nand(args) => nand::run(args),
-        Command::Completions(args) => docs::completions(args),
+        Command::Completions(args) => complete::run(args),
         Command::Man(args) => docs::man(args),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -15,8 +15,8 @@ fn the_list_of_commands() {
         .map(|l| l.split_whitespace().next().unwrap())
         .collect();
     let expected = [
-        "mkfs", "mount", "umount", "drain", "fsck", "info", "journal", "stats", "tx", "ls", "cat",
-        "cp", "rm", "mkdir", "schemes", "nand", "crash", "lab",
+        "mkfs", "mount", "umount", "mounts", "drain", "fsck", "info", "journal", "stats", "tx",
+        "ls", "cat", "cp", "rm", "mkdir", "schemes", "nand", "crash", "lab",
     ];
     assert_eq!(commands, expected);
     // `lab` is another program's help.
@@ -48,7 +48,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 25 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 26 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(
@@ -107,6 +107,49 @@ fn completions_are_scripts() {
     let lab = Lab::new();
     fs::write(lab.path("c.bash"), stetfs(&["completions", "bash"]).ok()).unwrap();
     tool("bash", &["-n", &lab.str("c.bash")]).ok();
+}
+
+/// As bash asks for it: names that only this program knows, and lists with commas; nothing that is
+/// hidden.
+#[test]
+fn names_are_completed() {
+    let lab = Lab::new();
+    fs::write(lab.path("c.bash"), stetfs(&["completions", "bash"]).ok()).unwrap();
+    let complete = |words: &[&str]| {
+        let last = words.last().unwrap();
+        let before = words[words.len() - 2];
+        let script = format!(
+            "source {}; COMP_WORDS=({}); COMP_CWORD={}; _stetfs stetfs '{last}' '{before}'; \
+                echo \"${{COMPREPLY[*]}}\"",
+            lab.str("c.bash"),
+            words.join(" "),
+            words.len() - 1
+        );
+        let out = tool("bash", &["-c", &script]).ok();
+        out.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(complete(&["stetfs", "mkfs", "--scheme", "ste"]), ["stet"]);
+    assert_eq!(
+        complete(&["stetfs", "mount", "-o", "scheme=ub"]),
+        ["scheme=ubj"]
+    );
+    assert_eq!(
+        complete(&["stetfs", "mount", "-o", "ro,noatime,data=o"]),
+        ["ro,noatime,data=ordered"]
+    );
+    let all = complete(&["stetfs", "mount", "--"]);
+    assert!(all.contains(&"--foreground".to_owned()), "{all:?}");
+    assert!(!all.contains(&"--server".to_owned()), "{all:?}");
+    assert_eq!(complete(&["stetfs", "tx", "--ins"]), [""; 0]);
+    for shell in ["zsh", "fish"] {
+        let script = stetfs(&["completions", shell]).ok();
+        assert!(!script.contains("server process"), "{shell}");
+        assert!(script.contains("scheme=ubj"), "{shell}");
+    }
+    #[cfg(feature = "crash")]
+    assert_eq!(complete(&["stetfs", "crash", "--model", "pos"]), ["posix"]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod export;
 mod fakeroot;
 mod files;
 mod fsck;
+mod fstab;
 mod hostile;
 #[cfg(feature = "crash")]
 mod incomplete;

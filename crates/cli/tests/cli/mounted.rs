@@ -62,6 +62,11 @@ impl Mount {
         ran.err
     }
 
+    /// mount(8)'s or umount(8)'s helper, by its name.
+    pub(crate) fn helper(&self, name: &str, args: &[&str]) -> Ran {
+        helper(&self.lab, name, args)
+    }
+
     pub(crate) fn is_mounted(&self) -> bool {
         let list = fs::read("/proc/self/mountinfo").unwrap();
         let list = String::from_utf8_lossy(&list);

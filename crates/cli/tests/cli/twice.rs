@@ -3,15 +3,17 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::mounted::can_mount;
-use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool, unmount};
+use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool, unmount, wait_until};
 
 /// A loop device, detached at the end.
-struct Loop(String);
+pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
-    fn new(image: &str, window: &[&str]) -> Self {
+    pub(crate) fn new(image: &str, window: &[&str]) -> Self {
         let mut args = vec!["-f", "--show"];
         args.extend(window);
         args.push(image);
@@ -48,7 +50,7 @@ fn mount(lab: &Lab, image: &str, dir: &str, options: &str) -> Ran {
     stetfs(&["mount", "-o", options, image, &dir])
 }
 
-fn can() -> bool {
+pub(crate) fn can() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root || tool("losetup", &["-f"]).code != 0 {
         eprintln!("SKIPPED: no loop devices here");
@@ -231,4 +233,54 @@ fn the_volume_itself_says_that_it_is_in_use() {
     let before = fs::read(&other).unwrap();
     mount(&lab, &other, "ours", "noloop").fails(1, &["in use by e2fsck"]);
     assert!(before == fs::read(&other).unwrap());
+}
+
+/// Whether somebody has a lock on the image.
+pub(crate) fn is_locked(image: &str) -> bool {
+    tool("flock", &["--nonblock", image, "true"]).code != 0
+}
+
+/// Another name of the image, a detached mount with an open file, another program's lock: each was
+/// waited for, for half a minute and without a word.
+#[test]
+fn who_has_it_is_said_at_once() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let link = lab.str("link.img");
+    fs::hard_link(&image, &link).unwrap();
+    const AT_ONCE: Duration = Duration::from_secs(15);
+    let refused = |what: &str, words: &[&str]| {
+        let began = Instant::now();
+        mount(&lab, &link, "second", "rw").fails(1, words);
+        assert!(began.elapsed() < AT_ONCE, "{what}: {:?}", began.elapsed());
+    };
+    for options in ["loop", "noloop"] {
+        let up = Mount::up(&lab, &image, "first", options);
+        refused("a hard link", &["is mounted on", "first"]);
+        let open = fs::File::create(lab.path("first/open")).unwrap();
+        stetfs(&["umount", "--lazy", &up.0]).ok();
+        refused("a detached mount", &["in use", "by stetfs, process"]);
+        drop(open);
+        wait_until("the image is released", || !is_locked(&image));
+    }
+    let lock = |program: &str, args: &[&str]| Command::new(program).args(args).spawn().unwrap();
+    let mut other = lock("flock", &["--no-fork", &image, "sleep", "60"]);
+    wait_until("it is locked", || is_locked(&image));
+    refused("another program", &["by sleep, process"]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // A server that will end is waited for, and named.
+    let ours = lab.str("stetfs");
+    fs::copy(tool("sh", &["-c", "command -v flock"]).ok().trim(), &ours).unwrap();
+    let mut server = lock(&ours, &[&image, "sleep", "3"]);
+    wait_until("it is locked", || is_locked(&image));
+    let ran = mount(&lab, &image, "second", "rw");
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert!(ran.err.contains("waiting for stetfs, process"), "{ran:#?}");
+    server.wait().unwrap();
+    stetfs(&["umount", &lab.str("second")]).ok();
+    assert_clean(&image);
 }

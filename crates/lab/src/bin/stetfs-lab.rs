@@ -45,6 +45,9 @@ struct Args {
     /// Write the reports as JSON, to a file or to - (standard output, in place of the tables)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     json: Option<PathBuf>,
+    /// Print the names of the experiments, one a line, and do nothing else: for shells
+    #[arg(long = "ids", hide = true)]
+    names: bool,
     /// Write the manual page to this file, and do nothing else
     #[arg(long, value_name = "FILE", hide = true)]
     man_page: Option<PathBuf>,
@@ -86,6 +89,9 @@ fn run(args: &Args) -> Result<()> {
         let mut page = Vec::new();
         clap_mangen::Man::new(Args::command()).render(&mut page)?;
         return fs::write(file, page).with_context(|| file.display().to_string());
+    }
+    if args.names {
+        return EXPERIMENTS.iter().try_for_each(|e| line(e.id));
     }
     if args.ids.is_empty() {
         return list(args);
