@@ -1,4 +1,11 @@
-/* stetfs for C: made from crates/ffi/src/c.rs by its test. */
+/* stetfs for C: made from crates/ffi/src/c.rs by its test.
+ *
+ * What functions return: those of type int or int64_t give 0 or a count when they succeed, and a
+ * negative error number of Linux's errno.h when they fail (-ENOENT, -ENOSPC); stetfs_message()
+ * says then why, in words. Pointers that they are to fill are filled only on success. errno is left
+ * alone. Paths begin at the volume's root, with or without a slash; names need not be UTF-8.
+ * Everything is done as root: no permission is checked.
+ */
 
 #ifndef STETFS_H
 #define STETFS_H
@@ -29,6 +36,11 @@
 #define STETFS_TRUNCATE 8
 
 /**
+ * Bytes of the longest name with the 0 behind it.
+ */
+#define STETFS_NAME_SIZE 256
+
+/**
  * An open file of a volume. Several threads may use it.
  */
 typedef struct StetfsFile StetfsFile;
@@ -42,6 +54,97 @@ typedef struct StetfsGroup StetfsGroup;
  * A mounted volume. Several threads may use it.
  */
 typedef struct StetfsVolume StetfsVolume;
+
+/**
+ * A point in time.
+ */
+typedef struct {
+  /**
+   * Seconds since 1970.
+   */
+  int64_t seconds;
+  /**
+   * Nanoseconds of the second, less than 1000000000.
+   */
+  uint32_t nanoseconds;
+} StetfsTime;
+
+/**
+ * What is known of a file, as stat(2) has it.
+ */
+typedef struct {
+  /**
+   * Inode number.
+   */
+  uint64_t ino;
+  /**
+   * Length in bytes.
+   */
+  uint64_t size;
+  /**
+   * Space in units of 512 bytes.
+   */
+  uint64_t blocks;
+  /**
+   * File type and permissions (`S_IFDIR | 0755`).
+   */
+  uint32_t mode;
+  /**
+   * Number of names.
+   */
+  uint32_t nlink;
+  /**
+   * Owner.
+   */
+  uint32_t uid;
+  /**
+   * Group.
+   */
+  uint32_t gid;
+  /**
+   * Of a device file.
+   */
+  uint32_t major;
+  /**
+   * Of a device file.
+   */
+  uint32_t minor;
+  /**
+   * Last access.
+   */
+  StetfsTime atime;
+  /**
+   * Last change of the content.
+   */
+  StetfsTime mtime;
+  /**
+   * Last change of the inode.
+   */
+  StetfsTime ctime;
+  /**
+   * Creation; 0 where the volume has no room for it.
+   */
+  StetfsTime crtime;
+} StetfsStat;
+
+/**
+ * A name in a directory.
+ */
+typedef struct {
+  /**
+   * Inode number.
+   */
+  uint64_t ino;
+  /**
+   * File type as `d_type` of readdir(3) has it: 4 a directory, 8 a regular file, 10 a symbolic
+   * link, 0 unknown.
+   */
+  uint8_t kind;
+  /**
+   * The name, ended by a 0.
+   */
+  uint8_t name[STETFS_NAME_SIZE];
+} StetfsEntry;
 
 #ifdef __cplusplus
 extern "C" {
@@ -323,6 +426,130 @@ int stetfs_commit(StetfsGroup *group);
  * Nobody uses the group any more.
  */
 void stetfs_end(StetfsGroup *group);
+
+/**
+ * Says what the path names; with `follow` other than 0, what a symbolic link at its end leads to.
+ *
+ * # Safety
+ * The volume is open, `path` is a string, `out` is a place for one.
+ */
+int stetfs_stat(const StetfsVolume *volume, const char *path, int follow, StetfsStat *out);
+
+/**
+ * The next name in a directory: 1 if there is one, 0 at the end. `cookie` says where to go on: 0
+ * at first, then what the call before has left there. "." and ".." are among the names. What is
+ * made and removed meanwhile may be missing or not; everything else comes once.
+ *
+ * # Safety
+ * The volume is open, `path` is a string, `cookie` and `out` are places.
+ */
+int stetfs_readdir(const StetfsVolume *volume,
+                   const char *path,
+                   uint64_t *cookie,
+                   StetfsEntry *out);
+
+/**
+ * Removes an empty directory.
+ *
+ * # Safety
+ * The volume is open, `path` is a string.
+ */
+int stetfs_rmdir(const StetfsVolume *volume, const char *path);
+
+/**
+ * Makes a symbolic link at `path`.
+ *
+ * # Safety
+ * The volume is open, both are strings.
+ */
+int stetfs_symlink(const StetfsVolume *volume, const char *target, const char *path);
+
+/**
+ * Reads where a symbolic link leads; gives how long that is, without a 0 behind it. With a `len`
+ * of 0 that is all.
+ *
+ * # Safety
+ * The volume is open, `path` is a string, `out` has `len` bytes.
+ */
+int64_t stetfs_readlink(const StetfsVolume *volume, const char *path, uint8_t *out, uintptr_t len);
+
+/**
+ * Gives the file at `from`, which is no directory, one more name.
+ *
+ * # Safety
+ * The volume is open, both paths are strings.
+ */
+int stetfs_link(const StetfsVolume *volume, const char *from, const char *to);
+
+/**
+ * Sets the permissions, at most 07777, of what the path leads to.
+ *
+ * # Safety
+ * The volume is open, `path` is a string.
+ */
+int stetfs_chmod(const StetfsVolume *volume, const char *path, uint16_t mode);
+
+/**
+ * Sets the owner and the group of what the path names itself; -1 leaves one as it is.
+ *
+ * # Safety
+ * The volume is open, `path` is a string.
+ */
+int stetfs_chown(const StetfsVolume *volume, const char *path, uint32_t uid, uint32_t gid);
+
+/**
+ * Sets the times of the last access and of the last change of the content of what the path leads
+ * to; NULL leaves one as it is.
+ *
+ * # Safety
+ * The volume is open, `path` is a string, the times are NULL or times.
+ */
+int stetfs_utimes(const StetfsVolume *volume,
+                  const char *path,
+                  const StetfsTime *atime,
+                  const StetfsTime *mtime);
+
+/**
+ * Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+ *
+ * # Safety
+ * The volume is open, path and name are strings, `value` has `len` bytes.
+ */
+int stetfs_setxattr(const StetfsVolume *volume,
+                    const char *path,
+                    const char *name,
+                    const uint8_t *value,
+                    uintptr_t len,
+                    int flags);
+
+/**
+ * Removes an extended attribute of what the path names itself.
+ *
+ * # Safety
+ * The volume is open, path and name are strings.
+ */
+int stetfs_removexattr(const StetfsVolume *volume, const char *path, const char *name);
+
+/**
+ * Reads an extended attribute of what the path names itself; gives how long it is. With a `len` of
+ * 0 that is all.
+ *
+ * # Safety
+ * The volume is open, path and name are strings, `out` has `len` bytes.
+ */
+int64_t stetfs_getxattr(const StetfsVolume *volume,
+                        const char *path,
+                        const char *name,
+                        uint8_t *out,
+                        uintptr_t len);
+
+/**
+ * Reads the names of extended attributes, each ended by a 0, as `stetfs_getxattr` a value.
+ *
+ * # Safety
+ * The volume is open, the path is a string, `out` has `len` bytes.
+ */
+int64_t stetfs_listxattr(const StetfsVolume *volume, const char *path, uint8_t *out, uintptr_t len);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,16 +1,16 @@
 //! The library's interface for C: `include/stetfs.h`, which is made from this file.
 //!
 //! Every function gives 0 or a count, or a negative errno; [`stetfs_message`] says it in words.
+//! Here are volumes, files and groups; `c/tree.rs` has what else a volume offers by path.
+
+pub mod tree;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::slice;
 
-use rustix::fs::XattrFlags;
-use stetfs::{
-    Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr, SetXattr,
-};
+use stetfs::{Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr};
 use stetfs_format::InodeNo;
 use stetfs_media::MediaError;
 
@@ -708,12 +708,7 @@ pub unsafe extern "C" fn stetfs_group_setxattr(
     let value = unsafe { memory(value, len) };
     let set = || {
         let c = Caller::root();
-        let how = match XattrFlags::from_bits(flags.cast_unsigned()) {
-            Some(XattrFlags::CREATE) => SetXattr::Create,
-            Some(XattrFlags::REPLACE) => SetXattr::Replace,
-            Some(flags) if flags.is_empty() => SetXattr::Any,
-            _ => return Err(invalid(format!("unknown flags {flags:#x}"))),
-        };
+        let how = tree::how_to_set(flags)?;
         let found = group.resolve(&c, path?, false)?;
         Ok(group.setxattr(&c, found.ino, name?, value?, how)?)
     };

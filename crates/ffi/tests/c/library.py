@@ -9,6 +9,7 @@ path, image = sys.argv[1], sys.argv[2].encode()
 lib = ctypes.CDLL(path)
 lib.stetfs_message.restype = ctypes.c_char_p
 of_counts = ("read", "write", "size", "group_getxattr", "group_listxattr")
+of_counts += ("getxattr", "listxattr", "readlink")
 for name in map("stetfs_".__add__, of_counts):
     getattr(lib, name).restype = ctypes.c_int64
 lib.stetfs_begin.restype = ctypes.c_void_p
@@ -154,6 +155,76 @@ works(lib.stetfs_close_file(elsewhere))
 works(lib.stetfs_close(second))
 lib.stetfs_end(group)
 works(lib.stetfs_close_file(made))
+
+
+class Time(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_uint32)]
+
+
+class Stat(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("ino", "size", "blocks")]
+    _fields_ += [(n, ctypes.c_uint32) for n in ("mode", "nlink", "uid", "gid", "major", "minor")]
+    _fields_ += [(name, Time) for name in ("atime", "mtime", "ctime", "crtime")]
+
+
+class Entry(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("kind", ctypes.c_uint8), ("name", ctypes.c_char * 256)]
+
+
+def stat(path, follow=1):
+    found = Stat()
+    works(lib.stetfs_stat(volume, path, follow, ctypes.byref(found)))
+    return found
+
+
+def listed(path):
+    cookie, entry, names = ctypes.c_uint64(0), Entry(), {}
+    while works(lib.stetfs_readdir(volume, path, ctypes.byref(cookie), ctypes.byref(entry))):
+        assert entry.name not in names
+        names[entry.name] = entry.kind, entry.ino
+    return names
+
+
+# Names and attributes without a group, by path.
+works(lib.stetfs_mkdir(volume, b"/tree", 0o750))
+many = [b"n%d" % n for n in range(300)]
+for name in many:
+    works(lib.stetfs_close_file(opened(volume, b"/tree/" + name, WRITE | CREATE)))
+works(lib.stetfs_symlink(volume, b"n7", b"/tree/link"))
+works(lib.stetfs_link(volume, b"/tree/n7", b"/tree/again"))
+names = listed(b"/tree")
+assert set(names) == {b".", b"..", b"link", b"again", *many}
+assert names[b"link"][0] == 10 and names[b"n7"][0] == 8 and names[b"."][0] == 4
+assert names[b"again"][1] == names[b"n7"][1] == stat(b"/tree/n7").ino
+assert stat(b"/tree").mode == 0o40750 and stat(b"/tree/n7").nlink == 2
+assert stat(b"/tree/link").mode == stat(b"/tree/n7").mode
+assert stat(b"/tree/link", 0).mode == 0o120777
+target = ctypes.create_string_buffer(9)
+assert lib.stetfs_readlink(volume, b"/tree/link", target, at(9)) == 2 and target.raw[:2] == b"n7"
+fails(errno.ERANGE, lib.stetfs_readlink(volume, b"/tree/link", target, at(1)))
+fails(errno.EINVAL, lib.stetfs_readlink(volume, b"/tree/n7", target, at(9)))
+works(lib.stetfs_chmod(volume, b"/tree/link", 0o600))
+works(lib.stetfs_chown(volume, b"/tree/n7", 1000, ctypes.c_uint32(-1)))
+works(lib.stetfs_utimes(volume, b"/tree/n7", None, ctypes.byref(Time(12345, 678))))
+fails(errno.EINVAL, lib.stetfs_utimes(volume, b"/tree/n7", ctypes.byref(Time(1, 10**9)), None))
+found = stat(b"/tree/n7")
+assert (found.mode, found.uid, found.gid) == (0o100600, 1000, 0)
+assert (found.mtime.seconds, found.mtime.nanoseconds) == (12345, 678)
+assert found.crtime.seconds > 0 and found.size == 0
+works(lib.stetfs_setxattr(volume, b"/tree/n7", b"user.a", b"value", at(5), XATTR_CREATE))
+fails(errno.EEXIST, lib.stetfs_setxattr(volume, b"/tree/n7", b"user.a", b"", at(0), XATTR_CREATE))
+value = ctypes.create_string_buffer(9)
+assert lib.stetfs_getxattr(volume, b"/tree/n7", b"user.a", value, at(9)) == 5
+assert value.raw[:5] == b"value"
+assert lib.stetfs_listxattr(volume, b"/tree/n7", value, at(9)) == 7
+works(lib.stetfs_removexattr(volume, b"/tree/n7", b"user.a"))
+fails(errno.ENODATA, lib.stetfs_getxattr(volume, b"/tree/n7", b"user.a", value, at(9)))
+fails(errno.ENOTEMPTY, lib.stetfs_rmdir(volume, b"/tree"))
+fails(errno.ENOTDIR, lib.stetfs_rmdir(volume, b"/tree/n7"))
+fails(errno.ENOENT, lib.stetfs_stat(volume, b"/none", 1, ctypes.byref(found)))
+for name in [b"link", b"again", *many]:
+    works(lib.stetfs_unlink(volume, b"/tree/" + name))
+works(lib.stetfs_rmdir(volume, b"/tree"))
 
 works(lib.stetfs_rename(volume, b"/b", b"/c"))
 works(lib.stetfs_unlink(volume, b"/c"))

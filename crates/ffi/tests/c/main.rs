@@ -10,6 +10,17 @@ use stetfs_testkit::host::{needs, run, scratch};
 use stetfs_testkit::image::{EXT4_4K, check};
 use stetfs_testkit::skip_unless;
 
+/// What stands at the top of the header.
+const HEADER: &str = "\
+/* stetfs for C: made from crates/ffi/src/c.rs by its test.
+ *
+ * What functions return: those of type int or int64_t give 0 or a count when they succeed, and a
+ * negative error number of Linux's errno.h when they fail (-ENOENT, -ENOSPC); stetfs_message()
+ * says then why, in words. Pointers that they are to fill are filled only on success. errno is left
+ * alone. Paths begin at the volume's root, with or without a slash; names need not be UTF-8.
+ * Everything is done as root: no permission is checked.
+ */";
+
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -30,12 +41,13 @@ fn text(path: &Path) -> String {
 fn the_header_is_what_the_code_says() {
     let made = cbindgen::Builder::new()
         .with_src(here("src/c.rs"))
+        .with_src(here("src/c/tree.rs"))
         .with_language(cbindgen::Language::C)
         .with_include_guard("STETFS_H")
         .with_cpp_compat(true)
         .with_documentation(true)
         .with_style(cbindgen::Style::Type)
-        .with_header("/* stetfs for C: made from crates/ffi/src/c.rs by its test. */")
+        .with_header(HEADER)
         .generate()
         .expect("a header");
     let mut header = Vec::new();
@@ -55,6 +67,8 @@ fn the_header_is_what_the_code_says() {
         "stetfs_open",
         "stetfs_commit",
         "STETFS_CREATE",
+        "stetfs_readdir",
+        "StetfsStat",
         "StetfsGroup",
     ] {
         assert!(header.contains(name), "{name}");
