@@ -263,7 +263,8 @@ fn campaign(
     interrupt: &Interrupt,
 ) -> Result<Report> {
     let name = plan.target.to_string();
-    let bar = bar(&name, usize_as_u64(plan.workloads.len()));
+    let turns = plan.workloads.iter().map(Effort::turns);
+    let bar = bar(&name, usize_as_u64(turns.sum()));
     let fresh = plan.target.contents();
     let keep = |done: &Done| resumed.map_or(Ok(()), |resumed| resumed.keep(plan, done));
     let campaign = Campaign {
@@ -272,6 +273,8 @@ fn campaign(
         workloads: plan.workloads.clone(),
         effort: plan.effort(),
         budget: args.budget,
+        budget_behind_first: false,
+        by_turns: true,
         jobs: args
             .jobs
             .or_else(|| std::thread::available_parallelism().ok())
@@ -315,13 +318,13 @@ impl Interrupt {
     }
 }
 
-fn bar(name: &str, workloads: u64) -> ProgressBar {
+fn bar(name: &str, turns: u64) -> ProgressBar {
     let target = match io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };
-    let style = "{prefix} {bar:20} {pos}/{len} workloads, {msg}, {eta} left";
-    let bar = ProgressBar::with_draw_target(Some(workloads), target);
+    let style = "{prefix} {bar:20} {pos}/{len} turns, {msg}, {eta} left";
+    let bar = ProgressBar::with_draw_target(Some(turns), target);
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
@@ -335,8 +338,12 @@ fn tell(bar: &ProgressBar, progress: Progress) {
     let states = counts.states + counts.nested;
     let rate = nearest_f64(states) / bar.elapsed().as_secs_f64().max(1e-3);
     bar.set_position(usize_as_u64(progress.done));
+    let not_run = match progress.not_run {
+        0 => String::new(),
+        n => format!("{n} workloads have not run yet, "),
+    };
     bar.set_message(format!(
-        "{rate:.0} states/s, {} violations",
+        "{not_run}{rate:.0} states/s, {} violations",
         counts.violations
     ));
 }

@@ -10,6 +10,7 @@
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::usize_as_u64;
+use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{DataPromise, Goal};
 
 use crate::error::Result;
@@ -108,7 +109,7 @@ pub(crate) fn read_ahead(
 /// more goes home: nobody expects to find copies of its blocks there from now on.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);
-    if is_atomic {
+    if is_atomic && !is_planted(Bug::UnplacedMark) {
         open::place(vol, inode)?;
     }
     if inode.set_atomic(is_atomic) && !is_atomic && !vol.journal.terms().logs_data {

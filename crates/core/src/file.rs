@@ -444,6 +444,7 @@ fn write_chunk(
     let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
     let mut count: u32 = must_fit(match is_whole {
         true if is_planted(Bug::TornRecord) => 1,
+        true if is_planted(Bug::SplitRecord) => blocks.min(chunk_blocks(vol)),
         true => blocks,
         false => blocks.min(chunk_blocks(vol)),
     });

@@ -111,6 +111,7 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     let tid = placed.filter(|placed| placed.is_after(tid)).unwrap_or(tid);
     let data = inode.data_if_any(vol);
     let with_data = data.as_ref().and_then(|data| data.newest());
+    let with_data = with_data.filter(|_| datasync || !is_planted(Bug::TimesForData));
     let newest = with_data.filter(|data| data.is_after(tid)).unwrap_or(tid);
     let committed = vol.journal.committed();
     if newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {

@@ -1,7 +1,12 @@
 //! Explores many workloads on several threads, within a budget.
+//!
+//! They take turns ([`Effort::turn`]): the second turn of any begins when all have had their first
+//! one, in which they are looked at where syncs have returned. So a budget that ends early has seen
+//! something of each, and names those of which it has not.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +20,7 @@ use super::media::Contents;
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
 use super::report::{Counts, Met, Report, Violation};
-use super::states::Effort;
+use super::states::{Effort, Look};
 use super::subject::Subject;
 use super::target::Target;
 use super::turns::Order;
@@ -65,11 +70,11 @@ impl FromStr for Budget {
     }
 }
 
-/// What of a campaign is done: workloads as a whole.
+/// What of a campaign is done: turns as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// By their [keys](Workload::key).
-    pub workloads: BTreeSet<u64>,
+    /// Of workloads by their [keys](Workload::key).
+    pub turns: BTreeSet<(u64, usize)>,
     /// The numbers of these.
     pub counts: Counts,
     /// What their recoveries came to.
@@ -96,6 +101,10 @@ pub struct Campaign<'a> {
     pub effort: Effort,
     /// When to stop.
     pub budget: Budget,
+    /// Whether the budget counts only from when each workload has run once.
+    pub budget_behind_first: bool,
+    /// Whether workloads take turns. Otherwise each is looked at once and for all.
+    pub by_turns: bool,
     /// Threads.
     pub jobs: usize,
     /// Workloads with violations after which nothing new is begun. With 1, a workload ends at its
@@ -124,6 +133,8 @@ impl Campaign<'_> {
             workloads,
             effort: Effort::default(),
             budget: Budget::default(),
+            budget_behind_first: false,
+            by_turns: false,
             jobs: 1,
             enough: usize::MAX,
             minimized: 0,
@@ -141,10 +152,12 @@ impl Campaign<'_> {
 pub struct Progress {
     /// The numbers so far.
     pub counts: Counts,
-    /// Workloads done.
+    /// Turns of workloads done.
     pub done: usize,
-    /// Workloads in all.
+    /// Turns in all.
     pub total: usize,
+    /// Workloads that have not run yet.
+    pub not_run: usize,
 }
 
 /// How long the smallest failing workload is looked for, for each of the first violations.
@@ -155,15 +168,24 @@ pub const MINIMIZED: usize = 3;
 /// How often what is done is kept.
 pub const KEEP_EVERY: Duration = Duration::from_secs(10);
 
+/// A turn of a workload, by their numbers.
+type Turn = (usize, usize);
+
 struct Shared<'a> {
     campaign: &'a Campaign<'a>,
-    /// The workloads that are not done.
-    todo: Vec<usize>,
+    /// Of each workload.
+    keys: Vec<u64>,
+    /// The turns that are not done.
+    todo: Vec<Turn>,
     next: AtomicUsize,
     done: AtomicUsize,
+    /// Turns in all.
+    total: usize,
     stop: AtomicBool,
     found: Mutex<Found>,
     started: Instant,
+    /// When the budget began to count, with the numbers then.
+    counted: OnceLock<(Instant, Counts)>,
     /// Of each worker.
     beats: Vec<Beat>,
 }
@@ -187,12 +209,16 @@ struct Found {
     counts: Counts,
     /// What recoveries came to, those of workloads that were begun too.
     met: Met,
-    /// Workloads that are done, and their numbers.
-    done: BTreeSet<u64>,
+    /// Turns that are done, and their numbers.
+    done: BTreeSet<(u64, usize)>,
+    /// How many turns each workload is to have yet.
+    left: Vec<usize>,
+    /// Workloads that have not had their first turn.
+    not_run: usize,
     done_counts: Counts,
     done_met: Met,
-    /// With the number of the workload, and in which order it was carried out.
-    wrong: Vec<(usize, Order, Wrong)>,
+    /// With the turn of the workload, and in which order it was carried out.
+    wrong: Vec<(Turn, Order, Wrong)>,
 }
 
 /// What exploring a workload in its orders gave.
@@ -241,10 +267,13 @@ impl Campaign<'_> {
             mut counts,
             met,
             mut wrong,
+            done,
             ..
         } = shared.found.into_inner();
-        counts.workloads_unfinished += (self.workloads.len() as u64)
-            .saturating_sub(counts.workloads + counts.workloads_unfinished);
+        counts.workloads_unfinished = self.workloads.len() as u64 - counts.workloads;
+        let workloads = self.workloads.iter().zip(&shared.keys);
+        let never_ran = workloads.filter(|(_, key)| !done.contains(&(**key, 0)));
+        let never_ran = never_ran.map(|(workload, _)| workload.title()).collect();
         // In the order of the workloads, whichever thread was faster.
         wrong.sort_by_key(|(n, ..)| *n);
         let end = self.budget.time.map(|most| shared.started + most);
@@ -252,6 +281,7 @@ impl Campaign<'_> {
         Ok(Report {
             counts,
             met,
+            never_ran: Some(never_ran),
             seconds,
             jobs: self.jobs,
             violations,
@@ -282,13 +312,13 @@ impl Campaign<'_> {
     /// Looks for small cases that show the first violations, until `end` at most.
     fn violations(
         &self,
-        wrong: Vec<(usize, Order, Wrong)>,
+        wrong: Vec<(Turn, Order, Wrong)>,
         end: Option<Instant>,
     ) -> Result<Vec<Violation>> {
         let dir = stetfs_testkit::host::scratch()?;
         let scratch = dir.path().join("recovered");
         let mut violations = Vec::new();
-        for (n, (index, order, wrong)) in wrong.into_iter().enumerate() {
+        for (n, ((index, _), order, wrong)) in wrong.into_iter().enumerate() {
             let workload = &self.workloads[index].clone().in_order(order);
             let mut case = self.case(workload, &wrong);
             let (mut why, mut minimized) = (wrong.why, None);
@@ -341,6 +371,22 @@ impl Campaign<'_> {
         }
     }
 
+    /// How many turns a workload has.
+    fn turns(&self, workload: &Workload) -> usize {
+        match self.by_turns {
+            true => Effort::turns(workload),
+            false => 1,
+        }
+    }
+
+    /// What is looked at in a turn.
+    fn looks(&self, workload: &Workload, nth: usize) -> Vec<Look> {
+        match self.by_turns {
+            true => self.effort.turn(workload, &self.target, nth),
+            false => self.effort.looks(workload, &self.target),
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
@@ -361,7 +407,7 @@ impl Campaign<'_> {
 impl<'a> Shared<'a> {
     fn new(campaign: &'a Campaign<'a>) -> Result<Self> {
         let Done {
-            workloads: done,
+            turns: done,
             counts,
             met,
             violations,
@@ -372,25 +418,44 @@ impl<'a> Shared<'a> {
         for (key, violation) in &violations {
             if let Some(index) = keys.iter().position(|k| k == key) {
                 let (order, found) = Wrong::as_found(violation)?;
-                wrong.push((index, order, found));
+                // Of a turn that is done, whichever: each keeper has the first.
+                wrong.push(((index, 0), order, found));
             }
         }
-        let todo = (0..keys.len()).filter(|index| !done.contains(&keys[*index]));
+        let turns: Vec<_> = campaign
+            .workloads
+            .iter()
+            .map(|w| campaign.turns(w))
+            .collect();
+        let most = turns.iter().max().copied().unwrap_or(0);
+        // The first turn of all of them, then the second.
+        let all = (0..most).flat_map(|nth| (0..keys.len()).map(move |index| (index, nth)));
+        let is_todo =
+            |(index, nth): &Turn| *nth < turns[*index] && !done.contains(&(keys[*index], *nth));
+        let todo: Vec<_> = all.filter(is_todo).collect();
+        let mut left = vec![0; keys.len()];
+        todo.iter().for_each(|(index, _)| left[*index] += 1);
+        let total = turns.iter().sum();
         Ok(Self {
             campaign,
-            todo: todo.collect(),
             next: AtomicUsize::new(0),
-            done: AtomicUsize::new(done.len()),
+            done: AtomicUsize::new(total - todo.len()),
+            total,
             stop: AtomicBool::new(wrong.len() >= campaign.enough),
             found: Mutex::new(Found {
                 counts,
                 met: met.clone(),
                 done,
+                not_run: todo.iter().filter(|(_, nth)| *nth == 0).count(),
+                left,
                 done_counts: counts,
                 done_met: met,
                 wrong,
             }),
+            keys,
+            todo,
             started: Instant::now(),
+            counted: OnceLock::new(),
             beats: (0..campaign.jobs.max(1)).map(|_| Beat::default()).collect(),
         })
     }
@@ -407,16 +472,19 @@ impl<'a> Shared<'a> {
             return Ok(());
         };
         let found = self.found.lock();
-        let violations = found.wrong.iter().filter_map(|(index, order, wrong)| {
-            let workload = &campaign.workloads[*index];
-            let key = workload.key();
-            let is_done = found.done.contains(&key);
-            let workload = workload.clone().in_order(*order);
-            is_done.then(|| (key, campaign.as_found(&workload, wrong)))
-        });
+        let violations = found
+            .wrong
+            .iter()
+            .filter_map(|((index, nth), order, wrong)| {
+                let (workload, key) = (&campaign.workloads[*index], self.keys[*index]);
+                let workload = workload.clone().in_order(*order);
+                // Of a turn that is not done it is found again.
+                let is_kept = found.done.contains(&(key, *nth));
+                is_kept.then(|| (key, campaign.as_found(&workload, wrong)))
+            });
         let done = Done {
             violations: violations.collect(),
-            workloads: found.done.clone(),
+            turns: found.done.clone(),
             counts: found.done_counts,
             met: found.done_met.clone(),
             seconds: self.seconds(),
@@ -432,7 +500,7 @@ impl<'a> Shared<'a> {
         let mut subject = Subject::new(&campaign.target);
         while !self.stop.load(Ordering::Relaxed) {
             let next = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(index) = self.todo.get(next).copied() else {
+            let Some((index, nth)) = self.todo.get(next).copied() else {
                 break;
             };
             let workload = &campaign.workloads[index];
@@ -442,46 +510,65 @@ impl<'a> Shared<'a> {
                 self.tell(watch);
                 self.is_within_budget()
             };
-            let looked = self.look_at(workload, &mut subject, &scratch, &mut go_on);
+            let has_failed = self
+                .found
+                .lock()
+                .wrong
+                .iter()
+                .any(|((n, _), ..)| *n == index);
+            let looks = match has_failed {
+                // It is known to be wrong.
+                true => Vec::new(),
+                false => campaign.looks(workload, nth),
+            };
+            let looked = self.look_at(workload, &looks, &mut subject, &scratch, &mut go_on);
             let looked = looked.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
-            self.done.fetch_add(1, Ordering::Relaxed);
-            let mut found = self.found.lock();
-            found.met += &looked.met;
-            if looked.unfinished {
-                found.counts.workloads_unfinished += 1;
-            } else {
-                found.counts.workloads += 1;
-                found.done_counts += looked.counts;
-                found.done_met += &looked.met;
-                found.done_counts.workloads += 1;
-                found.done.insert(workload.key());
-            }
-            let wrong = looked.wrong.into_iter();
-            found.wrong.extend(wrong.map(|(o, w)| (index, o, w)));
-            if found.wrong.len() >= campaign.enough {
-                self.stop.store(true, Ordering::Relaxed);
-            }
-            drop(found);
+            self.note((index, nth), looked);
             self.tell(watch);
         }
         Ok(())
     }
 
-    /// Explores a workload in each order in which it is carried out, until one shows something.
+    /// Takes note of what a turn gave.
+    fn note(&self, (index, nth): Turn, looked: Looked) {
+        let mut found = self.found.lock();
+        found.met += &looked.met;
+        if !looked.unfinished {
+            self.done.fetch_add(1, Ordering::Relaxed);
+            found.done.insert((self.keys[index], nth));
+            found.done_counts += looked.counts;
+            found.done_met += &looked.met;
+            found.left[index] -= 1;
+            found.not_run -= usize::from(nth == 0);
+            let done = Counts {
+                workloads: u64::from(found.left[index] == 0),
+                ..Counts::default()
+            };
+            found.counts += done;
+            found.done_counts += done;
+        }
+        let wrong = looked.wrong.into_iter();
+        found.wrong.extend(wrong.map(|(o, w)| ((index, nth), o, w)));
+        if found.wrong.len() >= self.campaign.enough {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Explores a workload in each order that it is looked at in, until one shows something.
     fn look_at(
         &self,
         workload: &Workload,
+        looks: &[Look],
         subject: &mut Subject,
         scratch: &std::path::Path,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Looked> {
         let campaign = self.campaign;
         let mut looked = Looked::default();
-        let looks = campaign.effort.looks(workload, &campaign.target);
-        for (n, (workload, effort)) in looks.into_iter().enumerate() {
-            let findings = self.explore(&workload, effort, subject, scratch, go_on)?;
+        for look in looks {
+            let findings = self.explore(look, subject, scratch, go_on)?;
             let besides = Counts {
-                orders: u64::from(n > 0),
+                orders: u64::from(look.workload.order != workload.order),
                 ..Counts::default()
             };
             self.found.lock().counts += besides;
@@ -490,9 +577,9 @@ impl<'a> Shared<'a> {
             looked.counts += besides;
             for wrong in findings.wrong {
                 if let Some(listener) = campaign.listener {
-                    listener(&campaign.as_found(&workload, &wrong));
+                    listener(&campaign.as_found(&look.workload, &wrong));
                 }
-                looked.wrong.push((workload.order, wrong));
+                looked.wrong.push((look.workload.order, wrong));
             }
             looked.unfinished = findings.unfinished;
             if looked.unfinished || !looked.wrong.is_empty() {
@@ -504,13 +591,13 @@ impl<'a> Shared<'a> {
 
     fn explore(
         &self,
-        workload: &Workload,
-        effort: Effort,
+        look: &Look,
         subject: &mut Subject,
         scratch: &std::path::Path,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Findings> {
         let campaign = self.campaign;
+        let workload = &look.workload;
         let made = Record::make_behind(&campaign.target, &campaign.fresh, workload, campaign.front);
         let record = match made {
             Ok(record) => record,
@@ -533,27 +620,40 @@ impl<'a> Shared<'a> {
             told = *counts;
             go_on() && (campaign.enough > 1 || counts.violations == 0)
         };
-        let findings = explore(&record, workload, effort, subject, scratch, &mut count)?;
+        let part = (look.effort, look.part);
+        let findings = explore(&record, workload, part, subject, scratch, &mut count)?;
         self.found.lock().counts += findings.counts.since(&told);
         Ok(findings)
     }
 
     fn tell(&self, watch: &(dyn Fn(Progress) + Sync)) {
-        let counts = self.found.lock().counts;
+        let found = self.found.lock();
+        let (counts, not_run) = (found.counts, found.not_run);
+        drop(found);
         watch(Progress {
             counts,
             done: self.done.load(Ordering::Relaxed),
-            total: self.campaign.workloads.len(),
+            total: self.total,
+            not_run,
         });
     }
 
     fn is_within_budget(&self) -> bool {
         let Budget { states, time } = self.campaign.budget;
-        let counts = self.found.lock().counts;
-        let counts = counts.since(&self.campaign.done.counts);
+        let found = self.found.lock();
+        let (now, not_run) = (found.counts, found.not_run);
+        drop(found);
+        let counts = match self.campaign.budget_behind_first {
+            true if not_run > 0 => None,
+            true => Some(*self.counted.get_or_init(|| (Instant::now(), now))),
+            false => Some((self.started, self.campaign.done.counts)),
+        };
         let within = !self.campaign.is_stopped()
-            && states.is_none_or(|most| counts.states + counts.nested < most)
-            && time.is_none_or(|most| self.started.elapsed() < most);
+            && counts.is_none_or(|(since, before)| {
+                let counts = now.since(&before);
+                states.is_none_or(|most| counts.states + counts.nested < most)
+                    && time.is_none_or(|most| since.elapsed() < most)
+            });
         if !within {
             self.stop.store(true, Ordering::Relaxed);
         }

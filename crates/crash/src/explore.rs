@@ -15,7 +15,7 @@ use super::moment::{Moment, Tapes};
 use super::oracle::Allowed;
 use super::record::Record;
 use super::report::{Counts, Fault, Met, Violation};
-use super::states::{Effort, possible};
+use super::states::{Effort, Part, possible};
 use super::subject::{Outcome, Subject, second_opinion, second_replay};
 use super::turns::Order;
 use super::workload::Workload;
@@ -111,15 +111,15 @@ impl Known {
     }
 }
 
-/// Explores a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with the
-/// numbers so far.
+/// Explores a part of a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with
+/// the numbers so far. Moments that are in no part are counted with the first one.
 ///
 /// # Errors
 /// e2fsck cannot be run.
 pub fn explore(
     record: &Record,
     workload: &Workload,
-    effort: Effort,
+    (effort, part): (Effort, Part),
     subject: &mut Subject,
     scratch: &Path,
     go_on: &mut dyn FnMut(&Counts) -> bool,
@@ -131,6 +131,7 @@ pub fn explore(
     let mut explorer = Explorer {
         record,
         effort,
+        part,
         subject,
         scratch,
         rng,
@@ -157,6 +158,7 @@ pub fn explore(
 struct Explorer<'a> {
     record: &'a Record,
     effort: Effort,
+    part: Part,
     subject: &'a mut Subject,
     scratch: &'a Path,
     go_on: &'a mut dyn FnMut(&Counts) -> bool,
@@ -212,7 +214,14 @@ impl Explorer<'_> {
         wanted.extend(record.told());
         wanted.sort_unstable();
         wanted.dedup();
-        let (moments, chosen) = (record.moments() as usize, wanted.len());
+        let left_out = match self.part.counts() && self.part.has(0) {
+            true => record.moments() as usize - wanted.len(),
+            false => 0,
+        };
+        let of_part = wanted.into_iter().enumerate();
+        let of_part = of_part.filter(|(nth, _)| self.part.has(*nth));
+        let wanted: Vec<_> = of_part.map(|(_, at)| at).collect();
+        let chosen = wanted.len();
         let (mut differ, mut tried) = (Differ::new(record.start.clone()), Tried::default());
         let mut looked_at = 0;
         for moment in record.tapes.moments(wanted) {
@@ -230,7 +239,7 @@ impl Explorer<'_> {
                 break;
             }
         }
-        self.found.counts.moments_left_out += (moments - looked_at) as u64;
+        self.found.counts.moments_left_out += (left_out + chosen - looked_at) as u64;
         Ok(())
     }
 
@@ -283,7 +292,9 @@ impl Explorer<'_> {
         };
         let chosen = outcomes.len() as u64;
         *states += chosen;
-        *left_out = left_out.saturating_add(possible(&relevant).saturating_sub(chosen));
+        if self.part.counts() {
+            *left_out = left_out.saturating_add(possible(&relevant).saturating_sub(chosen));
+        }
         Ok(outcomes)
     }
 
@@ -514,7 +525,7 @@ impl Explorer<'_> {
             let found = explore(
                 &record,
                 &then,
-                effort,
+                (effort, Part::WHOLE),
                 self.subject,
                 self.scratch,
                 &mut count,

@@ -169,6 +169,17 @@ impl Kept {
         }
     }
 
+    /// How many workloads never ran, not even where syncs have returned. None: nobody took note,
+    /// and some were not done.
+    pub fn never_ran(&self) -> Option<u64> {
+        let report = &self.exploration.report;
+        match (&report.never_ran, report.counts.workloads_unfinished) {
+            (Some(never_ran), _) => Some(never_ran.len() as u64),
+            (None, 0) => Some(0),
+            (None, _) => None,
+        }
+    }
+
     /// Whether what it judges or what judges has changed since.
     pub fn is_old(&self) -> bool {
         self.exploration.asked.build != BUILD
@@ -269,10 +280,15 @@ macro_rules! number {
     };
 }
 
-const GAVE: [Column; 14] = [
+const GAVE: [Column; 15] = [
     ("commit", |kept| match kept.is_old() {
         true => format!("{}, {OLD}", kept.commit),
         false => kept.commit.clone(),
+    }),
+    ("explored", |kept| match kept.never_ran() {
+        None => NOT_EXPLORED.to_owned(),
+        Some(0) => "yes".to_owned(),
+        Some(n) => format!("{NOT_EXPLORED}, {} never ran", grouped(n)),
     }),
     number!("workloads", |c| c.workloads),
     number!("orders besides", |c| c.orders),
@@ -322,6 +338,9 @@ const LEFT_OUT: [Column; 11] = [
 /// What is said of a row when the code has changed since.
 pub const OLD: &str = "**older than the code**";
 
+/// What is said of a row of which a workload never ran.
+pub const NOT_EXPLORED: &str = "**no**";
+
 /// The tables of these rows; `missing` are those of which no report is kept.
 pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
     let mut text = String::new();
@@ -330,6 +349,13 @@ pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
         text += &table(kept, &GAVE);
         text += "\nWhat was not:\n\n";
         text += &table(kept, &LEFT_OUT);
+    }
+    for (kept, row) in kept {
+        let never_ran = kept.exploration.report.never_ran.iter().flatten();
+        let never_ran: Vec<_> = never_ran.map(String::as_str).collect();
+        if !never_ran.is_empty() {
+            let _ = writeln!(text, "\n{}: never ran: {}", row.id, some_of(&never_ran));
+        }
     }
     for (kept, row) in kept {
         for violation in &kept.exploration.report.violations {
@@ -341,6 +367,16 @@ pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
         let _ = writeln!(text, "\nNot made yet: {}.", missing.join(", "));
     }
     text.trim_start().to_owned()
+}
+
+/// The first of many names, and how many more there are.
+pub fn some_of(names: &[&str]) -> String {
+    const MOST: usize = 30;
+    let shown = names[..names.len().min(MOST)].join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {} more", grouped(more as u64)),
+    }
 }
 
 fn table(kept: &[(Kept, Row)], columns: &[Column]) -> String {

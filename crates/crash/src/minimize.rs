@@ -18,7 +18,7 @@ use super::explore::{Findings, Wrong, explore};
 use super::media::Contents;
 use super::record::{Front, Record};
 use super::report::Fault;
-use super::states::Effort;
+use super::states::{self, Effort};
 use super::subject::Subject;
 use super::target::Target;
 use super::workload::Workload;
@@ -124,8 +124,8 @@ impl Minimizer<'_> {
             ..self.effort.fitted(workload, self.target)
         };
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
-        let Findings { wrong, .. } =
-            explore(&record, workload, effort, subject, self.scratch, go_on)?;
+        let all = (effort, states::Part::WHOLE);
+        let Findings { wrong, .. } = explore(&record, workload, all, subject, self.scratch, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 

@@ -6,6 +6,9 @@
 //! that state or in a later one of the allowed. *Writeback*: a page that changed in any of the
 //! allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
 //!
+//! To a file that is marked (`chattr +j`) one write is atomic, whatever the promise. If nothing else
+//! wrote to it since the state, its data is that of the state.
+//!
 //! Where ordered and writeback data of a file is durable, as somebody was told, and that is newer
 //! than the state, it counts from there on.
 //!
@@ -353,6 +356,20 @@ impl Oracle {
         allowed.placed.of(id).max(forced).min(state)
     }
 
+    /// Whether a file's data is that of the state, since all that was written to it from then on is
+    /// as a mark promises, and what was written otherwise before is where it stays: ordered data
+    /// when it has its place, other data when somebody was told so.
+    fn is_whole(&self, id: Id, state: usize, allowed: &Allowed) -> bool {
+        let loose = self.states[state].loose(id);
+        let settled = match self.promise {
+            DataPromise::Writeback => allowed.placed.of(id),
+            _ => self.placed(id, state, allowed),
+        };
+        let mut since = self.states[state..=*allowed.states.end()].iter();
+        loose.saturating_sub(self.states[0].steps()) <= settled
+            && since.all(|s| s.size_of(id).is_some() && s.is_marked(id) && s.loose(id) == loose)
+    }
+
     fn check_page(
         &self,
         path: &[u8],
@@ -367,6 +384,15 @@ impl Oracle {
         let placed = self.placed(id, state, allowed);
         let last = *allowed.states.end();
         let oldest = state.max(allowed.placed.of(id));
+        if self.is_whole(id, state, allowed) && oldest == state {
+            let page = self.states[state].page_of(id, index).flatten();
+            let is_right = match page {
+                Some(page) => page.starts_with(bytes),
+                None => bytes.iter().all(|b| *b == 0),
+            };
+            ensure!(is_right, "not what the file held, which is marked atomic");
+            return Ok(());
+        }
         if self.promise == DataPromise::Writeback {
             let first = match oldest > state {
                 true => oldest,

@@ -6,6 +6,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use stetfs::AtomicFiles;
 use stetfs_media::BlockDev;
 use stetfs_scheme::DataPromise;
 
@@ -116,6 +117,8 @@ impl Record {
         let (mut library, _) = mounted.context("mounting")?;
         let mut model = Model::new(Rules {
             groups: library.fs().promise() == DataPromise::Atomic,
+            whole_max: library.fs().marked_write_max(),
+            all_marked: library.fs().options().atomic == AtomicFiles::All,
             ..target.volume.rules()
         });
         model.set_time(moment(0));
@@ -173,7 +176,7 @@ impl Record {
         );
         let between = states.iter().zip(&workload.ops).map(|(state, op)| {
             let mut before = state.clone();
-            before.set_time(moment(state.steps()));
+            before.tick();
             before.between(op, handle, places_new)
         });
         let between: Vec<_> = between.collect();
@@ -289,7 +292,7 @@ fn carry_out(
                     turns.stop(Some(number));
                 }
                 _ => {
-                    if *op == Op::Remount {
+                    if matches!(op, Op::Remount | Op::Crash) {
                         turns.until(0);
                     }
                     let found = library.apply(op);
@@ -346,9 +349,7 @@ fn is_in_group(op: &Op) -> bool {
 
 /// What the model says to an operation, which it and the library do at the same time.
 fn foretell(model: &mut Model, library: &Library, op: &Op) -> Outcome {
-    let now = moment(model.steps());
-    model.set_time(now);
-    library.set_time(now);
+    library.set_time(model.tick());
     model.apply(op)
 }
 

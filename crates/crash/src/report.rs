@@ -74,7 +74,7 @@ macro_rules! counts {
 counts! {
     /// Workloads explored.
     workloads,
-    /// Workloads that the budget cut short or left out.
+    /// Workloads that the budget cut short or left out; some of them have had turns.
     workloads_unfinished,
     /// Orders of workloads that were looked at besides, only where a sync had returned.
     orders,
@@ -207,6 +207,10 @@ pub struct Report {
     /// What recoveries came to.
     #[serde(default)]
     pub met: Met,
+    /// Workloads that never ran, not even to be looked at where syncs have returned, by their
+    /// titles. None: it is of a time when nobody took note.
+    #[serde(default)]
+    pub never_ran: Option<Vec<String>>,
     /// Seconds that it took; of several one after the other.
     pub seconds: f64,
     /// Threads that worked.
@@ -216,6 +220,15 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether each workload has run at least once. Without that an exploration says nothing of
+    /// what it is named after.
+    pub fn has_run_all(&self) -> bool {
+        match &self.never_ran {
+            Some(never_ran) => never_ran.is_empty(),
+            None => self.counts.workloads_unfinished == 0,
+        }
+    }
+
     /// States judged in a second, those after a second cut included.
     pub fn states_a_second(&self) -> f64 {
         (self.counts.states + self.counts.nested) as f64 / self.seconds.max(1e-9)

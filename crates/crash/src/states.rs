@@ -16,6 +16,10 @@
 //!   or there alone, those that decide what else is read in every combination, and then torn.
 //!
 //! How many states there would have been is counted beside those that were taken.
+//!
+//! A workload is looked at in several [turns](Effort::turn), so that a budget that ends an
+//! exploration has seen something of each: first only where syncs have returned, then at a part of
+//! its moments after the other.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -63,6 +67,72 @@ pub struct Effort {
     pub orders: u64,
     /// Where chance comes from.
     pub seed: u64,
+}
+
+/// Some of the moments that were chosen of a workload: of each [`Part::OF`] after each other, those
+/// from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    first: usize,
+    end: usize,
+    /// Whether what is left out is looked at in other parts, so that nobody counts it here.
+    is_extra: bool,
+}
+
+impl Part {
+    const OF: usize = 8;
+
+    /// All moments.
+    pub const WHOLE: Self = Self::of(0, Self::OF);
+
+    /// All moments, before the parts of which each has some.
+    const BEFORE: Self = Self {
+        is_extra: true,
+        ..Self::WHOLE
+    };
+
+    /// All of them in a few turns: each costs recoveries that the one before had too, so they grow.
+    const TURNS: [Self; 3] = [Self::of(0, 1), Self::of(1, 3), Self::of(3, Self::OF)];
+
+    const fn of(first: usize, end: usize) -> Self {
+        let is_extra = false;
+        Self {
+            first,
+            end,
+            is_extra,
+        }
+    }
+
+    /// Whether what it leaves out is left out in all.
+    pub fn counts(self) -> bool {
+        !self.is_extra
+    }
+
+    /// Whether it has the `nth` of the moments that were chosen.
+    pub fn has(self, nth: usize) -> bool {
+        (self.first..self.end).contains(&(nth % Self::OF))
+    }
+}
+
+/// What is looked at of a workload at a time.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The workload, in the order in which it is carried out.
+    pub workload: Workload,
+    /// How much of what is left at a moment.
+    pub effort: Effort,
+    /// At which of its moments.
+    pub part: Part,
+}
+
+impl Look {
+    fn at(workload: Workload, effort: Effort, part: Part) -> Self {
+        Self {
+            workload,
+            effort,
+            part,
+        }
+    }
 }
 
 impl Default for Effort {
@@ -124,14 +194,68 @@ impl Effort {
     }
 
     /// Each order in which a workload is carried out, with what is looked at in it: first its own.
-    pub fn looks(self, workload: &Workload, target: &Target) -> Vec<(Workload, Self)> {
+    pub fn looks(self, workload: &Workload, target: &Target) -> Vec<Look> {
         let fitted = self.fitted(workload, target);
-        let mut looks = vec![(workload.clone(), fitted)];
-        if let Order::Overlap(seed) = workload.order {
-            let others = (1..=fitted.orders).map(|n| Order::Overlap(seed + 1000 * n));
-            looks.extend(others.map(|o| (workload.clone().in_order(o), fitted.brief())));
+        let own = Look::at(workload.clone(), fitted, Part::WHOLE);
+        let others = fitted.others(workload, 0..fitted.orders);
+        std::iter::once(own).chain(others).collect()
+    }
+
+    /// In how many turns a workload is looked at, where workloads take turns.
+    pub fn turns(workload: &Workload) -> usize {
+        1 + Self::parts(workload).len()
+    }
+
+    /// What is looked at of a workload in its `nth` turn: in the first its own order where somebody
+    /// was told that something is durable, in each other a part of its moments and some of the
+    /// orders besides. All turns together are [`looks`](Self::looks).
+    ///
+    /// Panics when it has no such turn.
+    pub fn turn(self, workload: &Workload, target: &Target, nth: usize) -> Vec<Look> {
+        /// Orders besides that the turns of a long workload end with.
+        const ORDERS: [u64; 2] = [4, 32];
+        let fitted = self.fitted(workload, target);
+        let parts = Self::parts(workload);
+        let Some(depth) = nth.checked_sub(1) else {
+            return vec![Look::at(workload.clone(), fitted.brief(), Part::BEFORE)];
+        };
+        let is_last = depth + 1 == parts.len();
+        let end = |turn: usize| match turn + 1 == parts.len() {
+            true => fitted.orders,
+            false => ORDERS[turn].min(fitted.orders),
+        };
+        let begin = depth.checked_sub(1).map_or(0, end);
+        let effort = Self {
+            chains: if is_last { fitted.chains } else { 0 },
+            ..fitted
+        };
+        let own = Look::at(workload.clone(), effort, parts[depth]);
+        let others = fitted.others(workload, begin..end(depth));
+        others.chain([own]).collect()
+    }
+
+    /// The parts of its moments, a turn each. Of a short workload the states of neighbouring
+    /// moments have much in common, so they are looked at together.
+    fn parts(workload: &Workload) -> &'static [Part] {
+        match workload.is_long() {
+            true => &Part::TURNS,
+            false => &[Part::WHOLE],
         }
-        looks
+    }
+
+    /// Some of the orders besides, briefly.
+    fn others(self, workload: &Workload, some: Range<u64>) -> impl Iterator<Item = Look> {
+        let seed = match workload.order {
+            Order::Overlap(seed) => Some(seed),
+            Order::InOrder | Order::EachHandle => None,
+        };
+        seed.into_iter().flat_map(move |seed| {
+            let orders = some.clone().map(move |n| seed + 1000 * (n + 1));
+            orders.map(move |seed| {
+                let workload = workload.clone().in_order(Order::Overlap(seed));
+                Look::at(workload, self.brief(), Part::WHOLE)
+            })
+        })
     }
 
     /// All or nothing of what is pending, and only where somebody was told something.
@@ -239,4 +363,48 @@ pub fn possible(relevant: &[AtomOf]) -> u64 {
         .ok()
         .and_then(|n| 1u64.checked_shl(n))
         .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::script::Script;
+    use stetfs_testkit::image::EXT4_1K;
+
+    /// Whatever is looked at at once is looked at in one of the turns, and once; and before any of
+    /// it all workloads have been looked at where syncs have returned.
+    #[test]
+    fn turns_are_all_of_it() {
+        let target = Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target");
+        let long = Script::LogAndReplace.workload(EXT4_1K.profile());
+        let short = Workload::parse("short", "create f; sync").expect("a workload");
+        let overlap = Order::Overlap(7);
+        let effort = Effort::default();
+        for workload in [
+            long.clone(),
+            long.in_order(overlap),
+            short.in_order(overlap),
+        ] {
+            let turns = 0..Effort::turns(&workload);
+            let mut turns = turns.map(|nth| effort.turn(&workload, &target, nth));
+            let first = turns.next().expect("a first turn");
+            assert_eq!((first.len(), first[0].effort.moments), (1, 0));
+            assert_eq!(first[0].workload, workload);
+            let looks: Vec<_> = turns.flatten().collect();
+            let (own, others): (Vec<_>, Vec<_>) = looks
+                .iter()
+                .partition(|look| look.workload.order == workload.order);
+            for nth in 0..50 {
+                assert_eq!(own.iter().filter(|look| look.part.has(nth)).count(), 1);
+            }
+            let chains: usize = own.iter().map(|look| look.effort.chains).sum();
+            assert_eq!(chains, effort.chains);
+            let of = |looks: &[&Look]| -> Vec<Order> {
+                looks.iter().map(|look| look.workload.order).collect()
+            };
+            let at_once = effort.looks(&workload, &target);
+            let at_once: Vec<_> = at_once.iter().skip(1).collect();
+            assert_eq!(of(&others), of(&at_once));
+        }
+    }
 }

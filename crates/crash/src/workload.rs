@@ -3,7 +3,8 @@
 //!
 //! As text: operations, one a line or separated by `;` (the verbs of
 //! [`text`](stetfs_testkit::world::text)), comments after `#`. Lines before `begin` are the setup;
-//! `setup standard` is that of the enumerated sequences. Without either, the power is cut from the
+//! `setup standard` is that of the enumerated sequences, `setup cold` the same with nothing in the
+//! caches and a clock that stands. Without either, the power is cut from the
 //! mount on. `order each-handle` and `order overlap7` say in which order it is carried out
 //! ([`Order`]).
 
@@ -12,7 +13,7 @@ use std::fmt;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::turns::Order;
-use super::workloads::vocabulary::standard_setup;
+use super::workloads::vocabulary::{cold_setup, standard_setup};
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::read_line;
 use stetfs_testkit::world::tree::hash;
@@ -34,6 +35,7 @@ pub struct Workload {
 const BEGIN: &str = "begin";
 const ORDER: &str = "order ";
 const STANDARD: &str = "setup standard";
+const COLD: &str = "setup cold";
 
 /// Operations from which on a workload is long: not everything is looked at.
 const LONG: usize = 24;
@@ -49,12 +51,25 @@ impl Workload {
         Self { order, ..self }
     }
 
+    /// The same on a volume of which nothing is in memory, while the clock stands; of a sequence,
+    /// which has the standard setup.
+    pub fn cold(self) -> Self {
+        let name = self.name.replacen(':', "-cold:", 1);
+        let setup = cold_setup();
+        Self {
+            name,
+            setup,
+            ..self
+        }
+    }
+
     /// What is done when the power was cut in it and the volume holds the state after `state`
     /// operations: some of those that were to come, which may fail now, because nothing is open.
     pub fn continued(&self, state: usize) -> Self {
         /// Operations.
         const MOST: usize = 16;
-        let rest = self.ops.iter().skip(state).filter(|op| **op != Op::Remount);
+        let is_done = |op: &&Op| !matches!(op, Op::Remount | Op::Crash);
+        let rest = self.ops.iter().skip(state).filter(is_done);
         Self {
             name: format!("{} after a power cut", self.name),
             setup: Vec::new(),
@@ -102,6 +117,8 @@ impl Workload {
                     | Op::Sync
                     | Op::Commit
                     | Op::Expire
+                    | Op::Checkpoint
+                    | Op::Clock(_)
                     | Op::GroupBegin
                     | Op::GroupSwitch
                     | Op::GroupDo(_)
@@ -148,13 +165,16 @@ impl Workload {
                 *begun = true;
                 self.setup = std::mem::take(&mut self.ops);
             }
-            STANDARD => {
+            STANDARD | COLD => {
                 ensure!(self.ops.is_empty(), "it must come first");
                 *begun = true;
-                self.setup = standard_setup();
+                self.setup = match part == COLD {
+                    true => cold_setup(),
+                    false => standard_setup(),
+                };
             }
             _ if part.starts_with(ORDER) => self.order = part[ORDER.len()..].trim().parse()?,
-            _ if is_begin => bail!("the only setup with a name is \"standard\""),
+            _ if is_begin => bail!("the setups with a name are \"standard\" and \"cold\""),
             _ => self.ops.extend(read_line(part)?),
         }
         Ok(())
@@ -172,6 +192,8 @@ impl Workload {
         }
         if self.setup == standard_setup() {
             lines.push(STANDARD.to_owned());
+        } else if self.setup == cold_setup() {
+            lines.push(COLD.to_owned());
         } else if !self.setup.is_empty() {
             lines.extend(self.setup.iter().map(ToString::to_string));
             lines.push(BEGIN.to_owned());
@@ -201,7 +223,8 @@ mod tests {
             order: Order::Overlap(7),
             ..workload.clone()
         };
-        for workload in [workload, overlapping] {
+        let cold = workload.clone().cold();
+        for workload in [workload, overlapping, cold] {
             for text in [workload.text(), workload.to_string()] {
                 assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
             }
@@ -220,7 +243,7 @@ mod tests {
             ("sync\nbogus", "line 2, \"bogus\""),
             ("begin; begin; sync", "begun already"),
             ("sync; setup standard", "must come first"),
-            ("setup mine", "the only setup"),
+            ("setup mine", "the setups with a name"),
             ("# nothing", "no operation"),
         ] {
             let error = format!("{:#}", Workload::parse("w", text).expect_err(text));

@@ -73,6 +73,7 @@ fn hunt(bug: Bug, target: &Target) -> Report {
         },
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
         enough: 1,
+        by_turns: true,
         ..Campaign::new(target.clone(), fresh, workloads)
     };
     plant(Some(bug));

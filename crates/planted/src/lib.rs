@@ -154,6 +154,15 @@ pub enum Bug {
     UnplacedClose,
     /// `fsync` leaves the file's data waiting.
     UnplacedFsync,
+    /// What was overwritten while its block was on its way home without a transaction is taken for
+    /// home.
+    ForgottenOverwrite,
+    /// `fsync` looks at the inode alone: at its times, and not at its data.
+    TimesForData,
+    /// The data that a file has when it is marked atomic is left waiting.
+    UnplacedMark,
+    /// One write to a file that is marked atomic is split where one to others is.
+    SplitRecord,
 }
 
 /// A bug.
@@ -252,6 +261,11 @@ bugs! {
     UnplacedClose "unplaced-close"
         "data left waiting by the close of a file that was cut to nothing";
     UnplacedFsync "unplaced-fsync" "data left waiting by fsync";
+    ForgottenOverwrite "forgotten-overwrite"
+        "what was overwritten on its way home without a transaction taken for home";
+    TimesForData "times-for-data" "fsync looks at times, and not at data";
+    UnplacedMark "unplaced-mark" "data left waiting by a mark (`chattr +j`)";
+    SplitRecord "split-record" "one write to a file marked atomic split as others are";
 }
 
 /// The bug called `name`.

@@ -103,6 +103,10 @@ pub(crate) const ROW: Registration = Registration {
             Bug::UnplacedRename,
             Bug::UnplacedClose,
             Bug::UnplacedFsync,
+            Bug::ForgottenOverwrite,
+            Bug::TimesForData,
+            Bug::UnplacedMark,
+            Bug::SplitRecord,
         ]),
         Trial::new("jbd2-writeback", "data=writeback", Ground::Block),
         Trial::new(

@@ -120,6 +120,8 @@ impl Variety {
             block: self.block.into(),
             // The mount decides.
             groups: false,
+            whole_max: 0,
+            all_marked: false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use stetfs_crash::exploration::{Exploration, grouped};
+use stetfs_crash::explored::some_of;
 use stetfs_crash::oracle::NOT_COMPARED;
 use stetfs_crash::report::{Counts, Violation};
 use stetfs_crash::sharing::listed;
@@ -48,6 +49,9 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     row("workloads in some kinds of orders only", &|e| {
         grouped(e.orders.in_some_only)
     });
+    row("workloads that never ran (below)", &|e| {
+        grouped(usize_as_u64(never_ran(e).count()))
+    });
     for (name, number) in NOT_LOOKED_AT {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
@@ -72,6 +76,14 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         );
     }
     for exploration in explorations {
+        let names: Vec<_> = never_ran(exploration).collect();
+        if !names.is_empty() {
+            let target = &exploration.asked.target;
+            let names = some_of(&names);
+            text += &format!("\n\n{target}: never ran: {names}");
+        }
+    }
+    for exploration in explorations {
         let unmet = exploration.unmet();
         if !unmet.is_empty() {
             let found = unmet.iter().map(|row| format!("\n  {}", row.found));
@@ -81,6 +93,12 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         }
     }
     text
+}
+
+/// The titles of workloads that the budget left no time for at all.
+fn never_ran(exploration: &Exploration) -> impl Iterator<Item = &str> {
+    let never_ran = exploration.report.never_ran.iter().flatten();
+    never_ran.map(String::as_str)
 }
 
 type Line = (&'static str, fn(&Counts) -> u64);
@@ -108,9 +126,7 @@ const LOOKED_AT: [Line; 19] = [
 ];
 
 const NOT_LOOKED_AT: [Line; 9] = [
-    ("workloads, unfinished or not begun", |c| {
-        c.workloads_unfinished
-    }),
+    ("workloads that have turns left", |c| c.workloads_unfinished),
     ("moments", |c| c.moments_left_out),
     ("states at the moments looked at", |c| c.states_left_out),
     ("recoveries that were not cut again", |c| {

@@ -57,9 +57,17 @@ fn a_journal_survives() {
     );
     // What was not looked at stands beside the zeros.
     let (_, not) = table.split_once("NOT LOOKED AT").expect("what was not");
-    let unfinished = not.lines().find(|line| line.contains("unfinished"));
-    let unfinished = unfinished.and_then(|line| line.split_whitespace().last());
-    assert_eq!(unfinished, Some("3"), "{table}");
+    let number = |not: &str, words: &str| -> Option<u64> {
+        let line = not.lines().find(|line| line.contains(words))?;
+        line.split_whitespace().last()?.parse().ok()
+    };
+    // Each has had its first turn before any has its second.
+    assert_eq!(number(not, "turns left"), Some(3), "{table}");
+    assert_eq!(number(not, "never ran"), Some(0), "{table}");
+    let few = stetfs(&["crash", "--workload", "log", "--budget", "1", "--jobs", "1"]).ok();
+    assert_eq!(number(&few, "never ran (below)"), Some(3), "{few}");
+    let names = "never ran: log, log each-handle, log overlap1";
+    assert!(few.contains(names), "{few}");
     assert!(not.contains("Not compared: inode numbers"), "{table}");
 }
 

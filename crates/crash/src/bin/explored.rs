@@ -15,8 +15,9 @@ use stetfs_testkit::host::run;
 
 const HELP: &str = "usage: explored [--budget STATES|TIME] [--jobs N] [--resume DIR] [ROW...|all]
 Explores the rows whose names contain these words (`jbd2`, `short`, `dj-journal-pairs`; `all` \
-takes days), each within the budget, and keeps their reports
-in docs/explored; then, and without a row at once, makes the tables of docs/TESTING.md. In the \
+takes days) and keeps their reports
+in docs/explored: first every workload once, where syncs have returned, however long that takes, \
+then all in depth by turns, within the budget; then, and without a row at once, makes the tables of docs/TESTING.md. In the \
 directory of the sources. With --resume what is
 done of a row is kept in that directory, and the same command goes on.";
 
@@ -44,8 +45,12 @@ fn main() -> Result<()> {
             kept.exploration.report.seconds,
         );
         println!(
-            "{}: {} workloads, {} unfinished, {} violations, {seconds:.0} s",
-            row.id, counts.workloads, counts.workloads_unfinished, counts.violations
+            "{}: {} workloads, {} unfinished, {} of them never ran, {} violations, {seconds:.0} s",
+            row.id,
+            counts.workloads,
+            counts.workloads_unfinished,
+            kept.never_ran().unwrap_or_default(),
+            counts.violations
         );
     }
     let made = store.render(&text)?;
@@ -88,6 +93,8 @@ fn explore(row: &Row, args: &Args) -> Result<Kept> {
     let campaign = Campaign {
         effort: plan.effort(),
         budget,
+        budget_behind_first: true,
+        by_turns: true,
         jobs: args.jobs.unwrap_or_else(usual),
         minimized: MINIMIZED,
         done: resumed.as_ref().map(|r| r.done(&plan)).unwrap_or_default(),
@@ -127,9 +134,10 @@ fn tell(id: &str, told: &Mutex<Instant>, progress: Progress) {
             counts,
             done,
             total,
+            not_run,
         } = progress;
         println!(
-            "{id}: {done} of {total} workloads, {} violations",
+            "{id}: {done} of {total} turns, {not_run} workloads have not run, {} violations",
             counts.violations
         );
     }

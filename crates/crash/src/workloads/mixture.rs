@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn any_beginning_has_some_of_each_kind_and_order() {
         let workloads = choice().workloads(&target()).workloads;
-        for (most, least) in [(4, 1), (400, 3)] {
+        for (most, least) in [(5, 1), (600, 3)] {
             for wanted in ["1-op", "3-op", "random", "script"] {
                 let of_kind: Vec<_> = workloads[..most]
                     .iter()
@@ -139,7 +139,7 @@ mod tests {
         let long = Script::WRITTEN.len() + 4;
         let keys: BTreeSet<_> = workloads.iter().map(Workload::key).collect();
         assert_eq!(keys.len(), workloads.len());
-        assert_eq!(keys.len(), (of(1) + of(3) + long) * ORDERS.len());
+        assert_eq!(keys.len(), (2 * of(1) + of(3) + long) * ORDERS.len());
         // One that says its order itself is there in that alone.
         let own = Workload::parse("own", "order overlap9; sync").expect("a workload");
         let other = Workload::parse("other", "sync").expect("a workload");

@@ -6,12 +6,14 @@
 //!   and with two.
 //! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
-//! - `corners`: those among them that have a mistake in mind.
+//! - `corners`, `homes`, `kinds`: those among them that have a mistake in mind.
 //! - [`patterns`]: how postmark and SQLite write.
 //! - `mixture`: in which order they are run.
 
 pub mod ace;
 mod corners;
+mod homes;
+mod kinds;
 mod mixture;
 pub mod patterns;
 pub mod script;
@@ -73,10 +75,15 @@ impl Choice {
         let mut chosen = Chosen::default();
         let (rules, profile) = (target.rules(), target.volume.profile());
         let lengths = self.lengths.iter();
-        let short = lengths.map(|length| sequences(*length, rules, self.sample));
+        let short = lengths
+            .clone()
+            .map(|length| sequences(*length, rules, self.sample));
         let mut kinds = Vec::new();
         let groups = self.groups.then(|| with_groups(rules));
-        for made in short.chain(groups.into_iter().flatten()) {
+        // Longer ones are a sample.
+        let lengths = lengths.filter(|length| **length < 3);
+        let cold = lengths.map(|length| sequences(*length, rules, self.sample).cold());
+        for made in short.chain(cold).chain(groups.into_iter().flatten()) {
             kinds.push(made.workloads);
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;

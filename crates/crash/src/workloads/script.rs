@@ -1,6 +1,6 @@
 //! Long workloads by name: written down, drawn from a seed, or as programs write.
 
-use super::{corners, patterns};
+use super::{corners, homes, kinds, patterns};
 use crate::target::Target;
 use crate::turns::Order;
 use crate::workload::Workload;
@@ -49,6 +49,20 @@ pub enum Script {
     Waits,
     /// What fdatasync needs beside the blocks that were written over.
     DataSyncs,
+    /// Overwrites beside each other, which need no transaction.
+    Beside,
+    /// Metadata at home under what the log has, freed and given to others.
+    Rests,
+    /// Two objects in one block of metadata, by turns, while a checkpoint takes it home.
+    ByTurns,
+    /// Files that are marked atomic, and no more.
+    Marks,
+    /// Mapped memory, copies of ranges, sizes within a block.
+    Mapped,
+    /// A directory whose hash tree splits.
+    Splits,
+    /// Clocks that stand, go back and jump.
+    Clocks,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -59,7 +73,7 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 21] = [
+    pub const WRITTEN: [Self; 28] = [
         Self::LogAndReplace,
         Self::Groups,
         Self::GroupNames,
@@ -81,6 +95,13 @@ impl Script {
         Self::SqliteWal,
         Self::TwoGroups,
         Self::DataSyncs,
+        Self::Beside,
+        Self::Rests,
+        Self::ByTurns,
+        Self::Marks,
+        Self::Mapped,
+        Self::Splits,
+        Self::Clocks,
     ];
 
     /// Of these, what can be done on a target.
@@ -113,6 +134,13 @@ impl Script {
             Self::TwoGroups => "two-groups".to_owned(),
             Self::Waits => "waits".to_owned(),
             Self::DataSyncs => "data-syncs".to_owned(),
+            Self::Beside => "beside".to_owned(),
+            Self::Rests => "rests".to_owned(),
+            Self::ByTurns => "by-turns".to_owned(),
+            Self::Marks => "marks".to_owned(),
+            Self::Mapped => "mapped".to_owned(),
+            Self::Splits => "splits".to_owned(),
+            Self::Clocks => "clocks".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -154,6 +182,13 @@ impl Script {
             Self::TwoGroups => corners::two_groups(),
             Self::Waits => waits(),
             Self::DataSyncs => corners::data_syncs(),
+            Self::Beside => homes::beside(),
+            Self::Rests => homes::rests(),
+            Self::ByTurns => homes::by_turns(),
+            Self::Marks => kinds::marks(),
+            Self::Mapped => kinds::mapped(),
+            Self::Splits => kinds::splits(),
+            Self::Clocks => kinds::clocks(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),

@@ -39,6 +39,16 @@ pub struct Sequences {
     pub left_out: u64,
 }
 
+impl Sequences {
+    /// The same on a volume of which nothing is in memory, while the clock stands.
+    pub fn cold(self) -> Self {
+        Self {
+            workloads: self.workloads.into_iter().map(Workload::cold).collect(),
+            ..self
+        }
+    }
+}
+
 /// An action with what follows it: the choices of each step.
 struct Step {
     ops: Vec<Op>,

@@ -17,6 +17,12 @@ pub fn standard_setup() -> Vec<Op> {
     ops(SETUP)
 }
 
+/// The same, of which nothing is in memory, while the clock stands: what is written leaves the
+/// times as they are.
+pub fn cold_setup() -> Vec<Op> {
+    [standard_setup(), ops("remount; clock still")].concat()
+}
+
 /// Operations that are written down here.
 pub(super) fn ops(text: &str) -> Vec<Op> {
     Workload::parse("vocabulary", text)
@@ -78,7 +84,7 @@ const N: Object = File("A/n");
 
 /// The vocabulary. An action that does not apply after another fails in the model, and the sequence
 /// is left out: `A/n` and `B/n` do not exist at first.
-pub const VOCABULARY: [Action; 59] = [
+pub const VOCABULARY: [Action; 69] = [
     // Names.
     action(C, "create A/n excl", N, A),
     action(O, "create B/n excl", File("B/n"), B),
@@ -147,6 +153,23 @@ pub const VOCABULARY: [Action; 59] = [
     action(O, "chmod A/x 600", X, A),
     action(O, "chown A/x 7 8", X, A),
     action(O, "utimes A/x 1.5 2.5", X, A),
+    // What is not written by write(2), sizes that grow within a block, marks, a block of attributes
+    // that two files share.
+    action(C, "store A/x 700 100 37", X, A),
+    action(O, "store A/x 900 4000 38", X, A),
+    action(
+        O,
+        "open @0 A/x; open @1 B/y; copy @1 100 @0 1500 2000; close @1; close @0",
+        X,
+        A,
+    ),
+    action(O, "append A/x 60 39", X, A),
+    action(O, "truncate A/x 5060", X, A),
+    action(C, "chattr A/x +j", X, A),
+    action(O, "chattr A/x -j", X, A),
+    action(O, "chattr A +j", Dir("A"), &["."]),
+    action(O, "setxattr A/x user.large 700 40", X, A),
+    action(O, "setxattr B/y user.large 700 40", Y, B),
 ];
 
 /// What is staged in a group of writes: all of a file, a part of a block, what lies beyond a hole,

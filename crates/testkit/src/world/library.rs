@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use stetfs::Media;
 use stetfs::{
     Attr, Caller, Error, FallocateMode, Fs, Group, Kind, MountOptions, MountReport, OpenFlags,
-    RenameFlags, SetAttr, SetTime, SetXattr, Whence, WriteFlags,
+    RenameFlags, SetAttr, SetTime, SetXattr, Shutdown, Whence, WriteFlags,
 };
+use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
 
 use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
@@ -55,6 +56,8 @@ pub enum SyncOp {
     Commit(Fs),
     /// A commit, and everything home that can be.
     Drain(Fs),
+    /// The same until nothing is left, as far as that comes to an end.
+    Checkpoint(Fs),
 }
 
 impl SyncOp {
@@ -68,8 +71,18 @@ impl SyncOp {
             Self::All(fs) => fs.sync(),
             Self::Commit(fs) => fs.commit(),
             Self::Drain(fs) => fs.drain_some().map(drop),
+            Self::Checkpoint(fs) => checkpoint(&fs),
         }
     }
+}
+
+/// A part is a part: of a log some, of a cache so many blocks.
+fn checkpoint(fs: &Fs) -> Answer<()> {
+    const PARTS: usize = 4;
+    for _ in 0..PARTS {
+        fs.drain_some()?;
+    }
+    Ok(())
 }
 
 type Answer<T> = std::result::Result<T, Error>;
@@ -379,6 +392,7 @@ impl Library {
             Op::FsyncDir { path } => of(self.directory(path), false),
             Op::Sync => Ok(SyncOp::All(self.fs.clone())),
             Op::Commit => Ok(SyncOp::Commit(self.fs.clone())),
+            Op::Checkpoint => Ok(SyncOp::Checkpoint(self.fs.clone())),
             _ => return None,
         })
     }
@@ -400,6 +414,43 @@ impl Library {
         self.unmount()?;
         self.fs = Fs::mount(self.media.clone(), self.options.clone())?.0;
         Ok(())
+    }
+
+    /// Everything is durable, and the next mount finds what a power cut leaves.
+    fn crash(&mut self) -> Answer<()> {
+        self.fs.sync()?;
+        self.fs.shutdown(&self.caller, Shutdown::NoLogFlush)?;
+        self.slots = Default::default();
+        (self.group, self.other) = (None, None);
+        self.fs = Fs::mount(self.media.clone(), self.options.clone())?.0;
+        Ok(())
+    }
+
+    fn mark(&self, path: &str, on: bool) -> Answer<()> {
+        let ino = self.at(path)?.ino;
+        let mut flags = self.fs.get_flags(ino)?;
+        flags.set(InodeFlags::JOURNAL_DATA, on);
+        self.fs.set_flags(&self.caller, ino, flags)
+    }
+
+    /// What a kernel does with pages that were stored to, as far as the file reaches.
+    fn store(&self, slot: u8, offset: u64, payload: Payload) -> Answer<Reply> {
+        let ino = self.slot(slot)?;
+        let size = self.fs.getattr(ino)?.size;
+        let end = (offset + u64::from(payload.len)).min(size);
+        if end <= offset {
+            return Ok(Reply::Count(0));
+        }
+        let len = (end - offset) as usize;
+        let first = offset - offset % PAGE;
+        let stop = end.next_multiple_of(PAGE).min(size);
+        let mut pages = vec![0; (stop - first) as usize];
+        self.fs.read(ino, first, &mut pages)?;
+        let at = (offset - first) as usize;
+        pages[at..at + len].copy_from_slice(&payload.bytes()[..len]);
+        self.fs
+            .write_with(&self.caller, ino, first, &pages, WriteFlags::CACHED)?;
+        Ok(Reply::Count(len))
     }
 
     fn names_op(&mut self, op: &Op) -> Option<Answer<()>> {
@@ -579,6 +630,28 @@ impl Library {
             Op::Readdir { path } => return self.readdir(path),
             Op::Expire => self.fs.expire(),
             Op::Remount => self.remount(),
+            Op::Crash => self.crash(),
+            Op::Clock(_) => Ok(()),
+            Op::Mark { path, on } => self.mark(path, *on),
+            Op::Store {
+                slot,
+                offset,
+                payload,
+            } => return self.store(*slot, *offset, *payload),
+            Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => {
+                let (from, to) = (self.slot(*from)?, self.slot(*to)?);
+                let ranges = ((from, *from_offset), (to, *to_offset));
+                let n = self
+                    .fs
+                    .copy_range(&self.caller, ranges.0, ranges.1, u64::from(*len))?;
+                return Ok(Reply::Count(n as usize));
+            }
             _ => match self.sync_op(op) {
                 Some(sync) => sync?.run(),
                 None => unreachable!("done by the caller"),

@@ -9,7 +9,9 @@
 
 mod attributes;
 mod between;
+mod contents;
 mod group;
+mod memory;
 mod synced;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use super::acl::Acl;
-use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS};
+use super::op::{Durable, Op, RenameHow, SLOTS};
 use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
@@ -44,6 +46,10 @@ pub struct Rules {
     pub block: u64,
     /// Its files can have groups of writes.
     pub groups: bool,
+    /// Up to so many bytes, one write to a file that is marked is one transaction.
+    pub whole_max: u64,
+    /// Every file counts as marked.
+    pub all_marked: bool,
 }
 
 /// A file of the model, by a number of its own.
@@ -84,6 +90,9 @@ pub struct Node {
     blocks: BTreeSet<u64>,
     /// The step that changed it last, in content or attributes: what an fsync vouches for.
     changed: usize,
+    /// The step that changed its inode last: what an fsync vouches for beside the file's data,
+    /// where data persists apart.
+    stored: usize,
     /// The step that made it or changed its content last: what an fdatasync vouches for.
     written: usize,
     /// The step that made it or changed last in which blocks its content is, or its size: what an
@@ -96,6 +105,10 @@ pub struct Node {
     placed: usize,
     /// How many groups that wrote to it were committed.
     group_commits: usize,
+    /// One write to it is one transaction (`chattr +j`).
+    marked: bool,
+    /// The last step that wrote to it in a way for which a mark promises nothing.
+    loose: usize,
 }
 
 /// The file system in memory.
@@ -114,6 +127,8 @@ pub struct Model {
     synced: Synced,
     /// What the clock says, when that is known.
     now: Option<Moment>,
+    /// The time at which it stands.
+    held: Option<Moment>,
 }
 
 const ROOT: Id = 0;
@@ -133,6 +148,7 @@ impl Model {
             vouched: Vouched::default(),
             synced: Synced::Nothing,
             now: None,
+            held: None,
         };
         let dir = |parent| Body::Dir {
             names: BTreeMap::new(),
@@ -198,11 +214,14 @@ impl Model {
             btime: self.now.filter(|_| self.rules.fine_times),
             blocks: BTreeSet::new(),
             changed: self.step,
+            stored: self.step,
             written: self.step,
             mapped: self.step,
             is_cut: false,
             placed: self.step,
             group_commits: 0,
+            marked: false,
+            loose: 0,
         };
         self.nodes.insert(id, node);
         id
@@ -219,7 +238,7 @@ impl Model {
             .nodes
             .get_mut(&id)
             .expect("a node that is linked or open");
-        node.changed = step;
+        (node.changed, node.stored) = (step, step);
         node.ctime = now;
         node
     }
@@ -402,7 +421,9 @@ impl Model {
             parent.mode & 0o2000 != 0,
             parent.default_acl.clone(),
         );
+        let inherits = parent.marked && matches!(kind, S_IFREG | S_IFDIR);
         let node = self.touch(id);
+        node.marked = inherits;
         if setgid {
             node.gid = gid;
             node.mode |= if kind == S_IFDIR { 0o2000 } else { 0 };
@@ -585,105 +606,6 @@ impl Model {
         let node = self.touch(id);
         (node.nlink, node.nameable) = (0, true);
         self.slots[usize::from(slot)] = Some(id);
-        Ok(Reply::Done)
-    }
-
-    fn resize(&mut self, id: Id, size: u64) {
-        let beyond = size.div_ceil(self.rules.block);
-        let node = self.modify(id);
-        node.is_cut |= size == 0;
-        if let Body::File(content) = &mut node.body {
-            // Preallocated blocks beyond the end go also when the size stays.
-            if size <= content.size() {
-                node.blocks.split_off(&beyond);
-            }
-            content.resize(size);
-        }
-    }
-
-    fn content(&self, id: Id) -> &Sparse {
-        match &self.node(id).body {
-            Body::File(content) => content,
-            _ => unreachable!("only regular files are open"),
-        }
-    }
-
-    fn write(&mut self, slot: u8, offset: Option<u64>, payload: Payload) -> Outcome {
-        self.write_bytes(slot, offset, &payload.bytes())?;
-        Ok(Reply::Count(payload.len as usize))
-    }
-
-    fn write_bytes(&mut self, slot: u8, offset: Option<u64>, bytes: &[u8]) -> Result<(), Errno> {
-        let id = self.slot(slot)?;
-        if !bytes.is_empty() {
-            let offset = offset.unwrap_or_else(|| self.content(id).size());
-            self.write_to(id, offset, bytes);
-        }
-        Ok(())
-    }
-
-    fn write_to(&mut self, id: Id, offset: u64, bytes: &[u8]) {
-        let touched = self.blocks_of(offset, bytes.len() as u64);
-        let before = self.node(id);
-        let is_there = before.size() >= offset + bytes.len() as u64
-            && touched.clone().all(|block| before.blocks.contains(&block));
-        let mapped = before.mapped;
-        let node = self.modify(id);
-        if is_there {
-            node.mapped = mapped;
-        }
-        node.blocks.extend(touched);
-        if let Body::File(content) = &mut node.body {
-            content.write(offset, bytes);
-        }
-    }
-
-    /// The blocks that a range of bytes touches.
-    fn blocks_of(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        offset / self.rules.block..(offset + len).div_ceil(self.rules.block)
-    }
-
-    fn fallocate(&mut self, slot: u8, how: Reserve, offset: u64, len: u64) -> Outcome {
-        let id = self.slot(slot)?;
-        if len == 0 {
-            return Err(Errno::INVAL);
-        }
-        if !self.rules.extents && how != Reserve::Punch {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let size = self.content(id).size();
-        let keep = matches!(
-            how,
-            Reserve::KeepSize | Reserve::Punch | Reserve::ZeroKeepSize
-        );
-        let zero = matches!(how, Reserve::Punch | Reserve::Zero | Reserve::ZeroKeepSize);
-        if how == Reserve::Punch && offset >= size {
-            self.modify(id);
-            return Ok(Reply::Done);
-        }
-        let block = self.rules.block;
-        let touched = self.blocks_of(offset, len);
-        let node = self.modify(id);
-        match how {
-            Reserve::Punch => {
-                // What is behind the end of the file in its last block is zero.
-                let end = match offset + len >= size {
-                    true => size.next_multiple_of(block),
-                    false => offset + len,
-                };
-                let whole = offset.div_ceil(block)..end / block;
-                node.blocks.retain(|n| !whole.contains(n));
-            }
-            _ => node.blocks.extend(touched),
-        }
-        if let Body::File(content) = &mut node.body {
-            if zero {
-                content.zero(offset, len);
-            }
-            if !keep {
-                content.resize(size.max(offset + len));
-            }
-        }
         Ok(Reply::Done)
     }
 
@@ -972,7 +894,26 @@ impl World for Model {
             Op::GroupRead { slot, offset, len } => self.read_staged(*slot, *offset, *len as usize),
             Op::GroupCommit { lazy } => self.commit_group(*lazy),
             Op::GroupAbort => self.abort_group(),
-            Op::Remount => self.remount(),
+            Op::Remount | Op::Crash => self.remount(),
+            Op::Checkpoint => {
+                self.vouched = Vouched::all(self.step);
+                self.synced = Synced::All;
+                Ok(Reply::Done)
+            }
+            Op::Clock(how) => self.set_clock(*how),
+            Op::Mark { path, on } => self.mark(path, *on),
+            Op::Store {
+                slot,
+                offset,
+                payload,
+            } => self.store(*slot, *offset, *payload),
+            Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => self.copy((*from, *from_offset), (*to, *to_offset), *len),
         }
     }
 }

@@ -112,6 +112,17 @@ impl Special {
     }
 }
 
+/// What a clock says from now on, which operations and model are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockHow {
+    /// Another time for each operation ([`moment`](super::moment)), as it is in the beginning.
+    Runs,
+    /// The same time: what is written leaves the times as they are.
+    Still,
+    /// This time, and no other: earlier than before, or much later.
+    At(i64, u32),
+}
+
 /// What a write makes durable before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
@@ -303,6 +314,33 @@ pub enum Op {
     GroupAbort,
     /// Closes all slots, unmounts and mounts again.
     Remount,
+    /// Everything is made durable and then goes home, as far as the scheme brings it there.
+    Checkpoint,
+    /// Everything is made durable; then the power goes off and comes again, so that the volume is
+    /// mounted without an unmount before.
+    Crash,
+    /// From the next operation on the clock goes otherwise.
+    Clock(ClockHow),
+    /// `chattr +j` or `-j`, as root: one write to the file is one transaction, or no more.
+    Mark {
+        path: Path,
+        on: bool,
+    },
+    /// Stores to mapped memory, as far as the file reaches. Its pages are written back at once, and
+    /// times are left alone.
+    Store {
+        slot: u8,
+        offset: u64,
+        payload: Payload,
+    },
+    /// `copy_file_range` of a range without holes, into another file or another part.
+    Copy {
+        from: u8,
+        from_offset: u64,
+        to: u8,
+        to_offset: u64,
+        len: u32,
+    },
 }
 
 impl Op {

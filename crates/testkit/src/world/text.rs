@@ -11,7 +11,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::acl::Acl;
-use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, Special, XattrHow};
+use super::op::{ClockHow, Durable, Op, Payload, RenameHow, Reserve, SLOTS, Special, XattrHow};
 
 /// A verb, its words, and what it does.
 pub struct Verb {
@@ -28,7 +28,7 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 46] = [
+pub const VERBS: [Verb; 52] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
@@ -107,6 +107,20 @@ pub const VERBS: [Verb; 46] = [
     verb("group-commit", "[lazy]", "lazy: not durable on return"),
     verb("group-abort", "", ""),
     verb("remount", "", "close, unmount, mount"),
+    verb("checkpoint", "", "sync, and write home what is in the log"),
+    verb("crash", "", "sync, then mount again without an unmount"),
+    verb(
+        "clock",
+        "still|runs|TIME",
+        "the time that operations see: the same, another one for each, this one",
+    ),
+    verb("chattr", "PATH +j|-j", "one write is one transaction"),
+    verb("store", "FILE OFFSET LEN [SEED]", "to mapped memory"),
+    verb(
+        "copy",
+        "@SLOT OFFSET @SLOT OFFSET LEN",
+        "copy_file_range, from the first to the second",
+    ),
 ];
 
 /// The slot for operations that name a path where a slot could stand.
@@ -308,6 +322,26 @@ impl fmt::Display for Op {
             }
             Op::GroupAbort => f.write_str("group-abort"),
             Op::Remount => f.write_str("remount"),
+            Op::Checkpoint => f.write_str("checkpoint"),
+            Op::Crash => f.write_str("crash"),
+            Op::Clock(ClockHow::Runs) => f.write_str("clock runs"),
+            Op::Clock(ClockHow::Still) => f.write_str("clock still"),
+            Op::Clock(ClockHow::At(sec, nsec)) => write!(f, "clock {sec}.{nsec:09}"),
+            Op::Mark { path, on } => {
+                write!(f, "chattr {} {}", Word(path), if *on { "+j" } else { "-j" })
+            }
+            Op::Store {
+                slot,
+                offset,
+                payload: Payload { seed, len },
+            } => write!(f, "store @{slot} {offset} {len} {seed}"),
+            Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => write!(f, "copy @{from} {from_offset} @{to} {to_offset} {len}"),
         }
     }
 }
@@ -598,6 +632,24 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
         },
         "group-abort" => Op::GroupAbort,
         "remount" => Op::Remount,
+        "checkpoint" => Op::Checkpoint,
+        "crash" => Op::Crash,
+        "clock" if words.flag("runs") => Op::Clock(ClockHow::Runs),
+        "clock" if words.flag("still") => Op::Clock(ClockHow::Still),
+        "clock" => {
+            let (sec, nsec) = words.time()?;
+            Op::Clock(ClockHow::At(sec, nsec))
+        }
+        "copy" => {
+            let at = "the offset";
+            Op::Copy {
+                from: words.slot()?,
+                from_offset: words.number(at)?,
+                to: words.slot()?,
+                to_offset: words.number(at)?,
+                len: words.number("the length")?,
+            }
+        }
         _ => return Ok(None),
     }))
 }
@@ -658,6 +710,14 @@ fn read_attribute_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
         "stat" => Op::Stat {
             path: words.path()?,
         },
+        "chattr" => Op::Mark {
+            path: words.path()?,
+            on: match words.next("+j or -j")? {
+                "+j" => true,
+                "-j" => false,
+                other => bail!("\"{other}\" is neither +j nor -j"),
+            },
+        },
         _ => return Ok(None),
     }))
 }
@@ -677,6 +737,11 @@ fn read_file_op(name: &str, slot: u8, words: &mut Words<'_>) -> Result<Op> {
         },
         "append" => Op::Append {
             slot,
+            payload: words.payload()?,
+        },
+        "store" => Op::Store {
+            slot,
+            offset: words.number(at)?,
             payload: words.payload()?,
         },
         "read" => Op::Read {

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::Model;
-use crate::world::op::{Op, Payload, Reserve};
+use crate::world::op::{Op, Reserve};
 
 impl Model {
     /// The states between this one and that after `op`. A write ends its pieces where `handle`
-    /// bytes are full, from the beginning of a block on. A range that is to become zeros gets room
+    /// bytes are full, from the beginning of a block on; but one to a file that is marked atomic
+    /// has none, up to [`Rules::whole_max`](super::Rules::whole_max). A range that is to become zeros gets room
     /// before anything else, so that a full volume is left as it was; where the scheme writes new
     /// blocks to their places before a commit (`places_new`), it is then without the blocks that
     /// lie in it.
@@ -18,9 +19,25 @@ impl Model {
                 offset,
                 payload,
                 ..
-            } => self.parts_of_write(*slot, *offset, *payload, handle),
+            } => self.parts_of_write(*slot, *offset, &payload.bytes(), handle),
             Op::Append { slot, payload } => match self.slot(*slot) {
-                Ok(id) => self.parts_of_write(*slot, self.content(id).size(), *payload, handle),
+                Ok(id) => {
+                    let end = self.content(id).size();
+                    self.parts_of_write(*slot, end, &payload.bytes(), handle)
+                }
+                Err(_) => Vec::new(),
+            },
+            Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => match self.slot(*from) {
+                Ok(id) => {
+                    let bytes = self.content(id).read(*from_offset, *len as usize);
+                    self.parts_of_write(*to, *to_offset, &bytes, handle)
+                }
                 Err(_) => Vec::new(),
             },
             Op::Fallocate {
@@ -33,11 +50,15 @@ impl Model {
         }
     }
 
-    fn parts_of_write(&self, slot: u8, offset: u64, payload: Payload, handle: u64) -> Vec<Self> {
+    fn parts_of_write(&self, slot: u8, offset: u64, bytes: &[u8], handle: u64) -> Vec<Self> {
+        let len = bytes.len() as u64;
+        let is_marked = self.slot(slot).is_ok_and(|id| self.is_marked(id));
+        if is_marked && len <= self.rules.whole_max {
+            return Vec::new();
+        }
         let first = offset - offset % self.rules.block;
-        let end = offset + u64::from(payload.len);
+        let end = offset + len;
         let ends = (1..).map(|n| first + n * handle).take_while(|at| *at < end);
-        let bytes = payload.bytes();
         let part = |at: u64| {
             let mut part = self.clone();
             let written = part.write_bytes(slot, Some(offset), &bytes[..(at - offset) as usize]);

@@ -48,7 +48,11 @@ impl Model {
 
     pub(super) fn fsync(&mut self, slot: u8) -> Outcome {
         let id = self.slot(slot)?;
-        self.vouched = Vouched::all(self.node(id).changed);
+        let node = self.node(id);
+        self.vouched = Vouched {
+            whole: node.changed,
+            apart: node.stored,
+        };
         self.synced = Synced::File(id);
         Ok(Reply::Done)
     }
