@@ -111,7 +111,7 @@ crash-groups: ## Power cuts of all sequences with a group, in every scheme (hour
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test power_cuts -- --ignored --nocapture every_sequence_with_a_group
 
-explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before, BUDGET=10m each (go on by the same again)
+explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before: each workload once, then BUDGET=10m each (go on by the same again)
 	@scripts/deps.sh test
 	$(CARGO) run --release --locked -q -p stetfs-crash --bin explored -- --resume $(TARGET)/explored $(if $(BUDGET),--budget $(BUDGET)) $(if $(JOBS),--jobs $(JOBS)) $(ROWS)
 

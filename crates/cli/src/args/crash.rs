@@ -110,8 +110,9 @@ pub(crate) struct Crash {
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h. Of a program it
-    /// counts for each model
+    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h. Until then each
+    /// workload is looked at where syncs have returned, and only then any in depth. Of a program
+    /// it counts for each model
     #[arg(
         long,
         value_name = "STATES|TIME",
@@ -124,9 +125,9 @@ pub(crate) struct Crash {
     /// With --recording: of the states
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
-    /// Keep a list of the finished workloads in this file. If the file exists, the same command
-    /// runs only the other workloads; a half-explored workload is explored again. Of a program:
-    /// keep what the check says of each state, and do not ask it again
+    /// Keep a list of what is finished in this file: turns of workloads. If the file exists, the
+    /// same command goes on with the others; a turn that was interrupted begins again. Of a
+    /// program: keep what the check says of each state, and do not ask it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) resume: Option<PathBuf>,
     /// Threads (default: one per processor). Of a program: checks at once, each on a directory of

@@ -10,17 +10,17 @@ use super::vocabulary::ops;
 /// punched and removed while they are marked.
 pub(super) fn marks() -> Vec<Op> {
     let begin = "create m0; create m1; open @0 m0; open @1 m1; write @0 0 12000 1; sync".to_owned();
-    // Around what one handle takes of a write, and what one transaction does.
-    let lengths = (0..10).map(|n| {
-        let (len, seed) = (2048 + n * 2048, n * 3 + 2);
+    // With blocks of 1 KiB one handle takes 32 KiB of a write, and one transaction 39 KiB.
+    let lengths = [2048, 6000, 14_000, 31_000, 33_500, 36_000, 38_900, 45_000];
+    let lengths = (0..).zip(lengths).map(|(n, len): (u32, u32)| {
+        let seed = n * 3 + 80;
+        let [one, two] = [seed + 1, seed + 2];
         format!(
-            "write @0 {} {len} {seed}; write @1 {} {} {}; append @1 {} {}",
+            "write @0 {} {len} {seed}; write @1 {} {} {one}; append @1 {} {two}",
             n * 300,
             n * 700,
-            len + 900,
-            seed + 1,
-            len / 2,
-            seed + 2
+            len - 900,
+            len / 4,
         )
     });
     let lengths = lengths.collect::<Vec<_>>().join("; ");
@@ -42,7 +42,7 @@ rename m1 d/i; fsync @2; close @2; mkdir d/e; create d/e/j; write d/e/j 100 9000
 write d/e/j 0 4500 62; chattr d/e/j -j; write d/e/j 2000 4500 63; commit; unlink d/e/j; sync
 ";
     ops(&format!(
-        "{begin}; {rest}; chattr m0 +j; chattr m1 +j; {lengths}; sync"
+        "{begin}; {rest}; chattr m0 +j; chattr d/i +j; {lengths}; sync"
     ))
 }
 

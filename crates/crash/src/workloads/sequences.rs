@@ -122,7 +122,7 @@ pub fn with_groups(rules: Rules) -> [Sequences; 2] {
 
 /// The core with each of these behind its actions, and what is no action.
 fn beside(persists: &[Persist]) -> Vec<Vec<Op>> {
-    let core = VOCABULARY.iter().filter(|action| action.core);
+    let core = VOCABULARY.iter().filter(|action| action.is_beside_groups());
     let actions = core.flat_map(|action| persists.iter().filter_map(|p| action.ops(*p)));
     actions.chain(BESIDE.map(ops)).collect()
 }

@@ -309,6 +309,13 @@ impl Persist {
 }
 
 impl Action {
+    /// Whether it is of the core, and the model knows what becomes of a group beside it: whether a
+    /// file can have one changes with its mark.
+    pub(super) fn is_beside_groups(&self) -> bool {
+        let verb = self.does.split(' ').next();
+        self.core && !matches!(verb, Some("chattr" | "store"))
+    }
+
     /// The operations of the action with what follows it; nothing when that does not apply.
     pub fn ops(&self, persist: Persist) -> Option<Vec<Op>> {
         let after = match (persist, self.object) {
