@@ -294,8 +294,8 @@ fn campaign(
     report.map_err(|e| told(&e).context(name))
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP ends an exploration when what is at hand is kept, the second at
-/// once.
+/// The first SIGINT, SIGTERM or SIGHUP ends an exploration when what is at hand is kept, the second
+/// at once.
 struct Interrupt {
     stop: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -304,7 +304,9 @@ struct Interrupt {
 impl Interrupt {
     fn listen() -> Result<Self> {
         let (stop, signal) = (Arc::default(), Arc::default());
-        for number in [SIGINT, SIGTERM, SIGHUP] {
+        // What whoever started this has it ignore, such as nohup(1), stays ignored.
+        let heard = [SIGINT, SIGTERM, SIGHUP].into_iter();
+        for number in heard.filter(|number| !is_ignored(*number)) {
             flag::register_conditional_default(number, Arc::clone(&stop))?;
             flag::register(number, Arc::clone(&stop))?;
             flag::register_usize(number, Arc::clone(&signal), must_fit(number))?;
@@ -316,6 +318,14 @@ impl Interrupt {
         let signal = self.signal.load(Ordering::SeqCst);
         u8::try_from(signal).ok().filter(|signal| *signal > 0)
     }
+}
+
+/// Whether a signal is ignored: a bit of `SigIgn` in /proc/self/status (proc_pid_status(5)).
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
 fn bar(name: &str, turns: u64) -> ProgressBar {

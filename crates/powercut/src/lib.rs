@@ -12,8 +12,8 @@
 //! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
 //!    ([`stage`]), and thrown away.
 //! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
-//!    once for each cause; [`remedy`] looks for the syncs that would help; [`report`] is what is left of all that, and adds up; [`resume`] is what
-//!    a later run goes on from.
+//!    once for each cause; [`remedy`] looks for the syncs that would help; [`report`] is what is
+//!    left of all that, and adds up; [`resume`] is what a later run goes on from.
 //!
 //! Data flows down this list. No file system but `stetfs` itself is under the mount, and what a
 //! model leaves is written to one that is as new.

@@ -127,7 +127,9 @@ fn the_judge_of_lines_can_fail() {
 /// Tests and tools leave what they make elsewhere.
 #[test]
 fn nothing_lies_about() {
-    let endings = ["rs", "toml", "md", "json", "sh", "c", "h", "py", "go"];
+    let endings = [
+        "rs", "toml", "md", "json", "sh", "c", "h", "py", "go", "mjs",
+    ];
     let at_the_top = [
         "Makefile",
         "Cargo.lock",

@@ -1,5 +1,5 @@
-//! `stetfs crash -- PROGRAM` that ends early: it tells what it has, says that this is not all, keeps
-//! what it was to keep, and leaves nothing behind.
+//! `stetfs crash -- PROGRAM` that ends early: it tells what it has, says that this is not all,
+//! keeps what it was to keep, and leaves nothing behind.
 
 use std::fs;
 use std::path::Path;
@@ -103,6 +103,21 @@ fn what_was_found_until_a_signal_is_told_and_kept() {
         let whole = ["crash", "--recording", &kept, "--check", "true"];
         assert!(stetfs(&whole).ok().starts_with("ext4-ordered: "));
     }
+}
+
+/// nohup(1) has a hangup ignored.
+#[test]
+fn a_signal_that_is_ignored_ends_nothing() {
+    let Some(trial) = Trial::new() else { return };
+    let (kept, go) = (trial.lab.str("kept"), trial.lab.str("go"));
+    let script = format!(
+        "trap '' HUP; exec {STETFS} crash --keep {kept} --check true -- \
+         sh -c 'echo x > $STETFS_DIR/a; touch {go}; sleep 1'"
+    );
+    let mut running = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    wait_until("it is at work", || Path::new(&go).exists());
+    tool("kill", &["-s", "HUP", &running.id().to_string()]).ok();
+    assert_eq!(running.wait().unwrap().code(), Some(0));
 }
 
 #[test]
