@@ -140,13 +140,25 @@ fn every_script_in_the_default_scheme() {
         !of_names.contains(s) && !matches!(s, TwoGroups | Postmark(_) | ByTurns | Splits | Clocks)
     };
     let of_names = |s: &Script| !matches!(s, Beside | Mapped | Marks | Rests);
-    let modes: [(&str, &[u64], &dyn Fn(&Script) -> bool); 2] =
-        [("journal", &[1, 2], &of_names), ("ordered", &[5], &of_data)];
-    for (mode, random, is_meant) in modes {
+    let modes = [
+        (
+            "journal",
+            &[1, 2][..],
+            Script::WRITTEN
+                .into_iter()
+                .filter(of_names)
+                .collect::<Vec<_>>(),
+        ),
+        (
+            "ordered",
+            &[5],
+            Script::WRITTEN.into_iter().filter(of_data).collect(),
+        ),
+    ];
+    for (mode, random, written) in modes {
         let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
-        let written = Script::WRITTEN.into_iter().filter(is_meant);
         let random = random.iter().copied().map(Script::Random);
-        let long: Vec<_> = written.chain(random).collect();
+        let long: Vec<_> = written.into_iter().chain(random).collect();
         let counts = assert_survives(&target, scripts(EXT4_1K, &long));
         assert!(counts.nested > 0 && counts.audits > 0, "{counts:?}");
     }
