@@ -149,7 +149,7 @@ impl Default for Effort {
             e2fsck_every: 256,
             audit_every: 4096,
             chains: 2,
-            orders: 32,
+            orders: 128,
             seed: 1,
         }
     }
