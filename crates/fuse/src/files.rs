@@ -372,14 +372,34 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// Makes a file durable.
-    pub(crate) fn sync_file(&self, ino: InodeNo, datasync: bool) -> Outcome<()> {
-        let done = if ino == ROOT {
-            self.fs.fsync_root(datasync)
-        } else {
-            self.fs.fsync(ino, datasync)
+    /// Makes a file or directory durable; of the root directory everything. For that the kernel
+    /// first sends what open files have in the page cache: it does so by itself only for those that
+    /// it syncs, or closes.
+    pub(crate) fn sync_file(
+        &self,
+        ino: InodeNo,
+        datasync: bool,
+        ticket: &dyn Fn() -> Ticket,
+    ) -> Outcome<Answered> {
+        if ino != ROOT {
+            self.fs.fsync(ino, datasync).map_err(|e| errno(&e))?;
+            return Ok(Answered::Now);
+        }
+        let written = match self.options.writeback {
+            true => self.opens.watch_all(),
+            false => Vec::new(),
         };
-        done.map_err(|e| errno(&e))
+        if written.is_empty() {
+            self.fs.fsync_root(datasync).map_err(|e| errno(&e))?;
+            return Ok(Answered::Now);
+        }
+        let pages = written.into_iter().map(|ino| Pages::all(node(ino)));
+        let (fs, ticket) = (self.fs.clone(), ticket());
+        self.aside.after_pages(pages.collect(), move || {
+            let done = fs.fsync_root(datasync).map_err(|e| errno(&e));
+            ticket.answer_bytes(done.map(|()| Vec::new()));
+        });
+        Ok(Answered::Later)
     }
 
     /// Preallocates, punches holes, zeroes ranges.

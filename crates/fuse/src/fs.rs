@@ -376,7 +376,6 @@ impl<B: Backend> FsServer<B> {
             What::Open { from: o } => answer.record(&self.open_file(from, ino, o.flags)?),
             What::Release { from: r } => self.release_file(ino, r.fh),
             What::Read { from: r } => self.read_file(ino, &r, answer),
-            What::FSync { datasync } | What::FSyncDir { datasync } => self.sync_file(ino, datasync),
             What::CopyFileRange { from: r, is_64 } => {
                 let bytes_copied = self.copy(from, &r)?;
                 if is_64 {
@@ -505,6 +504,9 @@ impl<B: Backend> Server for FsServer<B> {
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
             What::GetAttr { from: g } if g.getattr_flags & abi::GETATTR_FH != 0 => {
                 return self.attributes_for_handle(from, g.fh, ticket, answer);
+            }
+            What::FSync { datasync } | What::FSyncDir { datasync } => {
+                return self.sync_file(inode(from.nodeid), *datasync, ticket);
             }
             What::FAllocate { from: f } => return self.allocate(from, f, ticket),
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),

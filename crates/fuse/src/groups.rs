@@ -346,7 +346,7 @@ impl<B: Backend> FsServer<B> {
             None => None,
         };
         let Some(files) = files else {
-            self.sync_file(ino, false)?;
+            self.fs.fsync(ino, false).map_err(|e| errno(&e))?;
             answer.record(&abi::IoctlOut::default())?;
             return Ok(Answered::Now);
         };

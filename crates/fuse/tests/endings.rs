@@ -109,6 +109,28 @@ fn syncing_the_mount_point_syncs_everything() {
     volume.unmount(server);
 }
 
+/// `sync DIR` of the mount point: where the kernel does not tell of sync(2), it is how everything is
+/// made durable, what open files have in the page cache included.
+#[test]
+fn an_fsync_of_the_mount_point_confirms_everything() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("commit=300,noloop");
+    fs::write(volume.path("closed"), b"closed").unwrap();
+    let mut open = File::create(volume.path("open")).unwrap();
+    for _ in 0..1000 {
+        open.write_all(b"written, and not synced by itself\n")
+            .unwrap();
+    }
+    run(Command::new("sync").arg(&volume.dir));
+    server.crash(&volume.dir);
+    drop(open);
+    let server = volume.mount("");
+    assert_eq!(fs::read(volume.path("closed")).unwrap(), b"closed");
+    assert_eq!(fs::metadata(volume.path("open")).unwrap().len(), 34_000);
+    volume.unmount(server);
+}
+
 #[test]
 fn signals_leave_a_clean_image() {
     need!(support::fuse());
