@@ -40,6 +40,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::connection::Connection;
 use crate::mount::{MountError, Mounted};
 use crate::mountinfo;
+use crate::question;
 use crate::system_log::{self, Severity};
 use crate::wire::ring;
 
@@ -173,8 +174,10 @@ impl Companion {
     }
 }
 
-/// In the companion process: does its work and ends the process. In any other: returns at once.
+/// In the companion process, and in one that asks a [`Question`](question::Question): does its work
+/// and ends the process. In any other: returns at once.
 pub fn run_if_asked() {
+    question::run_if_asked();
     KNOWN.store(true, Ordering::Relaxed);
     if std::env::var_os(ASKED).is_none() {
         return;

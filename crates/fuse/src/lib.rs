@@ -49,6 +49,7 @@ pub mod layer;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;
+pub mod question;
 pub mod session;
 pub mod system_log;
 pub mod umount;

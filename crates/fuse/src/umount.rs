@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 use stetfs_media::{LockHolder, lock_holder};
 
 use crate::mount::{MountError, Mounted, is_dead, unmount_at};
+use crate::question::Question;
 use crate::{control, mountinfo};
 
 /// Why unmounting did not come to its end.
@@ -85,6 +86,13 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         dir: unmounted.dir.clone(),
         device: entry.device,
     };
+    // A server that is stopped or hangs is asked nothing more.
+    let is_silent = |mut question: Question| !question.is_answered(LOOK);
+    if lazy && Question::ask(&unmounted.dir).is_ok_and(is_silent) {
+        unmount_patiently(&mounted, true)?;
+        unmounted.finished = false;
+        return Ok(unmounted);
+    }
     if is_dead(&unmounted.dir) {
         unmounted.was_dead = true;
         unmount_at(&unmounted.dir, true)?;

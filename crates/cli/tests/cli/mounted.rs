@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool};
+use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool, wait_until};
 
 /// Whether FUSE mounts can be made here.
 pub(crate) fn can_mount() -> bool {
@@ -679,4 +679,32 @@ fn umount_tells_that_the_image_was_deleted() {
         assert!(!m.is_mounted());
         ran.fails(1, &["unmounted, but", &m.image, "was removed", "is lost"]);
     }
+}
+
+/// A server that is stopped cannot be asked who it is, and who asks it cannot be ended. (Unmounting
+/// waited for it, silently and for ever.)
+#[test]
+fn umount_names_a_server_that_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mount::new();
+    mount.up(&[]);
+    let pid = json(&stetfs(&["stats", "--json", &mount.dir]).ok())["server"]["pid"].clone();
+    let pid = pid.to_string();
+    tool("kill", &["-STOP", &pid]).ok();
+    let named = format!("process {pid}");
+    let words = [
+        "has not answered for 6 s",
+        &named,
+        "kill -CONT",
+        "umount --lazy",
+    ];
+    stetfs(&["umount", "--timeout", "6", &mount.dir]).fails(1, &words);
+    stetfs(&["umount", "--lazy", &mount.dir]).ok();
+    tool("kill", &["-CONT", &pid]).ok();
+    wait_until("the image is released", || {
+        stetfs(&["fsck", "-n", &mount.image]).code == 0
+    });
+    assert_clean(&mount.image);
 }

@@ -1,0 +1,59 @@
+//! Whether a mount's server answers, asked by a process of its own.
+//!
+//! Who has asked a server that is stopped or hangs cannot be interrupted, nor killed, before there
+//! is an answer. So somebody else asks: this program, run again ([`crate::run_if_asked`]), which is
+//! left behind when it takes too long, and ends with the answer or with the connection.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set in its environment.
+const ASKED: &str = "STETFS_QUESTION";
+
+/// How often it is looked for the answer.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A question that is under way.
+#[derive(Debug)]
+pub struct Question(Child);
+
+impl Question {
+    /// Asks the server of what is mounted on a directory.
+    ///
+    /// # Errors
+    /// No process could be started.
+    pub fn ask(dir: &Path) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg0("stetfs-question").arg(dir).env(ASKED, "1");
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
+        quiet.stderr(Stdio::null()).spawn().map(Self)
+    }
+
+    /// Waits for the answer, at most so long; whether there is one, also if it is that the server
+    /// is dead.
+    pub fn is_answered(&mut self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.0.try_wait() {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Ok(ended) => return ended.is_some(),
+                // There is nobody any more to wait for.
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// In the process that asks: does so and ends it. In any other: returns at once.
+pub(crate) fn run_if_asked() {
+    if std::env::var_os(ASKED).is_none() {
+        return;
+    }
+    if let Some(dir) = std::env::args_os().nth(1) {
+        let _ = rustix::fs::statfs(Path::new(&dir));
+    }
+    std::process::exit(0);
+}
