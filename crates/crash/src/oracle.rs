@@ -6,8 +6,8 @@
 //! that state or in a later one of the allowed. *Writeback*: a page that changed in any of the
 //! allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
 //!
-//! To a file that is marked (`chattr +j`) one write is atomic, whatever the promise. If nothing else
-//! wrote to it since the state, its data is that of the state.
+//! To a file that is marked (`chattr +j`) one write is atomic, whatever the promise. If nothing
+//! else wrote to it since the state, its data is that of the state.
 //!
 //! Where ordered and writeback data of a file is durable, as somebody was told, and that is newer
 //! than the state, it counts from there on.

@@ -16,10 +16,11 @@
 //! answer. Killed just then, it never ends: the thread that waits keeps `/dev/fuse` open, so the
 //! kernel goes on waiting for it. So the companion does that when it is asked to.
 //!
-//! The pipe carries lines. The server says `abort_hung SECONDS`, `mounted DEVICE`, `log PATH`, `leave` (release nothing),
-//! `done`; and it asks `sync`, `unmount`, `unmount lazy`, each answered by `ok`, `busy` or
-//! `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it delays nothing. It
-//! is this program run again: `main` must call [`run_if_asked`] before anything else.
+//! The pipe carries lines. The server says `abort_hung SECONDS`, `mounted DEVICE`, `log PATH`,
+//! `leave` (release nothing), `done`; and it asks `sync`, `unmount`, `unmount lazy`, each answered
+//! by `ok`, `busy` or `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it
+//! delays nothing. It is this program run again: `main` must call [`run_if_asked`] before anything
+//! else.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};

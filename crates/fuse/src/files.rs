@@ -276,7 +276,8 @@ impl<B: Backend> FsServer<B> {
         if How::from_bits_truncate(from.fh).contains(How::DIRECT)
             && let Some(cached) = self.cached(&[Pages::written(header, from, size)])
         {
-            // A write that no call waits for (io_submit(2), io_uring) has one of the kernel's slots.
+            // A write that no call waits for (io_submit(2), io_uring) has one of the kernel's
+            // slots.
             if let Some(place) = self.aside.place() {
                 let ticket = ticket();
                 self.aside.after_pages(cached, move || {

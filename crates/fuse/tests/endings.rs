@@ -109,8 +109,28 @@ fn syncing_the_mount_point_syncs_everything() {
     volume.unmount(server);
 }
 
-/// `sync DIR` of the mount point: where the kernel does not tell of sync(2), it is how everything is
-/// made durable, what open files have in the page cache included.
+/// The kernel asks for the attributes of a file that has been open for writing for two seconds, and
+/// so a writer into its cache hears that there is nobody any more.
+#[test]
+fn who_writes_on_is_told_that_the_server_died() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let file = File::create(volume.path("f")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    server.crash(&volume.dir);
+    // Attributes that were asked for just now may be kept for a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(errno(file.write_at(b"after", 0)), ENOTCONN);
+    assert!(file.sync_all().is_err());
+    drop(file);
+    let server = volume.mount("");
+    volume.unmount(server);
+}
+
+/// `sync DIR` of the mount point: where the kernel does not tell of sync(2), it is how everything
+/// is made durable, what open files have in the page cache included.
 #[test]
 fn an_fsync_of_the_mount_point_confirms_everything() {
     need!(support::fuse());

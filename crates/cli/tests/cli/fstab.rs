@@ -37,8 +37,8 @@ const OPTIONS: &str = "\
     nousers owner noowner group nogroup nofail _netdev x-systemd.automount X-mount.mkdir \
     comment=mine context=x fscontext=x defcontext=x rootcontext=x";
 
-/// What it refuses for how it was built, or for what the volume has, but not for the words; and what
-/// only the mount itself refuses here.
+/// What it refuses for how it was built, or for what the volume has, but not for the words; and
+/// what only the mount itself refuses here.
 const BY_CHANCE: &[&str] = &[
     "sb=7",
     "data=x",

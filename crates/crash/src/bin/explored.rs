@@ -15,11 +15,12 @@ use stetfs_testkit::host::run;
 
 const HELP: &str = "usage: explored [--budget STATES|TIME] [--jobs N] [--resume DIR] [ROW...|all]
 Explores the rows whose names contain these words (`jbd2`, `short`, `dj-journal-pairs`; `all` \
-takes days) and keeps their reports
-in docs/explored: first every workload once, where syncs have returned, however long that takes, \
-then all in depth by turns, within the budget; then, and without a row at once, makes the tables of docs/TESTING.md. In the \
-directory of the sources. With --resume what is
-done of a row is kept in that directory, and the same command goes on.";
+takes days) and keeps their reports in docs/explored:
+first every workload once, where syncs have returned, however long that takes, then all in depth \
+by turns, within the budget. Then, and without a
+row at once, makes the tables of docs/TESTING.md. In the directory of the sources. With --resume \
+what is done of a row is kept in that directory,
+and the same command goes on.";
 
 #[derive(Default)]
 struct Args {

@@ -8,10 +8,10 @@ use crate::world::op::{Op, Reserve};
 impl Model {
     /// The states between this one and that after `op`. A write ends its pieces where `handle`
     /// bytes are full, from the beginning of a block on; but one to a file that is marked atomic
-    /// has none, up to [`Rules::whole_max`](super::Rules::whole_max). A range that is to become zeros gets room
-    /// before anything else, so that a full volume is left as it was; where the scheme writes new
-    /// blocks to their places before a commit (`places_new`), it is then without the blocks that
-    /// lie in it.
+    /// has none, up to [`Rules::whole_max`](super::Rules::whole_max). A range that is to become
+    /// zeros gets room before anything else, so that a full volume is left as it was; where the
+    /// scheme writes new blocks to their places before a commit (`places_new`), it is then without
+    /// the blocks that lie in it.
     pub fn between(&self, op: &Op, handle: u64, places_new: bool) -> Vec<Self> {
         match op {
             Op::Write {
