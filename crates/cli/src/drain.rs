@@ -11,7 +11,7 @@ use stetfs_fuse::Command;
 use crate::args::Drain;
 use crate::disk::Disk;
 use crate::failure::{Explain, Result};
-use crate::{image, mounts, output};
+use crate::{answer, image, mounts, output};
 
 pub(crate) fn run(args: &Drain) -> Result<()> {
     let path = &args.path;
@@ -59,7 +59,7 @@ pub(crate) struct Left {
 impl Left {
     /// None when the scheme has no such cache.
     pub(crate) fn of(dir: &Path) -> Result<Option<Self>> {
-        let stats = stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())?;
+        let stats = answer::query_stats(dir)?;
         let stats: Value = serde_json::from_str(&stats)?;
         let cache = &stats["cache"];
         Ok(cache["dirty"].as_u64().map(|blocks| Self {

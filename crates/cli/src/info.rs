@@ -8,6 +8,7 @@ use stetfs_format::width::must_fit_u32;
 use stetfs_format::{FeatureCompat, FeatureIncompat, State, Superblock};
 use stetfs_fuse::mountinfo::MountEntry;
 
+use crate::answer;
 use crate::args::Info;
 use crate::clock::utc;
 use crate::disk::Disk;
@@ -483,7 +484,7 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
 /// What the server of a mounted volume says of itself; nothing when it does not answer, as the
 /// kernel's.
 fn server_says(dir: &Path) -> serde_json::Value {
-    let stats = stetfs_fuse::query_stats(dir).ok();
+    let stats = answer::query_stats(dir).ok();
     let stats = stats.and_then(|stats| serde_json::from_str(&stats).ok());
     stats.unwrap_or_default()
 }

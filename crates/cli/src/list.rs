@@ -2,13 +2,12 @@
 //! its mode. Each server is asked, and one that does not answer keeps nobody waiting.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use stetfs_fuse::mountinfo::{self, MountEntry};
+use stetfs_fuse::question::Question;
 
 use crate::args::Mounts;
 use crate::failure::{Explain, Result};
@@ -41,13 +40,17 @@ struct Said {
 pub(crate) fn run(args: &Mounts) -> Result<()> {
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
     let ours: Vec<MountEntry> = all.into_iter().filter(MountEntry::is_stetfs).collect();
-    let asked: Vec<_> = ours.iter().map(|entry| ask(&entry.dir)).collect();
-    let rows = ours.iter().zip(asked).map(|(entry, answer)| Row {
+    let asked: Vec<_> = ours.iter().map(|entry| Question::ask(&entry.dir)).collect();
+    let answers = asked.into_iter().map(|question| {
+        // One that was answered is nothing to wait for again.
+        question.is_ok_and(|mut question| question.is_answered(PATIENCE))
+    });
+    let rows = ours.iter().zip(answers).map(|(entry, answers)| Row {
         image: entry.image(),
         dir: entry.dir.clone(),
         kind: entry.kind.clone(),
         read_only: entry.has("ro"),
-        server: answer.recv_timeout(PATIENCE).ok(),
+        server: answers.then(|| ask(&entry.dir)).flatten(),
     });
     let rows: Vec<Row> = rows.collect();
     if args.json {
@@ -78,18 +81,12 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     output::line(table.trim_fmt())
 }
 
-/// Asks the server of the mount on `dir`.
-fn ask(dir: &Path) -> mpsc::Receiver<Said> {
-    let (tell, answer) = mpsc::channel();
-    let dir = dir.to_owned();
-    thread::spawn(move || {
-        if let Ok(server) = Server::of(&dir) {
-            let _ = tell.send(Said {
-                scheme: server.options.core.scheme.clone(),
-                data: server.options.core.data.clone(),
-                options: server.in_words,
-            });
-        }
-    });
-    answer
+/// What the server of the mount on `dir` says.
+fn ask(dir: &Path) -> Option<Said> {
+    let server = Server::of(dir).ok()?;
+    Some(Said {
+        scheme: server.options.core.scheme.clone(),
+        data: server.options.core.data.clone(),
+        options: server.in_words,
+    })
 }

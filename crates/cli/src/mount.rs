@@ -14,6 +14,7 @@ use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_fuse::options::split;
 use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport};
 
+use crate::answer;
 use crate::args::{Mount, MountHelper};
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
@@ -114,7 +115,7 @@ pub(crate) struct Server {
 impl Server {
     /// Asks the server of the mount on `dir`.
     pub(crate) fn of(dir: &Path) -> Result<Self> {
-        let stats = stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())?;
+        let stats = answer::query_stats(dir)?;
         let stats: serde_json::Value = serde_json::from_str(&stats)?;
         let in_words = stats["server"]["options"].as_str().unwrap_or_default();
         Ok(Self {

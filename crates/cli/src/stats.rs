@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use stetfs_format::width::nearest_f64;
 use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
 
+use crate::answer;
 use crate::args::Stats;
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
@@ -129,14 +130,15 @@ impl<'a> Source<'a> {
     fn text(&self) -> Result<String> {
         match self {
             Self::File(file) => std::fs::read_to_string(file).during(|| file.display().to_string()),
-            Self::Mount(dir) => stetfs_fuse::query_stats(dir)
-                .map_err(|e| match e.kind() {
-                    ErrorKind::Unsupported => Failure::from(e),
-                    _ => Failure::from(e).context(dir.display()),
-                })
-                .or_advise(|| {
-                    "the mounted volumes are: findmnt -t fuse.stetfs,fuseblk.stetfs".to_owned()
-                }),
+            Self::Mount(dir) => {
+                answer::wait(dir, answer::PATIENCE)?;
+                stetfs_fuse::query_stats(dir)
+                    .map_err(|e| match e.kind() {
+                        ErrorKind::Unsupported => Failure::from(e),
+                        _ => Failure::from(e).context(dir.display()),
+                    })
+                    .or_advise(|| "the mounted volumes are: stetfs mounts".to_owned())
+            }
         }
     }
 

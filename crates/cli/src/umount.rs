@@ -5,14 +5,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use stetfs_fuse::mountinfo;
-use stetfs_fuse::question::Question;
-use stetfs_media::lock_holder;
 
 use crate::args::{Umount, UmountHelper};
 use crate::failure::{Explain, Failure, Result};
 use crate::info::VolumeInfo;
-use crate::{drain, mounts};
+use crate::{answer, drain, mounts};
 
 /// How often the lock is tried.
 const POLL: Duration = Duration::from_millis(10);
@@ -20,13 +17,10 @@ const POLL: Duration = Duration::from_millis(10);
 /// How long umount(8)'s helper waits: as long as a slow device may need for a full cache.
 const HELPER_TIMEOUT: u64 = 600;
 
-/// How long a server may be silent before it is named.
-const SILENCE: Duration = Duration::from_secs(5);
-
 pub(crate) fn run(args: &Umount) -> Result<()> {
     let timeout = Duration::from_secs(args.timeout);
     if !args.lazy {
-        wait_for_answer(&args.dir, timeout)?;
+        answer::wait(&args.dir, timeout)?;
     }
     let left = match args.lazy {
         // Its server is asked nothing, it may not answer.
@@ -83,49 +77,6 @@ pub(crate) fn run_helper(args: &UmountHelper) -> Result<()> {
         lazy: args.lazy,
         timeout: HELPER_TIMEOUT,
     })
-}
-
-/// Waits until the server answers, before it is asked for anything: who waits for one that is
-/// stopped or hangs can be told nothing any more.
-fn wait_for_answer(dir: &Path, timeout: Duration) -> Result<()> {
-    let dir = mounts::resolved(dir);
-    let Ok(Some(mount)) = mountinfo::mounted_on(&dir) else {
-        return Ok(());
-    };
-    if !mount.is_stetfs() {
-        return Ok(());
-    }
-    let Ok(mut question) = Question::ask(&dir) else {
-        return Ok(());
-    };
-    let silence = SILENCE.min(timeout);
-    if question.is_answered(silence) {
-        return Ok(());
-    }
-    let (image, shown) = (mount.image(), dir.display());
-    let pid = lock_holder(&image).map(|holder| holder.pid);
-    let pid = pid.map_or_else(|| "PROCESS".to_owned(), |pid| pid.to_string());
-    let who = format!(
-        "the server (process {pid}) of {} on {shown}",
-        image.display()
-    );
-    let advice = format!(
-        "if it was stopped: kill -CONT {pid}; to give it up: kill -KILL {pid} (everything that was \
-            fsynced is in the image); to leave it alone: stetfs umount --lazy {shown}"
-    );
-    eprintln!(
-        "stetfs: {who} has not answered for {} s; it is waited for, {} s at most\nstetfs: {advice}",
-        silence.as_secs(),
-        timeout.as_secs()
-    );
-    match question.is_answered(timeout - silence) {
-        true => Ok(()),
-        false => {
-            let seconds = timeout.as_secs();
-            let message = format!("{who} has not answered for {seconds} s; nothing was unmounted");
-            Err(Failure::new(message).advise(advice))
-        }
-    }
 }
 
 /// Waits until nobody holds the image: the server's process may not be visible from here (another

@@ -700,6 +700,7 @@ fn umount_names_a_server_that_does_not_answer() {
         "kill -CONT",
         "umount --lazy",
     ];
+    assert!(stetfs(&["mounts"]).ok().contains(&mount.dir));
     stetfs(&["umount", "--timeout", "6", &mount.dir]).fails(1, &words);
     stetfs(&["umount", "--lazy", &mount.dir]).ok();
     tool("kill", &["-CONT", &pid]).ok();

@@ -1,0 +1,61 @@
+//! Asking the server of a mount. Who asks one that is stopped or hangs waits in the kernel, and
+//! cannot be ended; so another process asks first ([`Question`]).
+
+use std::path::Path;
+use std::time::Duration;
+
+use stetfs_fuse::mountinfo;
+use stetfs_fuse::question::Question;
+use stetfs_media::lock_holder;
+
+use crate::failure::{Explain, Failure, Result};
+use crate::mounts;
+
+/// How long a server may be silent before it is named.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long it may be silent at all, where nobody has said so.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the server of the mount on `dir` says of it, as JSON.
+pub(crate) fn query_stats(dir: &Path) -> Result<String> {
+    wait(dir, PATIENCE)?;
+    stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())
+}
+
+/// Waits until the server of the mount on `dir` answers, at most `timeout`; names it when that
+/// takes long. Without a mount of ours there is nobody to wait for.
+pub(crate) fn wait(dir: &Path, timeout: Duration) -> Result<()> {
+    let dir = mounts::resolved(dir);
+    let mount = mountinfo::mounted_on(&dir).ok().flatten();
+    let Some(mount) = mount.filter(mountinfo::MountEntry::is_stetfs) else {
+        return Ok(());
+    };
+    let Ok(mut question) = Question::ask(&dir) else {
+        return Ok(());
+    };
+    let silence = SILENCE.min(timeout);
+    if question.is_answered(silence) {
+        return Ok(());
+    }
+    let (image, shown) = (mount.image(), dir.display());
+    let pid = lock_holder(&image).map(|holder| holder.pid);
+    let pid = pid.map_or_else(|| "PROCESS".to_owned(), |pid| pid.to_string());
+    let who = format!(
+        "the server (process {pid}) of {} on {shown}",
+        image.display()
+    );
+    let advice = format!(
+        "if it was stopped: kill -CONT {pid}; to give it up: kill -KILL {pid} (everything that was \
+            fsynced is in the image); to leave it alone: stetfs umount --lazy {shown}"
+    );
+    eprintln!(
+        "stetfs: {who} has not answered for {} s; it is waited for, {} s at most\nstetfs: {advice}",
+        silence.as_secs(),
+        timeout.as_secs()
+    );
+    if question.is_answered(timeout - silence) {
+        return Ok(());
+    }
+    let message = format!("{who} has not answered for {} s", timeout.as_secs());
+    Err(Failure::new(message).advise(advice))
+}
