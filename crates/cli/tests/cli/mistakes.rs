@@ -225,11 +225,6 @@ const MOUNT: &[Row] = &[
         2,
         &["continue, remount-ro or panic"],
     ),
-    (
-        "mount -o noload {disk.img} {dir}",
-        2,
-        &["\"noload\" needs \"ro\""],
-    ),
     ("mount -o scheme=dj {disk.img} {dir}", 1, &["nvm=FILE"]),
     (
         "mount -o scheme=ubj,keep-cache=perhaps {disk.img} {dir}",

@@ -409,9 +409,13 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     let has_journal = has_journal && !(leftovers && read_only);
     let log = if has_journal { log } else { Vec::new() };
     let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
-    let owner = match has_private_log {
-        true => journal_area::private_log_owner(&**dev, &sb, &journal_extents(&**dev, &sb)?)?,
-        false => None,
+    let owner = match (has_private_log, log.is_empty()) {
+        (false, _) => None,
+        (true, false) => journal_area::private_log_owner(&**dev, &sb, &log)?,
+        // Also where it is not loaded, whose it is can be said.
+        (true, true) => {
+            journal_area::private_log_owner(&**dev, &sb, &journal_extents(&**dev, &sb)?)?
+        }
     };
     let state = Found {
         owner: owner.as_deref(),
