@@ -131,9 +131,9 @@ mariadb: build ## MariaDB without InnoDB's doublewrite buffer on such files, kil
 	@scripts/deps.sh databases
 	@scripts/mariadb.sh $(STETFS) $(or $(ROUNDS),20)
 
-mutants: ## Whether the tests and the explorer notice changes of the code, made by the thousand (a day; SHARD=1/8 for a part); needs cargo-gamma
+mutants: ## Whether the tests and the explorer notice changes of the code, made by the thousand (weeks; SAMPLE=300 SEED=1 for so many at random, SHARD=1/8 for a part, RESUME=1 to go on); needs cargo-gamma
 	@scripts/deps.sh test
-	@CARGO="$(CARGO)" scripts/mutants.sh $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+	@CARGO="$(CARGO)" scripts/mutants.sh $(if $(RESUME),--resume) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
 ftl-long: ## The flash translation layer at length: ten million steps against the model, every power cut of longer runs
 	$(CARGO) test --release --locked -p stetfs-ftl -- --ignored --nocapture
