@@ -11,6 +11,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Volume;
 
+/// Stops all threads of a process. The signal only begins it.
+fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", pid.as_raw_pid());
+    support::wait_until("all threads are stopped", || {
+        let mut all = fs::read_dir(&tasks).unwrap().map(|task| {
+            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        });
+        all.all(|is_stopped| is_stopped)
+    });
+}
+
 #[test]
 fn a_stopped_server_is_named_and_given_up() {
     need!(support::root_and_fuse());
@@ -33,7 +46,7 @@ fn a_stopped_server_is_named_and_given_up() {
     file.write_all_at(b"confirmed", 0).unwrap();
     file.sync_all().unwrap();
 
-    kill_process(pid, Signal::STOP).unwrap();
+    stop(pid);
     let began = Instant::now();
     // Waits in the kernel, and no signal ends it.
     let told = fs::metadata(volume.path("nothing")).unwrap_err();
