@@ -389,7 +389,7 @@ fn stats_tell_what_was_written() {
     let line = format!("timeout 1 '{STETFS}' stats --watch '{}'", m.dir);
     let watched = tool("sh", &["-c", &line]);
     assert!(watched.out.contains("commits/s"), "{watched:?}");
-    stetfs(&["stats", "/"]).fails(1, &["not on a mounted stetfs volume", "findmnt"]);
+    stetfs(&["stats", "/"]).fails(1, &["not on a mounted stetfs volume", "stetfs mounts"]);
     m.down();
 }
 
