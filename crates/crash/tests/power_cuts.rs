@@ -30,7 +30,7 @@ use stetfs_testkit::skip_unless;
 fn cuts() -> usize {
     let cuts = std::env::var("STETFS_LAB_CUTS").ok();
     match cuts.and_then(|n| n.parse().ok()) {
-        None => 8,
+        None => 6,
         Some(0) => usize::MAX,
         Some(n) => n,
     }

@@ -79,6 +79,7 @@ fn cuts(target: &Target, workload: Workload, unmet: &mut Unmet) {
     }
     let effort = Effort {
         moments: 60,
+        orders: 32,
         ..Effort::default()
     };
     let fresh = target.contents().expect("a volume");
