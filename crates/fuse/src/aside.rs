@@ -17,7 +17,9 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 
 use parking_lot::Mutex;
+use stetfs_format::InodeNo;
 
+use crate::attr::node;
 use crate::wire::Notifier;
 use crate::wire::abi::{InHeader, WriteIn};
 
@@ -37,6 +39,11 @@ impl Pages {
             offset: 0,
             len: 0,
         }
+    }
+
+    /// All of each of these files.
+    pub(crate) fn of_files(files: impl IntoIterator<Item = InodeNo>) -> Vec<Self> {
+        files.into_iter().map(node).map(Self::all).collect()
     }
 
     /// Those of a direct write of which so many bytes were written.
@@ -82,8 +89,7 @@ impl Pages {
     }
 }
 
-type Rest = Box<dyn FnOnce() + Send>;
-type Job = (Vec<Pages>, Rest);
+type Job = (Vec<Pages>, Box<dyn FnOnce() + Send>);
 
 /// The thread's desk.
 pub(crate) struct Aside {
@@ -121,11 +127,6 @@ impl Aside {
         self.places.store(places, Ordering::Relaxed);
     }
 
-    /// Has pages written and dropped, then does the rest. Whoever waits for that has no slot.
-    pub(crate) fn after_pages(&self, pages: Vec<Pages>, rest: impl FnOnce() + Send + 'static) {
-        self.send((pages, Box::new(rest)));
-    }
-
     /// Whoever has a slot waits here only with a place, until that is dropped. None: too many wait.
     pub(crate) fn place(&self) -> Option<Place> {
         let max = self.places.load(Ordering::Relaxed);
@@ -153,7 +154,8 @@ impl Aside {
         }
     }
 
-    fn send(&self, job: Job) {
+    /// Has pages written and dropped, then does the rest. Whoever waits for that has no slot.
+    pub(crate) fn after_pages(&self, pages: Vec<Pages>, rest: impl FnOnce() + Send + 'static) {
         let queue = self.queue.get_or_init(|| {
             let (send, jobs) = mpsc::channel::<Job>();
             let (notifier, owed) = (self.notifier.clone(), self.owed.clone());
@@ -176,7 +178,7 @@ impl Aside {
             }
             send
         });
-        if let Err(mpsc::SendError((_, rest))) = queue.send(job) {
+        if let Err(mpsc::SendError((_, rest))) = queue.send((pages, Box::new(rest))) {
             rest();
         }
     }

@@ -394,9 +394,8 @@ impl<B: Backend> FsServer<B> {
             self.fs.fsync_root(datasync).map_err(|e| errno(&e))?;
             return Ok(Answered::Now);
         }
-        let pages = written.into_iter().map(|ino| Pages::all(node(ino)));
         let (fs, ticket) = (self.fs.clone(), ticket());
-        self.aside.after_pages(pages.collect(), move || {
+        self.aside.after_pages(Pages::of_files(written), move || {
             let done = fs.fsync_root(datasync).map_err(|e| errno(&e));
             ticket.answer_bytes(done.map(|()| Vec::new()));
         });

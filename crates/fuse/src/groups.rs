@@ -350,7 +350,7 @@ impl<B: Backend> FsServer<B> {
             answer.record(&abi::IoctlOut::default())?;
             return Ok(Answered::Now);
         };
-        let pages: Vec<_> = files.into_iter().map(node).map(Pages::all).collect();
+        let pages = Pages::of_files(files);
         self.answer_when_dropped(&pages, abi::IoctlOut::default(), ticket, answer)
     }
 

@@ -142,7 +142,7 @@ impl<B: Backend> Keeper<B> {
 
     /// Has the dirty pages written that may need what is left.
     fn settle(&self, files: &[InodeNo]) {
-        let pages = files.iter().map(|ino| Pages::all(node(*ino))).collect();
+        let pages = Pages::of_files(files.iter().copied());
         let room = self.room.clone();
         let dirtied = room.dirtied();
         self.aside.after_pages(pages, move || room.settled(dirtied));

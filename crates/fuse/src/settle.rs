@@ -12,7 +12,7 @@ use stetfs_format::InodeNo;
 
 use crate::Backend;
 use crate::aside::{Pages, Place};
-use crate::attr::{self, inode, node};
+use crate::attr::{self, inode};
 use crate::caller::caller;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
@@ -104,8 +104,7 @@ impl<B: Backend> FsServer<B> {
         place: Option<Place>,
         rest: impl FnOnce(&Self, Outcome<()>) + Send + 'static,
     ) {
-        let pages = self.opens.watch_all().into_iter();
-        let pages = pages.map(|ino| Pages::all(node(ino))).collect();
+        let pages = Pages::of_files(self.opens.watch_all());
         let server = self.clone();
         let dirtied = self.room.dirtied();
         self.aside.after_pages(pages, move || {

@@ -22,7 +22,6 @@ use super::notes::Notes;
 use super::plan::{self, About, Change, Child, Found, Plan, Tree, What, Xattr};
 use crate::Backend;
 use crate::aside::Pages;
-use crate::attr::node;
 use crate::backend::AtomicGroup;
 use crate::errno::errno;
 use crate::fs::FsServer;
@@ -53,12 +52,7 @@ pub(super) struct Stale {
 impl Stale {
     /// The directories, whose entries the kernel keeps as pages.
     pub(super) fn dirs(&self) -> Vec<Pages> {
-        self.dirs
-            .iter()
-            .copied()
-            .map(node)
-            .map(Pages::all)
-            .collect()
+        Pages::of_files(self.dirs.iter().copied())
     }
 }
 
