@@ -229,6 +229,7 @@ impl Check<'_> {
         }
         if self.is_orphan_file(ino) {
             if self.sb.feature_compat.contains(FeatureCompat::ORPHAN_FILE) {
+                self.check_flags(ino, inode);
                 self.check_regular_special(ino, inode);
                 self.check_blocks(ino, inode, Keep::OrphanFile);
                 return Some(reserved);
