@@ -47,6 +47,7 @@ use self::live::{Committed, DueLogged, Live, Logged, Span};
 use self::record::Records;
 pub(super) use self::recovery::LEFT;
 use crate::parts::area::JournalArea;
+use crate::parts::fill::{FILL, filled};
 use crate::parts::home::{BusyHomes, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
@@ -142,7 +143,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: n blocks",
     recovery: &[LEFT],
-    options: &[&ASYNC_COMMIT],
+    options: &[&ASYNC_COMMIT, &FILL],
 };
 
 /// ext4's option of that name.
@@ -162,7 +163,9 @@ struct Jbd2 {
     homeward: Box<dyn Homeward>,
     placing: Option<Box<dyn Placing>>,
     live: Live,
-    /// Contents that may be held before a checkpoint is wanted, in blocks.
+    /// Blocks of the log that may be used before a checkpoint is wanted.
+    most_used: u32,
+    /// Contents that may be held until then, in blocks.
     most_held: usize,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
@@ -201,6 +204,7 @@ pub(super) fn open_as(
     let mode = args.options.data.or(default).unwrap_or(DataMode::Journal);
     let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
+    let fill = filled(about, &args.options, 50)?;
     let (mut superblock, report) = recovery::recover(&mut area, &args, &*homeward)?;
     if args.writable {
         superblock.set_async_commit(async_commit);
@@ -214,6 +218,7 @@ pub(super) fn open_as(
         transactions: Default::default(),
     };
     let jbd2 = Jbd2 {
+        most_used: u32::try_from(u64::from(area.capacity()) * fill / 100).unwrap_or(u32::MAX),
         most_held: (args.memory / args.block_size).max(16),
         homeward,
         placing,
@@ -317,17 +322,15 @@ impl Scheme for Jbd2 {
     }
 
     fn backlog(&self) -> Backlog {
-        let is_full = self.used() > self.area.capacity() / 2;
         Backlog {
-            is_due: is_full || self.live.held() > self.most_held,
+            is_due: self.used() > self.most_used || self.live.held() > self.most_held,
             forced: 0,
         }
     }
 
     fn checkpoint(&self, goal: Goal) -> Result<()> {
         // No more contents are held than there are blocks in the log.
-        let most =
-            (self.area.capacity() / 4).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
+        let most = (self.most_used / 2).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
         self.checkpoint_until(|span| match goal {
             Goal::Some | Goal::All => false,
             Goal::Background => self.area.capacity() - span.free <= most,

@@ -50,6 +50,7 @@ use stetfs_media::{JournalCopy, Remap, RemapPair};
 
 use super::jbd2::{self, Copied, Homeward, Place};
 use crate::parts::area::JournalArea;
+use crate::parts::fill::FILL;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, Beside, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result,
@@ -102,7 +103,7 @@ pub(crate) static ABOUT: About = About {
     cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: a list of pairs, the journal \
         superblock",
     recovery: &[jbd2::LEFT, LEFT],
-    options: &[&REMAP, &jbd2::ASYNC_COMMIT],
+    options: &[&REMAP, &jbd2::ASYNC_COMMIT, &FILL],
     ..jbd2::ABOUT
 };
 

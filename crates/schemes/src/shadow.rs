@@ -32,6 +32,7 @@ use stetfs_format::width::{must_fit_u32, u64_as_usize};
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
+use crate::parts::fill::{FILL, filled};
 use crate::parts::home::{Write, write_home};
 use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
@@ -89,13 +90,6 @@ pub(crate) static ABOUT: About = About {
     options: &[&FILL],
 };
 
-static FILL: OptionAbout = OptionAbout {
-    name: "fill",
-    syntax: "PERCENT",
-    default: "50",
-    what: "how much of the log may be in use before a checkpoint is due",
-};
-
 /// Blocks of a root at most: it bounds what each commit writes beside the transaction.
 const MOST_SLOT: u32 = 16;
 
@@ -133,7 +127,7 @@ impl Indexed for CowVersion {}
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    let fill = u64_as_usize(args.options.percent(&ABOUT, &FILL)?);
+    let fill = u64_as_usize(filled(&ABOUT, &args.options, 50)?);
     let log = MappedLog::open(&ABOUT, &args)?;
     let (slot, places) = log.split(2, MOST_SLOT)?;
     let (generation, report) = recover(&log, slot, &args)?;

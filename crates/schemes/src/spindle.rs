@@ -52,7 +52,9 @@ use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool, State};
+use super::nvm::{
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool, State,
+};
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
@@ -114,7 +116,7 @@ pub(crate) static ABOUT: About = About {
     cost: "commit: in NVM data blocks whole, a fence each, parts of metadata twice, 2 fences; \
         eviction: the block home",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
-    options: &[&META, &KEEP_CACHE],
+    options: &[&META, &BATCH, &KEEP_CACHE],
 };
 
 static META: OptionAbout = OptionAbout {

@@ -53,6 +53,7 @@ use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::versions::{Content, Due, Version};
 use crate::jbd2::{self, Copied, Placing};
 use crate::parts::byte_log::{self, Start};
+use crate::parts::fill::{FILL, filled};
 use crate::parts::home::{BusyHomes, Piece, runs_of, write_pieces};
 use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
@@ -139,14 +140,6 @@ static LOG: OptionAbout = OptionAbout {
     default: "private",
     what: "what the log is: changed bytes, which only stetfs recovers; or JBD2's, which the kernel \
         and e2fsck recover too: changed blocks are logged whole, new and long ones written once",
-};
-
-static FILL: OptionAbout = OptionAbout {
-    name: "fill",
-    syntax: "auto|PERCENT",
-    default: "auto",
-    what: "how much of the log is filled before a checkpoint in the background; auto: 50, of \
-        memory beside the volume 90",
 };
 
 struct Stet {
@@ -239,10 +232,9 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
     // Whatever they say, they must say it rightly before something is written.
     let wish = Wish::of(&ABOUT, &args.options)?;
-    let fill = match args.options.value(&FILL) {
-        "auto" => None,
-        _ => Some(args.options.percent(&ABOUT, &FILL)?),
-    };
+    // What is in memory beside the volume is read from there, and may be freed before it goes home.
+    let usual = if args.nvm.is_some() { 90 } else { 50 };
+    let fill = filled(&ABOUT, &args.options, usual)?;
     match args.options.value(&LOG) {
         "private" => {}
         "jbd2" => {
@@ -270,8 +262,6 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         is_beside: log.is_beside(),
         is_atomic: !log.is_beside() && args.dev.atomic_write().is_some(),
     };
-    // What is in memory beside the volume is read from there, and may be freed before it goes home.
-    let usual = if log.is_beside() { 90 } else { 50 };
     let rule = Rule::new(wish, bed);
     let Start {
         epoch, sequence, ..
@@ -299,7 +289,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         rule,
         block_size: args.block_size,
         zeros: Block::zeroed(args.block_size).into(),
-        most_used: capacity * fill.unwrap_or(usual) / 100,
+        most_used: capacity * fill / 100,
         most_held: (args.memory / args.block_size).max(16),
         used: AtomicU64::new(left.start.at - left.tail),
         span: Mutex::new(Span {

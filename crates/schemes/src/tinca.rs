@@ -39,7 +39,7 @@ use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool};
+use super::nvm::{self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool};
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
@@ -97,7 +97,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "commit of n blocks: n blocks in NVM, 3 fences each and 2 more; eviction: the block home",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
-    options: &[&KEEP_CACHE],
+    options: &[&BATCH, &KEEP_CACHE],
 };
 
 /// In the upper half of an entry's word, whose other bits are the block before this one, plus 1.

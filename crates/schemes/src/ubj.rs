@@ -56,7 +56,7 @@ use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State};
+use super::nvm::{self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State};
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
@@ -127,7 +127,7 @@ pub(crate) static ABOUT: About = About {
     cost: "commit: the changed bytes of clean blocks, frozen and new blocks whole, 2 fences; \
         checkpoint: the frozen blocks",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
-    options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
+    options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &BATCH, &KEEP_CACHE],
 };
 
 static FROZEN: OptionAbout = OptionAbout {

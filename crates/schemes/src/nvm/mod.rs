@@ -40,7 +40,7 @@ use crate::parts::area::JournalArea;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{
     About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Relocates, Result, SchemeError, Terms, Wants,
+    Relocates, Result, SchemeError, SchemeOptions, Terms, Wants,
 };
 use stetfs_sync::{Mutex, RwLock};
 
@@ -54,8 +54,16 @@ pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
 
 const SHARDS: usize = 64;
 
+pub(super) static BATCH: OptionAbout = OptionAbout {
+    name: "batch",
+    syntax: "auto|BLOCKS",
+    default: "auto",
+    what: "how many blocks leave the cache together when it is full; auto: a 64th of them, 1,024 \
+        at most",
+};
+
 /// Blocks that are loaded and written home at once.
-const BATCH: usize = 1024;
+const PIECE: usize = 1024;
 
 /// What a block is to its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +181,8 @@ pub(super) struct NvmCache {
     pub(super) dev: Arc<dyn BlockDev>,
     pub(super) block_size: usize,
     blocks: u64,
+    /// Blocks that leave together, if nobody wants more; none: a share of their pool.
+    batch: Option<usize>,
     /// Dirty blocks are not evicted: they are written home, and stay.
     evicts_clean_only: bool,
     keeps: bool,
@@ -185,6 +195,15 @@ pub(super) struct NvmCache {
     cached: AtomicUsize,
     dirty: AtomicUsize,
     counters: Counters,
+}
+
+/// What `batch=` says.
+fn batch(about: &'static About, options: &SchemeOptions) -> Result<Option<usize>> {
+    let blocks = match options.value(&BATCH) {
+        "auto" => return Ok(None),
+        blocks => blocks.parse().ok().filter(|blocks| *blocks > 0),
+    };
+    Ok(Some(blocks.ok_or_else(|| options.wrong(about, &BATCH))?))
 }
 
 /// What is in a region.
@@ -235,6 +254,7 @@ impl NvmCache {
         recover: fn(&Self, bool) -> Result<T>,
     ) -> Result<(Self, Option<T>, RecoveryReport)> {
         let keeps = args.options.switch(about, &KEEP_CACHE)?;
+        let batch = batch(about, &args.options)?;
         let pmem = owner::memory(about, args)?;
         let area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
         let look = Contents {
@@ -266,6 +286,7 @@ impl NvmCache {
             dev: args.dev.clone(),
             block_size: args.block_size,
             blocks: args.blocks,
+            batch,
             evicts_clean_only,
             keeps,
             writable: args.writable,

@@ -8,7 +8,7 @@ use stetfs_format::nvm_cache::EntryState;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
 
-use super::{BATCH, Cached, NvmCache, Place, Pool, State};
+use super::{Cached, NvmCache, PIECE, Place, Pool, State};
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{Goal, Result};
@@ -37,11 +37,14 @@ impl NvmCache {
             Pool::Data => self.region.geometry.data,
             Pool::Meta => self.region.geometry.meta,
         };
-        let n = (u32_as_usize(size) / 64).min(BATCH).max(want);
+        let n = match self.batch {
+            Some(batch) => batch.max(want),
+            None => (u32_as_usize(size) / 64).min(PIECE).max(want),
+        };
         let clean_only = self.evicts_clean_only && !is_planted(Bug::EvictedDirty);
         let mut victims = self.victims(pool, n, clean_only);
         if victims.is_empty() && clean_only {
-            let due = self.victims(pool, BATCH.max(want), false);
+            let due = self.victims(pool, self.batch.unwrap_or(PIECE).max(want), false);
             self.bring_home(due, Then::Stays)?;
             victims = self.victims(pool, n, true);
         }
@@ -94,41 +97,48 @@ impl NvmCache {
         found
     }
 
-    /// Writes home what of these is dirty, and notes it in the cache; how many have gone. The
-    /// caller holds `homing`.
+    /// Writes home what of these is dirty, makes that durable, and notes it in the cache; how many
+    /// have gone. The caller holds `homing`.
     fn bring_home(&self, homes: Vec<BlockNo>, then: Then) -> Result<usize> {
-        let mut gone = 0;
-        for homes in homes.chunks(BATCH) {
-            let mut due = Vec::with_capacity(homes.len());
-            for home in homes {
-                due.extend(self.due(*home)?);
-            }
-            let writes: Vec<_> = due
-                .iter()
-                .filter_map(|due| {
-                    Some(Write {
-                        home: due.home,
-                        class: due.class,
-                        content: due.content.as_ref()?,
-                    })
-                })
-                .collect();
-            let is_forgotten = then == Then::Goes && is_planted(Bug::EvictedDirty);
-            if !writes.is_empty() && !is_forgotten {
-                let n = usize_as_u64(writes.len());
-                self.counters.written_home.fetch_add(n, Relaxed);
-                write_home(&*self.dev, self.block_size, Cause::Checkpoint, writes)?;
-                self.pair.note_in_volume(Cause::Checkpoint)?;
-                if !is_planted(Bug::MissingCheckpointFlush) {
-                    self.dev.flush(Cause::Checkpoint)?;
-                }
-                self.pair.note_in_memory(Cause::Checkpoint)?;
-            }
-            // What an entry before one of these said must not outlive it.
-            self.fence_and_free()?;
-            gone += self.are_home(&due, then)?;
+        let mut all = Vec::with_capacity(homes.len());
+        let mut any_written = false;
+        for homes in homes.chunks(PIECE) {
+            let due = homes.iter().filter_map(|home| self.due(*home).transpose());
+            let mut due = due.collect::<Result<Vec<_>>>()?;
+            any_written |= self.write_due(&due, then)?;
+            // What is written need not be held until all of them are.
+            due.iter_mut().for_each(|due| due.content = None);
+            all.append(&mut due);
         }
-        Ok(gone)
+        if any_written {
+            self.pair.note_in_volume(Cause::Checkpoint)?;
+            if !is_planted(Bug::MissingCheckpointFlush) {
+                self.dev.flush(Cause::Checkpoint)?;
+            }
+            self.pair.note_in_memory(Cause::Checkpoint)?;
+        }
+        // What an entry before one of these said must not outlive it.
+        self.fence_and_free()?;
+        self.are_home(&all, then)
+    }
+
+    /// Whether any of these had to be written home.
+    fn write_due(&self, due: &[DueCached], then: Then) -> Result<bool> {
+        let dirty = due.iter().filter_map(|due| {
+            Some(Write {
+                home: due.home,
+                class: due.class,
+                content: due.content.as_ref()?,
+            })
+        });
+        let writes: Vec<_> = dirty.collect();
+        if writes.is_empty() || then == Then::Goes && is_planted(Bug::EvictedDirty) {
+            return Ok(false);
+        }
+        let n = usize_as_u64(writes.len());
+        self.counters.written_home.fetch_add(n, Relaxed);
+        write_home(&*self.dev, self.block_size, Cause::Checkpoint, writes)?;
+        Ok(true)
     }
 
     /// A block with what is to be written home of it.
@@ -214,7 +224,7 @@ impl NvmCache {
     /// Writes home what is dirty now; it stays in the cache, clean.
     pub(crate) fn checkpoint(&self, goal: Goal) -> Result<()> {
         let most = match goal {
-            Goal::Some => BATCH,
+            Goal::Some => PIECE,
             Goal::Background | Goal::All => usize::MAX,
         };
         let _homing = self.homing.lock();

@@ -2,6 +2,7 @@
 
 pub(crate) mod area;
 pub(crate) mod byte_log;
+pub(crate) mod fill;
 pub(crate) mod home;
 pub(crate) mod index;
 pub(crate) mod look;
