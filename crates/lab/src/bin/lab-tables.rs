@@ -1,5 +1,5 @@
 //! Runs experiments, keeps their reports in `docs/reports`, and makes the tables of `docs/LAB.md`
-//! from all that are kept there. See `--help`.
+//! and `docs/CLAIMS.md` from all that are kept there. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -7,13 +7,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use stetfs_lab::claims::Claims;
 use stetfs_lab::experiment::stored::{Small, Store, places};
 use stetfs_lab::experiment::{Experiment, find};
 
 const HELP: &str = "usage: lab-tables [ID...|all]
 Runs these experiments in virtual time at their own scale (`all` takes long) and keeps their \
 reports in docs/reports; then, and without
-an experiment at once, makes the tables of docs/LAB.md. In the directory of the sources.";
+an experiment at once, makes the tables of docs/LAB.md and docs/CLAIMS.md. In the directory of the \
+sources.";
 
 fn main() -> Result<()> {
     let ids: Vec<String> = std::env::args().skip(1).collect();
@@ -36,9 +38,16 @@ fn main() -> Result<()> {
         small.write(&store)?;
         println!("{}: {:.1} s", experiment.id, start.elapsed().as_secs_f64());
     }
-    let made = store.render(&text)?;
+    write_if_changed(&document, &text, &store.render(&text)?)?;
+    let document = Path::new("docs/CLAIMS.md");
+    let text = fs::read_to_string(document).context("docs/CLAIMS.md")?;
+    let made = Claims::read(Path::new("docs"))?.render(&text, &store)?;
+    write_if_changed(document, &text, &made)
+}
+
+fn write_if_changed(document: &Path, text: &str, made: &str) -> Result<()> {
     if made != text {
-        fs::write(&document, made)?;
+        fs::write(document, made)?;
         println!("{}: changed", document.display());
     }
     Ok(())
