@@ -2,7 +2,7 @@
 //! without a journal, and without any one of a journal's barriers, they must find something.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
-//! each long workload (default 12; 0: all) and takes N of the enumerated sequences.
+//! each long workload (default 6; 0: all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
 use std::num::NonZero;
