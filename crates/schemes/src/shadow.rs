@@ -38,8 +38,8 @@ use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
-    OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme,
-    SchemeError, Snapshot, Terms, Trial, Wants, remnants,
+    OpenArgs, Parts, RecoveryReport, Registration, Relocates, Result, Scheme, SchemeError,
+    Snapshot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
