@@ -17,12 +17,15 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::{CrashPoint, Keep, SimOptions};
 use stetfs_media::{Block, BlockDev, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
-    About, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, Opened, Ranges,
+    About, DataMode, DataPromise, Goal, Ground, Held, LogExtent, LoggedBlock, Mark, Opened, Ranges,
     Registration, SchemeError, SchemeOptions, Snapshot, Trial,
 };
 use stetfs_schemes::{SCHEMES, find};
 
-use crate::rig::{BLOCK, LOG, Rig, Rng, World, transaction, volume};
+use crate::rig::{
+    BLOCK, BLOCKS, LOG, Rig, Rng, WORLD, World, long_transaction, transaction, volume,
+    volume_with_log,
+};
 
 /// Those that a plain device or plain memory is enough for.
 fn schemes() -> impl Iterator<Item = &'static Registration> {
@@ -92,6 +95,92 @@ fn what_was_committed_is_read_and_gets_home() {
     }
 }
 
+/// The longest transactions, with what placing data may add to them, fit one after the other.
+#[test]
+fn as_much_as_is_promised_fits_each_time() {
+    const BEHIND_THE_LOG: u64 = 150;
+    for scheme in schemes() {
+        for rig in Rig::each(scheme.about) {
+            let name = scheme.about.name;
+            let opened = rig.open(scheme, false).expect("it opens");
+            let most = 3 * u64::from(opened.terms.max_transaction);
+            let mut world = World::new();
+            for (tid, less) in (1..).zip([0, 0, 5, 0, 1, 0]) {
+                let blocks = most.min(BEHIND_THE_LOG) - less;
+                let txn = long_transaction(tid, blocks, &mut world, opened.terms.wants.base);
+                let committed = opened.scheme.commit(&txn);
+                committed.unwrap_or_else(|error| panic!("{name}, {blocks} blocks: {error}"));
+                assert_read(&rig, &opened, &world, name);
+            }
+            opened.scheme.close().expect("closing");
+            assert!(rig.is_home(&world), "{name}");
+        }
+    }
+}
+
+/// A log that is too short is refused; in one that is not, what is promised fits.
+#[test]
+fn a_log_of_any_size_works_or_is_refused() {
+    for scheme in schemes() {
+        let (mut refused, mut name) = (0, scheme.about.name.to_owned());
+        for len in 0..LOG[1].len {
+            let mut rig = Rig::new(scheme.about);
+            rig.log = vec![LogExtent { len, ..LOG[1] }];
+            let Ok(opened) = rig.open(scheme, false) else {
+                refused += 1;
+                continue;
+            };
+            name = format!("{} with a log of {len} blocks", scheme.about.name);
+            let most = u64::from(opened.terms.max_transaction).clamp(1, 100);
+            let mut world = World::new();
+            for tid in 1..=3 {
+                let txn = long_transaction(tid, most, &mut world, opened.terms.wants.base);
+                let committed = opened.scheme.commit(&txn);
+                committed.unwrap_or_else(|error| panic!("{name}, {most} blocks: {error}"));
+                assert_read(&rig, &opened, &world, &name);
+            }
+            opened.scheme.close().expect("closing");
+            assert!(rig.is_home(&world), "{name}");
+        }
+        let uses_it = scheme.about.atomic && !scheme.about.nvm.is_needed();
+        assert!(refused > 0 || !uses_it, "{name}: no log is too short");
+    }
+}
+
+/// A JBD2 log may be shorter than the blocks of its inode; what lies behind its end is not its own.
+#[test]
+fn a_log_that_ends_before_its_blocks_keeps_to_its_end() {
+    let scheme = find("jbd2").expect("a scheme");
+    let blocks = LOG.map(|extent| extent.len);
+    for left_over in [1, 7, blocks[1], blocks[1] + 3] {
+        let mut image = volume_with_log(blocks.iter().sum::<u32>() - left_over);
+        let all = LOG
+            .iter()
+            .flat_map(|e| e.start.0..e.start.0 + u64::from(e.len));
+        let behind: Vec<u64> = all.rev().take(left_over as usize).collect();
+        for block in &behind {
+            image.write(block * BLOCK as u64, &[0xa5; BLOCK]);
+        }
+        let rig = Rig::on(Arc::new(SimDev::new(image)));
+        let (mut world, mut rng) = (World::new(), Rng(left_over.into()));
+        for tid in 1..=90 {
+            let opened = rig.open(scheme, false).expect("it opens");
+            for n in 0..3 {
+                let txn = transaction(3 * tid + n, &mut world, &mut rng, false);
+                opened.scheme.commit(&txn).expect("a commit");
+            }
+            assert_read(&rig, &opened, &world, "a short log");
+            drop(opened);
+        }
+        let opened = rig.open(scheme, false).expect("it opens");
+        assert_read(&rig, &opened, &world, "a short log");
+        opened.scheme.close().expect("closing");
+        for block in behind {
+            assert!(rig.home(block) == [0xa5; BLOCK], "{left_over}: {block}");
+        }
+    }
+}
+
 #[test]
 fn what_it_does_not_have_is_refused() {
     use DataMode::{Journal, Ordered, Writeback};
@@ -145,6 +234,42 @@ fn a_closed_log_means_nothing_to_jbd2() {
                 !is_record,
                 "{name}: block {block} looks like a record of JBD2"
             );
+        }
+    }
+}
+
+/// A log that names blocks beyond the volume's end is of another volume, or damaged. Recovery says
+/// so, and leaves the volume as it is for whoever knows better.
+#[test]
+fn a_log_that_names_what_is_not_there_is_refused() {
+    for scheme in schemes().filter(|s| s.about.atomic) {
+        for rig in Rig::each(scheme.about) {
+            let opened = rig.open(scheme, false).expect("it opens");
+            let is_private = opened.terms.mark == Mark::PrivateLog;
+            let (mut world, mut rng) = (World::new(), Rng(5));
+            for tid in 1..=4 {
+                let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants.base);
+                opened.scheme.commit(&txn).expect("a commit");
+            }
+            drop(opened);
+            let volume = || (0..BLOCKS).map(|block| rig.home(block)).collect::<Vec<_>>();
+            let before = volume();
+            let shorter = Rig {
+                dev: rig.dev.clone(),
+                nvm: rig.nvm.clone(),
+                options: rig.options.clone(),
+                log: rig.log.clone(),
+                blocks: WORLD.start,
+                ..rig
+            };
+            let name = scheme.about.name;
+            assert!(
+                shorter.open(scheme, is_private).is_err(),
+                "{name}: it opened"
+            );
+            assert!(volume() == before, "{name}: it wrote");
+            let opened = rig.open(scheme, is_private).expect("its own volume");
+            assert_read(&rig, &opened, &world, name);
         }
     }
 }

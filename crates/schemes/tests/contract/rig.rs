@@ -10,7 +10,7 @@ use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
     About, Beside, DataMode, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges,
-    Registration, SchemeOptions, Snapshot, Trial,
+    Registration, Remnant, SchemeOptions, Snapshot, Trial,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -45,10 +45,15 @@ impl Rng {
 
 /// An empty journal, and nothing else.
 pub(crate) fn volume() -> Image {
+    volume_with_log(LOG.iter().map(|extent| extent.len).sum())
+}
+
+/// The same with a log that has so many of its blocks.
+pub(crate) fn volume_with_log(maxlen: u32) -> Image {
     let superblock = JournalSuperblock {
         is_v2: true,
         blocksize: BLOCK as u32,
-        maxlen: LOG.iter().map(|extent| extent.len).sum(),
+        maxlen,
         first: 1,
         sequence: Tid(1),
         start: 0,
@@ -80,6 +85,10 @@ pub(crate) struct Rig {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) nvm: Option<Arc<dyn Pmem>>,
     pub(crate) uuid: [u8; 16],
+    /// How long the scheme is told that the volume is.
+    pub(crate) blocks: u64,
+    /// Where it is told that its log is.
+    pub(crate) log: Vec<LogExtent>,
     /// A trial's options; else data in the journal, where that is a mode.
     pub(crate) options: Option<SchemeOptions>,
 }
@@ -94,6 +103,8 @@ impl Rig {
             dev,
             nvm: about.nvm.is_needed().then(memory),
             uuid: UUID,
+            blocks: BLOCKS,
+            log: LOG.to_vec(),
             options: None,
         }
     }
@@ -116,6 +127,8 @@ impl Rig {
             dev,
             nvm: None,
             uuid: UUID,
+            blocks: BLOCKS,
+            log: LOG.to_vec(),
             options: None,
         }
     }
@@ -148,22 +161,27 @@ impl Rig {
         is_marked: bool,
         options: SchemeOptions,
     ) -> stetfs_scheme::Result<Opened> {
-        scheme.open(OpenArgs {
+        let opened = scheme.open(OpenArgs {
             dev: self.dev.clone(),
             nvm: self.nvm.clone(),
             nvm_new: false,
             block_size: BLOCK,
-            blocks: BLOCKS,
+            blocks: self.blocks,
             uuid: self.uuid,
             has_64bit: true,
             has_metadata_csum: true,
-            log: LOG.to_vec(),
+            log: self.log.clone(),
             memory: 1 << 20,
             has_private_log: is_marked,
             inode_size: 256,
             writable: true,
             options,
-        })
+        })?;
+        let refusal = |row: &&&Remnant| row.done.starts_with("error");
+        let passed_over = opened.report.met.iter().find(refusal);
+        let found = passed_over.map(|row| row.found);
+        assert_eq!(found, None, "{}: opened all the same", scheme.about.name);
+        Ok(opened)
     }
 
     /// What is at home.
@@ -267,4 +285,33 @@ pub(crate) fn transaction(
         }
     }
     snapshot
+}
+
+/// A transaction of so many whole blocks of metadata, behind the log.
+pub(crate) fn long_transaction(tid: u32, blocks: u64, world: &mut World, base: bool) -> Snapshot {
+    let meta = (BLOCKS - blocks..BLOCKS).map(|block| {
+        let mut content = Block::zeroed(BLOCK);
+        content.bytes_mut().fill((tid + block as u32) as u8);
+        let content = BlockRef::from(content);
+        let old = world.insert(block, content.clone());
+        LoggedBlock {
+            home: BlockNo(block),
+            class: Class::Directory,
+            content,
+            ranges: Ranges::whole(BLOCK),
+            fresh: old.is_none(),
+            base: old.filter(|_| base),
+            whole: false,
+            owner: None,
+            relocated: false,
+            spot: None,
+        }
+    });
+    Snapshot {
+        tid: Tid(tid),
+        meta: meta.collect(),
+        data: Vec::new(),
+        revoked: Vec::new(),
+        time: (u64::from(tid), 0),
+    }
 }
