@@ -303,6 +303,70 @@ fn waits_for_nothing(pace: Pace) {
     }
 }
 
+/// A journal was closed under an operation that had changed nothing yet, or under a commit.
+#[cfg(not(shuttle))]
+#[test]
+fn it_is_sealed_only_when_nobody_is_at_work() {
+    let sealed = |world: &World, is_settled: bool| {
+        let is = world.gate.seal(JournalError::ReadOnly, || is_settled);
+        assert_eq!(is, world.gate.stopped().is_some());
+        is
+    };
+    for pace in PACES {
+        let world = World::new(None, pace);
+        assert!(matches!(
+            world.gate.join(1, LIMITS),
+            Ok(Join::Joined { .. })
+        ));
+        assert!(!sealed(&world, true), "an operation is under way");
+        world.gate.leave(1);
+        let tid = world.change(1).expect("nothing has failed");
+        assert!(!sealed(&world, true), "something is to be committed");
+        let begun = world.gate.begin_commit(tid, Wish::Durable);
+        assert!(matches!(begun, Ok(Begin::Closed { .. })));
+        world.gate.switch();
+        assert!(!sealed(&world, true), "a commit is under way");
+        world.gate.take_turn().expect("it is the first");
+        assert!(!sealed(&world, true), "a commit is under way");
+        world.gate.finish(tid, Ok(()));
+        assert!(!sealed(&world, false), "something else is not settled");
+        assert!(sealed(&world, true));
+        assert!(world.change(2).is_err());
+    }
+}
+
+/// Who is about to commit joins beside others, of whom somebody would wait; not alone, not where
+/// one waits for a medium all the same, and not when all has stopped.
+#[cfg(not(shuttle))]
+#[test]
+fn one_joins_early_beside_others_only() {
+    for pace in PACES {
+        let world = World::new(None, pace);
+        let Ok(Join::Joined { tid, .. }) = world.gate.join(1, LIMITS) else {
+            panic!("nothing runs yet");
+        };
+        let overlaps = pace.overlap() > 0;
+        assert!(
+            world.gate.join_early(tid.next()).is_none(),
+            "it does not run"
+        );
+        let joined = world.gate.join_early(tid);
+        assert_eq!(joined.is_some(), overlaps);
+        if joined.is_some() {
+            world.gate.leave(0);
+        }
+        world.gate.leave(1);
+        assert!(world.gate.join_early(tid).is_none(), "nobody is at work");
+        assert!(matches!(
+            world.gate.join(1, LIMITS),
+            Ok(Join::Joined { .. })
+        ));
+        world.gate.stop(JournalError::Shutdown);
+        assert!(world.gate.join_early(tid).is_none(), "all has stopped");
+        world.gate.leave(1);
+    }
+}
+
 #[cfg(not(shuttle))]
 #[test]
 fn all_hear_that_there_is_nothing_to_commit() {

@@ -132,6 +132,62 @@ fn blocks_held(memory: usize) -> u64 {
     600 - written_home(&*dev)
 }
 
+/// Some blocks of a run are in the log and others are home: wherever the run begins and ends, each
+/// is read as it was committed.
+#[test]
+fn every_run_is_read_as_it_was_committed() {
+    const RUN: u64 = 12;
+    let (dev, journal) = open(1 << 20);
+    let tag = Tag::new(Class::Data, Cause::Home);
+    let mut wanted = Vec::new();
+    for n in 0..RUN {
+        let block = BlockNo(5000 + n);
+        dev.write_at(block.0 * BLOCK as u64, &[n as u8; BLOCK], tag)
+            .unwrap();
+        let is_logged = [2, 3, 7, 11].contains(&n);
+        wanted.push(n as u8 + 100 * u8::from(is_logged));
+        if is_logged {
+            let handle = journal.start(1).unwrap();
+            let content = [wanted[n as usize]; BLOCK];
+            handle.write(block, Class::Directory, 0, &content).unwrap();
+            let tid = handle.tid();
+            drop(handle);
+            journal.commit(tid).unwrap();
+        }
+    }
+    for start in 0..RUN as usize {
+        for count in 0..=RUN as usize - start {
+            let mut out = vec![0; count * BLOCK];
+            let first = BlockNo(5000 + start as u64);
+            journal
+                .read_home(first, count as u32, &mut out, Class::Data)
+                .unwrap();
+            for (block, wanted) in out.chunks(BLOCK).zip(&wanted[start..]) {
+                assert_eq!(block, [*wanted; BLOCK], "{count} from {start}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_done_is_counted() {
+    let (_, journal) = open(1 << 20);
+    commit_blocks(&journal, |_| {});
+    let done = journal.stats();
+    let transactions = (
+        done.handles,
+        done.commits,
+        done.meta_blocks,
+        done.data_blocks,
+    );
+    assert_eq!(transactions, (600, 600, 600, 0));
+    assert_eq!(done.checkpoints, 0);
+    for n in 1..=3 {
+        journal.checkpoint(Goal::All).unwrap();
+        assert_eq!(journal.stats().checkpoints, n);
+    }
+}
+
 #[test]
 fn a_long_log_does_not_hold_more_than_the_memory() {
     assert_eq!(blocks_held(1 << 20), 600, "nothing needs to go home");
