@@ -3,6 +3,7 @@
 //! command line.
 #![forbid(unsafe_code)]
 
+pub mod cell;
 pub mod claims;
 pub mod experiment;
 pub mod system;

@@ -74,3 +74,100 @@ fn a_report_as_tables_as_json_and_as_plots() {
     let png = fs::read(place.join("shortcut-example-figure2.png")).expect("a PNG");
     assert!(png.starts_with(b"\x89PNG"));
 }
+
+/// A question of one's own: every combination is run, each number is there, and the same question
+/// has the same answer.
+#[test]
+fn a_question_of_ones_own() {
+    let question = [
+        "run",
+        "--system",
+        "jbd2,dj:threshold=50",
+        "--medium",
+        "card+nvram",
+        "--set",
+        "nvm=4M,volume=64M,commit=each,1",
+        "--workload",
+        "overwrite file=1M ops=64 differ=5,50",
+        "--seeds",
+        "2",
+    ];
+    let with = |more: &[&str]| good(&[&question[..], more].concat());
+    let table = with(&[]);
+    for words in [
+        "commit=each differ=5",
+        "commit=1s differ=50",
+        "dj:threshold=50",
+        " \u{b1} ",
+    ] {
+        assert!(
+            table.contains(&words.replace("=1s", "=1")),
+            "no {words} in {table}"
+        );
+    }
+    let csv = with(&["--csv"]);
+    assert_eq!(csv, with(&["--csv", "--jobs", "1"]));
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 1 + 2 * 2 * 2 * 2, "{csv}");
+    assert!(
+        lines.iter().all(|line| line.len() == lines[0].len()),
+        "{csv}"
+    );
+    let column = |name: &str| {
+        let at = lines[0].iter().position(|head| head.starts_with(name));
+        at.unwrap_or_else(|| panic!("no {name} in {:?}", lines[0]))
+    };
+    let (home, durable) = (column("home"), column("durable"));
+    for line in &lines[1..] {
+        let number = |at: usize| line[at].parse::<f64>().expect("a number");
+        assert!(
+            0.0 < number(durable) && number(durable) <= number(home),
+            "{line:?}"
+        );
+    }
+    let runs = json(&with(&["--json", "-"]));
+    assert_eq!(runs["runs"].as_array().map(Vec::len), Some(8));
+    assert_eq!(
+        runs["runs"][0]["outcomes"].as_array().map(Vec::len),
+        Some(2)
+    );
+    for (more, words) in [
+        (&["--set", "nvmm=1M"][..], "no setting nvmm"),
+        (&["--workload", "fio sise=1"], "no setting sise"),
+        (&["--workload", "foo"], "no workload foo"),
+        (&["--system", "shortcut"], "for volumes in memory"),
+        (&["--system", "jftl"], "a device that remaps"),
+        (&["--system", "jbd2:data=odd"], "data=odd"),
+        (&["--show", "speed"], "no number speed"),
+    ] {
+        let (code, _, err) = lab(&[&["run"], more].concat());
+        assert!(code == Some(1) && err.contains(words), "{more:?}: {err}");
+    }
+}
+
+/// What the processor takes is added to the media's time, which stays what it was.
+#[test]
+fn a_processor_takes_time_too() {
+    let runs = json(&good(&[
+        "run",
+        "--system",
+        "stet",
+        "--set",
+        "processor=none,xeon-2019,volume=64M,commit=each",
+        "--workload",
+        "fio file=1M ops=100",
+        "--json",
+        "-",
+    ]));
+    let of = |n: usize, name: &str| {
+        runs["runs"][n]["outcomes"][0][name]
+            .as_f64()
+            .expect("a number")
+    };
+    assert_eq!(of(0, "media"), of(0, "durable"));
+    assert!(of(1, "durable") - of(1, "media") > 100.0 * 4e-6, "{runs}");
+    assert!(
+        (of(1, "media") / of(0, "media") - 1.0).abs() < 1e-9,
+        "{runs}"
+    );
+}

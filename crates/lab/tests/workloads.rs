@@ -416,8 +416,8 @@ fn filebench_goes_through_its_list() {
         let share = counts.written_bytes as f64 / written as f64;
         assert!((0.6..1.5).contains(&share), "{name}: {share}");
         assert!(counts.read_bytes > 0, "{name}");
-        // The threads take turns: the first sync behind their appends commits for all five.
-        assert!(commits >= times(Operation::Fsync) / 5, "{name}: {commits}");
+        // The threads are at different places of the list: hardly one syncs for another.
+        assert!(2 * commits >= times(Operation::Fsync), "{name}: {commits}");
         let again = serve(&bench);
         assert_eq!((&again.0, again.1), (&sizes, counts), "{name}");
         let other = Filebench { seed: 22, ..bench };

@@ -48,6 +48,11 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
     let ground = Ground::new(setting, &MACHINE)?;
     let data = setting.scaled(DATA, 1 << 20)?;
+    let bench = |personality, data, mean_bytes, seed| Filebench {
+        // Table 1.
+        piece_bytes: 16 << 10,
+        ..bench(personality, data, mean_bytes, seed)
+    };
     report.setup.push((
         "workload",
         format!(

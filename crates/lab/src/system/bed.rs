@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use stetfs::{Fs, Media, MountOptions, MountReport, clock};
+use stetfs::{Fs, Media, MountOptions, MountReport, Stats, clock};
 use stetfs_ftl::Ftl;
 use stetfs_media::sim::{Rig, SimOptions, SimPmemOptions, Timing};
 use stetfs_media::{
@@ -16,8 +16,9 @@ use stetfs_media::{
 use stetfs_scheme::CacheStats;
 
 use super::card::{Card, Disk};
+use super::processor::{Processor, Work};
 use super::volume::START;
-use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, System, Volume};
+use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, Outcome, System, Volume};
 use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
 use stetfs_testkit::host::{Loop, needs, scratch};
 
@@ -36,12 +37,37 @@ enum Ground {
     },
 }
 
+/// What a file system is told, and whose processor it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// Bounds the caches, of which half is dirty data at most.
+    pub memory_mib: u64,
+    /// `noatime`, `relatime` or `strictatime`.
+    pub atime: &'static str,
+    /// Whose processor is charged,
+    pub processor: Processor,
+    /// and how many times.
+    pub processor_factor: f64,
+}
+
+impl Conditions {
+    /// So much memory, and no processor.
+    pub const fn of(memory_mib: u64) -> Self {
+        Self {
+            memory_mib,
+            atime: "noatime",
+            processor: Processor::None,
+            processor_factor: 1.0,
+        }
+    }
+}
+
 /// A volume of a system on a medium.
 pub struct Bed {
     system: System,
     medium: Medium,
     ground: Ground,
-    memory_mib: u64,
+    conditions: Conditions,
     /// None only while it is being mounted again.
     mounted: Option<Mounted>,
 }
@@ -115,12 +141,20 @@ pub struct Account {
 }
 
 impl Account {
-    fn since(&self, before: &Self) -> Self {
+    pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             device: self.device.clone() - &before.device,
             nvm: self.nvm.clone() - &before.nvm,
         }
     }
+}
+
+/// What everything shows at a moment of a run.
+pub(super) struct Reading {
+    pub(super) now_ns: u64,
+    pub(super) account: Account,
+    pub(super) stats: Stats,
+    pub(super) deltas: Option<DeltaCount>,
 }
 
 /// What a workload asked of its media, by phases.
@@ -172,12 +206,24 @@ impl Measured {
 }
 
 impl Bed {
-    /// A fresh copy of `volume`, mounted. `memory_mib` bounds the caches, of which half is dirty
-    /// data at most.
+    /// A fresh copy of `volume`, mounted, with so much memory and otherwise as [`Conditions::of`].
+    ///
+    /// # Errors
+    /// As [`on`](Self::on).
+    pub fn new(system: System, medium: Medium, volume: &Volume, memory_mib: u64) -> Result<Self> {
+        Self::on(system, medium, volume, Conditions::of(memory_mib))
+    }
+
+    /// A fresh copy of `volume`, mounted.
     ///
     /// # Errors
     /// What is missing on this machine; of the mount.
-    pub fn new(system: System, medium: Medium, volume: &Volume, memory_mib: u64) -> Result<Self> {
+    pub fn on(
+        system: System,
+        medium: Medium,
+        volume: &Volume,
+        conditions: Conditions,
+    ) -> Result<Self> {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
@@ -189,6 +235,9 @@ impl Bed {
             )),
             Medium::HardDisk(nvram) => {
                 Ground::Card(Card::holding(Timing::Hdd, volume.image().clone(), nvram))
+            }
+            Medium::Drive(timing, nvram) => {
+                Ground::Card(Card::holding(timing, volume.image().clone(), nvram))
             }
             Medium::Disk(nvram) => Ground::Disk(Disk::holding(volume.image(), nvram)?),
             Medium::Memory => {
@@ -205,12 +254,12 @@ impl Bed {
                 }
             }
         };
-        let mounted = mount(&ground, system, memory_mib)?;
+        let mounted = mount(&ground, system, conditions)?;
         Ok(Self {
             system,
             medium,
             ground,
-            memory_mib,
+            conditions,
             mounted: Some(mounted),
         })
     }
@@ -283,7 +332,7 @@ impl Bed {
         if let Ground::Nand(chip) = &self.ground {
             chip.settle()?;
         }
-        self.mounted = Some(mount(&self.ground, self.system, self.memory_mib)?);
+        self.mounted = Some(mount(&self.ground, self.system, self.conditions)?);
         Ok(())
     }
 
@@ -392,6 +441,103 @@ impl Bed {
         Ok(measured)
     }
 
+    /// Prepares a workload and runs it, on simulated media; the volume is unmounted then.
+    ///
+    /// # Errors
+    /// Of the volume; the medium is real.
+    pub fn run(
+        mut self,
+        workload: &dyn Workload,
+        durable: Durable,
+        tell: Tell<'_>,
+    ) -> Result<Outcome> {
+        ensure!(!self.medium.is_real(), "time is virtual here");
+        let mut preparing = Session::new(self.fs(), self.time(), Durable::EXT3, tell);
+        workload.prepare(&mut preparing)?;
+        self.remount().context("after preparing")?;
+        workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
+        let begin = self.reading();
+        let work = || self.work();
+        let costs = self
+            .conditions
+            .processor
+            .costs(self.conditions.processor_factor);
+        let mut session = Session::new(self.fs(), self.time(), durable, tell).timed();
+        if self.conditions.processor != Processor::None {
+            session = session.charged(costs, &work);
+        }
+        workload
+            .run(&mut session)
+            .with_context(|| workload.name())?;
+        let returned_ns = clock_of(&self.ground).now_ns();
+        session.sync()?;
+        let counts = session.counts();
+        let spent = session.spent();
+        let durable_at = self.reading();
+        let recovery = self.recovery_after_cut()?;
+        self.fs().unmount()?;
+        if let Ground::Nand(chip) = &self.ground {
+            chip.settle()?;
+        }
+        let home_at = self.reading();
+        let mut outcome = Outcome::default();
+        outcome.note_calls(counts, spent, returned_ns - begin.now_ns);
+        outcome.note_media(&begin, &durable_at, &home_at);
+        if let Some(recovery) = recovery {
+            outcome.note_recovery(&recovery);
+        }
+        if let Ground::Nand(chip) = &self.ground {
+            self.mounted = None;
+            outcome.note_wear(&Ftl::mount(chip.nand(), Default::default())?.wear());
+        } else if workload.is_judged() {
+            self.mount_again()?;
+            let mut judging = Session::new(self.fs(), self.time(), durable, tell);
+            let judged = workload.judge(&mut judging);
+            judged.with_context(|| format!("{}, after {}", self.system.name, workload.name()))?;
+            self.fs().unmount()?;
+        }
+        Ok(outcome)
+    }
+
+    /// What everything shows now.
+    fn reading(&self) -> Reading {
+        Reading {
+            now_ns: clock_of(&self.ground).now_ns(),
+            account: self.account(),
+            stats: self.fs().stats(),
+            deltas: self.deltas(),
+        }
+    }
+
+    /// What the file system and its media have done, as far as a processor needs time for it.
+    fn work(&self) -> Work {
+        let stats = self.fs().stats();
+        let device = stats.device.total();
+        let deltas = self.deltas().unwrap_or_default();
+        Work {
+            handles: stats.journal.handles,
+            commits: stats.journal.commits,
+            requests: device.reads + device.writes,
+            transferred: device.read_bytes + device.write_bytes,
+            compared: deltas.deltas + deltas.wholes,
+            compressed: deltas.deltas,
+            ..Work::default()
+        }
+    }
+
+    /// What a mount costs if the power goes now, where that can be tried beside the running one.
+    fn recovery_after_cut(&self) -> Result<Option<MountCost>> {
+        let ground = match &self.ground {
+            Ground::Sim(pmem) => Ground::Sim(sim(self.medium, pmem.stable())),
+            Ground::Card(card) => Ground::Card(card.after_cut()),
+            _ => return Ok(None),
+        };
+        let mounted = mount(&ground, self.system, self.conditions);
+        let mounted = mounted.context("the mount after a power cut")?;
+        mounted.fs.unmount()?;
+        Ok(Some(mounted.cost))
+    }
+
     /// Warms up and runs a workload that the volume is prepared for; the volume is unmounted then.
     /// No commit comes but those that it asks for.
     ///
@@ -490,8 +636,8 @@ fn plain(sector: u32, image: Image) -> Arc<SimDev> {
     Arc::new(options.build_on(&Rig::default(), image))
 }
 
-fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
-    let options = options(ground, system, memory_mib)?;
+fn mount(ground: &Ground, system: System, conditions: Conditions) -> Result<Mounted> {
+    let options = options(ground, system, conditions)?;
     let media = open(ground, system, &options)?;
     let (dev, nvm) = (media.home.clone(), media.nvm.clone());
     let clock = clock_of(ground);
@@ -549,8 +695,11 @@ fn real_ns(start: Instant) -> u64 {
 
 /// On simulated media nothing happens by the machine's clock and no thread works in the background:
 /// the session commits, and checkpoints come by the space in the log.
-fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOptions> {
-    let common = format!("{},noatime,memory={memory_mib}M", system.options);
+fn options(ground: &Ground, system: System, conditions: Conditions) -> Result<MountOptions> {
+    let Conditions {
+        atime, memory_mib, ..
+    } = conditions;
+    let common = format!("{},{atime},memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
     if is_simulated(ground) {
         options.commit = Duration::MAX;

@@ -17,19 +17,23 @@ mod card;
 mod changes;
 mod deltas;
 mod flash;
+mod outcome;
+mod processor;
 mod volume;
 
-pub use bed::{Account, Bed, Cost, Measured, MountCost};
+pub use bed::{Account, Bed, Conditions, Cost, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use card::Nvram;
 pub use changes::{Changes, DeltaKind, Deltas, SECTORS, changes_of};
 pub use deltas::DeltaCount;
 pub use flash::{Chip, Flash};
+pub use outcome::{NUMBERS, Number, Outcome};
+pub use processor::{Costs, Figure, Processor, Profile, Work};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 
 use serde::Serialize;
 use stetfs_media::Cause;
-use stetfs_media::sim::PmemTiming;
+use stetfs_media::sim::{PmemTiming, Timing};
 
 /// How a system sees its medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +154,9 @@ pub enum Medium {
     /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have
     /// this much.
     Card(Nvram),
+    /// A simulated drive of some kind; time is virtual. Schemes that have memory beside the volume
+    /// have this much.
+    Drive(Timing, Nvram),
     /// A simulated hard disk; time is virtual. Schemes that have memory beside the volume have this
     /// much.
     HardDisk(Nvram),
@@ -175,6 +182,7 @@ impl Medium {
             Self::Plain(_) => "disk, sectors of 4 KiB",
             Self::Card(_) => "microSD",
             Self::HardDisk(_) => "hard disk",
+            Self::Drive(timing, _) => timing.name(),
             Self::Disk(_) => "disk",
             Self::Memory => "memory",
         }
@@ -200,7 +208,7 @@ impl Medium {
                     bytes; no time passes"
             ),
             Self::Card(nvram) => nvram.about_card(),
-            Self::HardDisk(nvram) => nvram.about_hard_disk(),
+            Self::HardDisk(nvram) | Self::Drive(_, nvram) => nvram.about_hard_disk(),
             Self::Disk(nvram) => nvram.about_disk(),
             Self::Memory => {
                 "real time, median of three; systems that see bytes map a file in this \

@@ -14,13 +14,13 @@
 //! The original's blocks have 16 KiB; the JFTL paper says 4 KiB. The flush at the end is timed.
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 
 use super::{Session, Workload};
 
 /// Which test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
     /// A new file, byte by byte.

@@ -9,10 +9,13 @@
 //! - *create* opens a file of the set that does not exist, *open* one that does, *delete* removes
 //!   one that does; a file that a thread has open is not taken by another one;
 //! - *write whole* writes as much as the set says that the file has, *read whole* as much as there
-//!   is, both in pieces of 1 MiB;
+//!   is, both in pieces of `iosize`;
 //! - *append* writes 1 to `append_bytes` bytes at the end.
 //!
 //! The lab's threads take turns, an operation each: the calls are then the same on every machine.
+//! They begin one behind the other, so that at any time they are at all places of the list, as
+//! threads that run freely are after a while. If all were at the same, all would append, and then
+//! all would sync, of which the first does the work of all.
 //! On a mount they are threads ([`Filebench::thread`]). Operations are counted as filebench does,
 //! one for each line of the list. Where filebench runs for a time, here each thread goes through
 //! its list `loops` times.
@@ -111,14 +114,16 @@ pub struct Filebench {
     pub threads: u32,
     /// `meanappendsize` or `meaniosize`: the most bytes of an append.
     pub append_bytes: u32,
+    /// `iosize`: bytes of a piece in which files are written and read whole, 1 MiB in all three.
+    pub piece_bytes: u32,
     /// How often each thread goes through its list.
     pub loops: u32,
     /// What is drawn from.
     pub seed: u64,
 }
 
-/// `iosize` of all three.
-const PIECE: usize = 1 << 20;
+/// `iosize` of all three, and the most that it may be.
+const PIECE: u32 = 1 << 20;
 /// `prealloc` of all three, percent.
 const EXISTING: u64 = 80;
 /// filebench's `filesizegamma`.
@@ -139,9 +144,20 @@ impl Filebench {
             mean_file_bytes,
             threads,
             append_bytes: 16 << 10,
+            piece_bytes: PIECE,
             loops,
             seed,
         }
+    }
+
+    /// The length of a piece.
+    fn piece(&self) -> Result<usize> {
+        ensure!(
+            (1..=PIECE).contains(&self.piece_bytes),
+            "pieces of {} bytes: from 1 to {PIECE}",
+            self.piece_bytes
+        );
+        Ok(self.piece_bytes as usize)
     }
 
     /// Operations of a run, counted as filebench does.
@@ -184,12 +200,13 @@ impl Filebench {
         );
         let dirs = self.dirs(calls, C::mkdir)?;
         let set = FileSet::new(self, dirs);
-        let mut content = Content::new(self.seed, PIECE);
+        let piece = self.piece()?;
+        let mut content = Content::new(self.seed, piece);
         let files = set.files.lock().clone();
         for (n, file) in files.iter().enumerate().filter(|(_, file)| file.exists) {
             let (dir, name) = set.place(n);
             let mut made = calls.create(dir, &name)?;
-            write_all(calls, &mut made, file.bytes, &mut content)?;
+            write_all(calls, &mut made, file.bytes, (&mut content, piece))?;
             calls.close(made)?;
             calls.tell(n as u64, files.len() as u64);
         }
@@ -201,15 +218,20 @@ impl Filebench {
         let list = self.personality.operations();
         let mut driver = Driver::new(self, 3, calls, set);
         let mut open: Vec<Option<Opened<C>>> = (0..self.threads).map(|_| None).collect();
-        let turns = u64::from(self.loops) * list.len() as u64;
-        for turn in 0..turns {
-            let operation = list[(turn % list.len() as u64) as usize];
-            for opened in &mut open {
+        let (length, threads) = (list.len() as u64, u64::from(self.threads));
+        let turns = u64::from(self.loops) * length;
+        for turn in 0..turns + length {
+            for (thread, opened) in (0..).zip(&mut open) {
+                let begins = thread * length / threads;
+                let Some(at) = turn.checked_sub(begins).filter(|at| *at < turns) else {
+                    continue;
+                };
+                let operation = list[(at % length) as usize];
                 driver
                     .step(operation, opened)
                     .with_context(|| format!("{operation:?} in turn {turn}"))?;
             }
-            driver.calls.tell(turn, turns);
+            driver.calls.tell(turn, turns + length);
         }
         Ok(())
     }
@@ -433,8 +455,9 @@ impl<'d, C: Calls> Driver<'d, C> {
     fn new(bench: &Filebench, seed: u64, calls: &'d mut C, set: &'d FileSet<C::Dir>) -> Self {
         Self {
             rng: Rng::new(bench.seed ^ seed),
-            content: Content::new(bench.seed ^ seed ^ 7, PIECE),
-            buffer: vec![0; PIECE],
+            // An append may be longer than a piece.
+            content: Content::new(bench.seed ^ seed ^ 7, PIECE as usize),
+            buffer: vec![0; bench.piece_bytes as usize],
             append_bytes: bench.append_bytes,
             calls,
             set,
@@ -487,7 +510,8 @@ impl<'d, C: Calls> Driver<'d, C> {
         match operation {
             WriteWhole => {
                 let bytes = self.set.files.lock()[*number].bytes;
-                write_all(self.calls, file, bytes, &mut self.content)
+                let piece = self.buffer.len();
+                write_all(self.calls, file, bytes, (&mut self.content, piece))
             }
             ReadWhole => {
                 let mut at = 0;
@@ -512,11 +536,11 @@ fn write_all<C: Calls>(
     calls: &mut C,
     file: &mut C::File,
     bytes: u64,
-    content: &mut Content,
+    (content, piece): (&mut Content, usize),
 ) -> Result<()> {
-    for at in (0..bytes).step_by(PIECE) {
-        let len = PIECE.min((bytes - at) as usize);
-        calls.write(file, at, content.piece(at / PIECE as u64, len))?;
+    for at in (0..bytes).step_by(piece) {
+        let len = piece.min((bytes - at) as usize);
+        calls.write(file, at, content.piece(at / piece as u64, len))?;
     }
     Ok(())
 }

@@ -17,14 +17,14 @@
 //! arithmetic of papers on blocks supposes one a block.
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 
 use super::{Content, Session, Workload};
 use stetfs_testkit::rng::Rng;
 
 /// Which test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
     /// A new file.

@@ -27,7 +27,7 @@ pub use inserts::Inserts;
 pub use iozone::Iozone;
 pub use overwrite::Overwrite;
 pub use postmark::Postmark;
-pub use session::{Counts, Durable, Session, Tell, Time};
+pub use session::{Counts, Durable, Session, Spent, Tell, Time};
 pub use single::Single;
 pub use tpcc::Tpcc;
 pub use updates::Updates;

@@ -7,6 +7,7 @@
 
 use anyhow::{Result, ensure};
 use rand_distr::{Beta, Distribution, Uniform, Zipf};
+use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 
 use super::{Session, Workload};
@@ -64,7 +65,8 @@ impl Differences {
 }
 
 /// What becomes of bytes that change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// Every bit of them: the share of the bytes is the share of the bits, and the difference is as
     /// regular as can be.
@@ -75,7 +77,8 @@ pub enum Change {
 }
 
 /// Which blocks are overwritten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// One after the other, from the beginning again after the last.
     Sequential,

@@ -8,6 +8,8 @@ use stetfs::{Caller, Error, Fs, OpenFlags, RenameFlags, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
+use crate::system::{Costs, Work};
+
 /// When what was written becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
@@ -65,6 +67,27 @@ pub struct Session<'a> {
     committed_ns: u64,
     counts: Counts,
     tell: Tell<'a>,
+    /// Each call's nanoseconds, where they are kept, and when the last one ended.
+    calls: Option<(Vec<u64>, u64)>,
+    charged: Option<Charged<'a>>,
+    processor_ns: u64,
+}
+
+/// A processor that is charged after each call, and what it has worked so far.
+struct Charged<'a> {
+    costs: Costs,
+    work: &'a dyn Fn() -> Work,
+    before: Work,
+}
+
+/// What calls took.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    /// Each of them, in nanoseconds, in their order; commits that were due behind them are not in
+    /// it.
+    pub calls_ns: Vec<u64>,
+    /// Of the time of the run, the processor's.
+    pub processor_ns: u64,
 }
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -80,6 +103,35 @@ impl<'a> Session<'a> {
             durable,
             counts: Counts::default(),
             tell,
+            calls: None,
+            charged: None,
+            processor_ns: 0,
+        }
+    }
+
+    /// Notes how long each call takes.
+    #[must_use]
+    pub fn timed(mut self) -> Self {
+        self.calls = Some((Vec::new(), self.time.now_ns()));
+        self
+    }
+
+    /// Lets virtual time pass for a processor too, by what `work` counts.
+    #[must_use]
+    pub fn charged(mut self, costs: Costs, work: &'a dyn Fn() -> Work) -> Self {
+        self.charged = Some(Charged {
+            costs,
+            work,
+            before: work(),
+        });
+        self
+    }
+
+    /// What calls took so far.
+    pub fn spent(self) -> Spent {
+        Spent {
+            calls_ns: self.calls.map_or_else(Vec::new, |(calls, _)| calls),
+            processor_ns: self.processor_ns,
         }
     }
 
@@ -275,6 +327,7 @@ impl<'a> Session<'a> {
     /// Of the volume.
     pub fn sync(&mut self) -> Result<()> {
         self.fs.sync()?;
+        self.charge();
         self.committed_ns = self.time.now_ns();
         Ok(())
     }
@@ -297,6 +350,36 @@ impl<'a> Session<'a> {
     }
 
     fn commit_if_due(&mut self) -> Result<()> {
+        self.charge();
+        let now_ns = self.time.now_ns();
+        if let Some((calls, ended_ns)) = &mut self.calls {
+            calls.push(now_ns - *ended_ns);
+        }
+        self.commit_if_old()?;
+        let now_ns = self.time.now_ns();
+        if let Some((_, ended_ns)) = &mut self.calls {
+            *ended_ns = now_ns;
+        }
+        Ok(())
+    }
+
+    /// The processor's time for what was done since it was charged last.
+    fn charge(&mut self) {
+        let (Time::Virtual(clock), Some(charged)) = (&self.time, &mut self.charged) else {
+            return;
+        };
+        let work = Work {
+            calls: self.counts.operations,
+            copied: self.counts.written_bytes + self.counts.read_bytes,
+            ..(charged.work)()
+        };
+        let ns = charged.costs.of(work.since(charged.before));
+        charged.before = work;
+        clock.advance(ns);
+        self.processor_ns += ns;
+    }
+
+    fn commit_if_old(&mut self) -> Result<()> {
         if let (Time::Virtual(clock), Durable::Every(period)) = (&self.time, self.durable) {
             let age_ns = clock.now_ns().wrapping_sub(self.committed_ns);
             if u128::from(age_ns) >= period.as_nanos() {

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use anyhow::{Context, Result, anyhow};
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OpenFlags as SqliteFlags};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stetfs::{Error, Kind};
 use stetfs_ffi::sqlite::{self, Attached, Moved, Watch};
 
 use super::{Counts, Session};
 
 /// How SQLite makes a transaction atomic (`PRAGMA journal_mode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum JournalMode {
     /// The old pages go to a file, which is deleted: SQLite's default.

@@ -4,9 +4,9 @@
 //! What is left is brought home as by any checkpoint (`replay.rs`). A second crash before its end
 //! finds less of the same.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use stetfs_format::delta_log::{
     COMMIT_SIZE, DELTA_HEADER, DESCRIPTOR_SIZE, InFlightEntry, Record, TAG_SIZE, Tag as BlockTag,
     TagFlags, body_end, descriptor_tags, is_committed, is_content,
@@ -108,7 +108,8 @@ pub(super) struct Pending {
 /// What was found.
 pub(super) struct Left {
     pub(super) transactions: Vec<DeltaTransaction>,
-    pub(super) pending: HashMap<BlockNo, Pending>,
+    /// In the order in which homes are read.
+    pub(super) pending: BTreeMap<BlockNo, Pending>,
     /// Blocks in flight that nobody freed, each with the tag of its version.
     pub(super) kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
     pub(super) revoked: u64,
@@ -127,7 +128,7 @@ pub(super) fn read(
     let transactions = transactions(region, at, sequence)?;
     let committed = region.committed()?;
     let mut left = Left {
-        pending: HashMap::new(),
+        pending: BTreeMap::new(),
         kept: Vec::new(),
         revoked: 0,
         not_home: Vec::new(),

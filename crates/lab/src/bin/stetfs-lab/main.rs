@@ -3,6 +3,8 @@
 //! other.
 #![forbid(unsafe_code)]
 
+mod ask;
+
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use clap::{CommandFactory, Parser, ValueHint};
+use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -25,8 +27,10 @@ use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
 /// results on every machine, and in real time in the memory of this machine. It says which of the
 /// paper's claims are reached here, which are not and which are overshot, and why.
 #[derive(Debug, Parser)]
-#[command(name = "stetfs-lab", version, after_long_help = help())]
+#[command(name = "stetfs-lab", version, after_long_help = help(), args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Experiments, or `all`
     #[arg(value_name = "ID")]
     ids: Vec<String>,
@@ -51,6 +55,11 @@ struct Args {
     /// Write the manual page to this file, and do nothing else
     #[arg(long, value_name = "FILE", hide = true)]
     man_page: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(ask::Ask),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +94,9 @@ fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 fn run(args: &Args) -> Result<()> {
+    if let Some(Command::Run(ask)) = &args.command {
+        return ask.run();
+    }
     if let Some(file) = &args.man_page {
         let mut page = Vec::new();
         clap_mangen::Man::new(Args::command()).render(&mut page)?;
@@ -303,6 +315,7 @@ Examples:
   stetfs lab shortcut-fig5 --no-real-time          the same on every machine
   stetfs lab all --out report                      tables, and JSON, SVG and PNG in report/
   stetfs lab shortcut-fig4 --scale 1               the paper's own sizes
+  stetfs lab run --help                            a question of your own
   stetfs lab shortcut-fig5 --json - | jq '.reports[].checks[] | select(.verdict != \"reached\")'",
         lines.join("\n")
     )

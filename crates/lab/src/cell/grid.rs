@@ -1,0 +1,350 @@
+//! Every combination of systems, settings with several values, and seeds; and what they came to.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
+use stetfs_chart::{Chart, Series};
+
+use super::text::set;
+use super::{Cell, Load, Machine, system};
+use crate::system::{NUMBERS, Number, Outcome};
+
+/// A setting with its values: of the machine, or of the workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// The setting.
+    pub name: String,
+    /// Its values as text.
+    pub values: Vec<String>,
+}
+
+impl Axis {
+    /// Settings as a command line has them: `nvm=16M,64M commit=1s`, or with commas only,
+    /// `nvm=16M,64M,commit=1s`.
+    ///
+    /// # Errors
+    /// A value without a name.
+    pub fn parse(text: &str) -> Result<Vec<Self>> {
+        let mut axes: Vec<Self> = Vec::new();
+        for word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                Some((name, value)) => axes.push(Self {
+                    name: name.to_owned(),
+                    values: vec![value.to_owned()],
+                }),
+                None => {
+                    let axis = axes.last_mut();
+                    let axis = axis
+                        .with_context(|| format!("{word}: settings are NAME=VALUE[,VALUE...]"))?;
+                    axis.values.push(word.to_owned());
+                }
+            }
+        }
+        Ok(axes)
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// Systems, as [`system`] takes them.
+    pub systems: Vec<String>,
+    /// What all of them run on, but for what is set.
+    pub machine: Machine,
+    /// Settings of the machine.
+    pub set: Vec<Axis>,
+    /// The workload's name.
+    pub workload: String,
+    /// Its settings.
+    pub with: Vec<Axis>,
+    /// Seeds 1 to this.
+    pub seeds: u64,
+}
+
+/// A combination of settings, the same for all systems and seeds.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The settings that have several values, as words: what tells it from the others.
+    pub name: String,
+    machine: Machine,
+    workload: String,
+}
+
+/// A system at a point.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The system.
+    pub system: &'static str,
+    /// The point's name.
+    pub point: String,
+    /// What each seed gave.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// A mean, and how far the mean of many more seeds may be from it: half of its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// Of the seeds.
+    pub mean: f64,
+    /// None of one seed.
+    pub half: Option<f64>,
+}
+
+impl Grid {
+    /// Its points, in the order of the settings: the last one changes fastest.
+    ///
+    /// # Errors
+    /// A setting that is none.
+    pub fn points(&self) -> Result<Vec<Point>> {
+        let (load, words) = Load::find(&self.workload)?;
+        let begin = Point {
+            name: String::new(),
+            machine: self.machine.clone(),
+            workload: format!("{} {words}", load.name).trim().to_owned(),
+        };
+        let mut points = vec![begin];
+        for axis in &self.set {
+            points = spread(points, axis, |point, word| {
+                point.machine = set(&point.machine, word)?;
+                Ok(())
+            })?;
+        }
+        for axis in &self.with {
+            points = spread(points, axis, |point, word| {
+                write!(point.workload, " {word}")?;
+                Ok(())
+            })?;
+        }
+        for point in &points {
+            let (load, words) = Load::find(&point.workload)?;
+            load.make(words, 1)?;
+        }
+        Ok(points)
+    }
+
+    /// Runs everything on so many threads; `tell` hears how many runs of how many are done.
+    ///
+    /// # Errors
+    /// Of the first run that fails.
+    pub fn run(&self, jobs: usize, tell: &(dyn Fn(u64, u64) + Sync)) -> Result<Vec<Answer>> {
+        ensure!(self.seeds > 0, "no seed");
+        let points = self.points()?;
+        let mut cells = Vec::new();
+        for point in &points {
+            for text in &self.systems {
+                let system = system(text, &point.machine)?;
+                let seeds = 1..=self.seeds;
+                cells.extend(seeds.map(|seed| Cell {
+                    system,
+                    machine: point.machine.clone(),
+                    workload: point.workload.clone(),
+                    seed,
+                }));
+            }
+        }
+        let of = cells.len() as u64;
+        let (next, done) = (Mutex::new(0..cells.len()), Mutex::new((0, BTreeMap::new())));
+        std::thread::scope(|scope| {
+            let work = || -> Result<()> {
+                loop {
+                    let Some(n) = next.lock().next() else {
+                        return Ok(());
+                    };
+                    let outcome = cells[n].run(&|_, _| {})?;
+                    let mut done = done.lock();
+                    done.0 += 1;
+                    done.1.insert(n, outcome);
+                    tell(done.0, of);
+                }
+            };
+            let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let ends = workers.into_iter().map(|worker| match worker.join() {
+                Ok(end) => end,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            ends.collect::<Result<Vec<_>>>()
+        })?;
+        let outcomes: Vec<Outcome> = done.into_inner().1.into_values().collect();
+        let mut each = outcomes.chunks(self.seeds as usize);
+        let mut answers = Vec::new();
+        for point in &points {
+            for text in &self.systems {
+                let outcomes = each.next().context("a run is missing")?.to_vec();
+                let (system, point) = (system(text, &point.machine)?.name, point.name.clone());
+                answers.push(Answer {
+                    system,
+                    point,
+                    outcomes,
+                });
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Each point with each value of an axis.
+fn spread(
+    points: Vec<Point>,
+    axis: &Axis,
+    change: impl Fn(&mut Point, &str) -> Result<()>,
+) -> Result<Vec<Point>> {
+    let mut all = Vec::new();
+    for point in points {
+        for value in &axis.values {
+            let (mut point, word) = (point.clone(), format!("{}={value}", axis.name));
+            change(&mut point, &word)?;
+            if axis.values.len() > 1 {
+                point.name = format!("{} {word}", point.name).trim().to_owned();
+            }
+            all.push(point);
+        }
+    }
+    Ok(all)
+}
+
+/// 97.5 % quantiles of Student's distribution with 1 to 10 degrees of freedom, and of the normal
+/// distribution (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
+const STUDENT: [f64; 10] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+];
+const NORMAL: f64 = 1.960;
+
+impl Mean {
+    /// Of these; none of none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let quantile = values
+            .len()
+            .checked_sub(2)
+            .map(|at| *STUDENT.get(at).unwrap_or(&NORMAL));
+        (!values.is_empty()).then(|| Self {
+            mean,
+            half: quantile.map(|quantile| quantile * (squares / (n - 1.0) / n).sqrt()),
+        })
+    }
+}
+
+impl Answer {
+    /// A number over the seeds, where the runs have it.
+    pub fn mean(&self, name: &str) -> Option<Mean> {
+        let values: Vec<f64> = self.outcomes.iter().filter_map(|o| o.get(name)).collect();
+        Mean::of(&values)
+    }
+}
+
+/// The number of that name.
+///
+/// # Errors
+/// There is none.
+pub fn number(name: &str) -> Result<&'static Number> {
+    match NUMBERS.iter().find(|number| number.name == name) {
+        Some(number) => Ok(number),
+        None => {
+            let names: Vec<_> = NUMBERS.iter().map(|number| number.name).collect();
+            bail!("there is no number {name}; there are {}", names.join(", "))
+        }
+    }
+}
+
+/// A line for each run: what was run, and every number.
+///
+/// # Errors
+/// None, as long as memory lasts.
+pub fn csv(grid: &Grid, answers: &[Answer]) -> Result<String> {
+    let swept = |axes: &[Axis]| -> Vec<String> {
+        let several = axes.iter().filter(|axis| axis.values.len() > 1);
+        several.map(|axis| axis.name.clone()).collect()
+    };
+    let axes: Vec<String> = [swept(&grid.set), swept(&grid.with)].concat();
+    let known = |n: &&Number| answers.iter().any(|a| a.mean(n.name).is_some());
+    let numbers: Vec<_> = NUMBERS.iter().filter(known).collect();
+    let mut head = vec![
+        "system".to_owned(),
+        "workload".to_owned(),
+        "seed".to_owned(),
+    ];
+    head.extend(axes.iter().cloned());
+    head.extend(numbers.iter().map(|number| match number.unit {
+        "" => number.name.to_owned(),
+        unit => format!("{} [{unit}]", number.name),
+    }));
+    let mut text = head.join(",") + "\n";
+    for answer in answers {
+        for (n, outcome) in answer.outcomes.iter().enumerate() {
+            let (system, seed) = (answer.system.to_owned(), (n + 1).to_string());
+            let mut cells = vec![system, grid.workload.clone(), seed];
+            let values = answer
+                .point
+                .split_whitespace()
+                .filter_map(|word| word.split_once('='));
+            cells.extend(values.map(|(_, value)| value.to_owned()));
+            cells.extend(numbers.iter().map(|number| {
+                outcome
+                    .get(number.name)
+                    .map_or_else(String::new, |value| value.to_string())
+            }));
+            writeln!(text, "{}", cells.join(","))?;
+        }
+    }
+    Ok(text)
+}
+
+/// A number of all answers as a plot: a group for each point, a bar for each system.
+///
+/// # Errors
+/// There is no such number.
+pub fn chart(grid: &Grid, answers: &[Answer], name: &str) -> Result<Chart> {
+    let number = number(name)?;
+    let points = grid.points()?;
+    let values = |text: &String| {
+        let its = answers.iter().filter(|answer| answer.system == text);
+        its.map(|answer| answer.mean(name).map(|mean| mean.mean))
+            .collect()
+    };
+    Ok(Chart {
+        name: format!("run-{name}"),
+        title: format!("{}: {} ({})", grid.workload, number.what, number.name),
+        unit: number.unit.to_owned(),
+        groups: points.iter().map(|point| point.name.clone()).collect(),
+        series: grid
+            .systems
+            .iter()
+            .map(|text| Series {
+                name: text.clone(),
+                values: values(text),
+            })
+            .collect(),
+        lines: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Axis, Mean};
+
+    #[test]
+    fn settings_have_one_value_or_several() {
+        let axis = |name: &str, values: &[&str]| Axis {
+            name: name.to_owned(),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+        };
+        let two = vec![axis("nvm", &["16M"]), axis("commit", &["1", "2"])];
+        assert_eq!(Axis::parse("nvm=16M,commit=1,2").expect("settings"), two);
+        assert_eq!(Axis::parse("nvm=16M commit=1,2").expect("settings"), two);
+        assert!(Axis::parse("16M").is_err());
+    }
+
+    /// The interval of 1 to 5: a mean of 3 and a deviation of the root of 2.5.
+    #[test]
+    fn an_interval_is_students() {
+        let of = Mean::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).expect("a mean");
+        let half = 2.776 * (2.5f64 / 5.0).sqrt();
+        assert!((of.mean - 3.0).abs() < 1e-12 && (of.half.expect("five") - half).abs() < 1e-9);
+        assert_eq!(Mean::of(&[2.0]).and_then(|one| one.half), None);
+        assert_eq!(Mean::of(&[]), None);
+    }
+}

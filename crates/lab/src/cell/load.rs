@@ -1,0 +1,384 @@
+//! Workloads by name, with their parameters as settings.
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Bytes, all, difference, parse};
+use crate::workload::sqlite::JournalMode;
+use crate::workload::tpcc::Cardinality;
+use crate::workload::{
+    Bonnie, Filebench, Fio, Iozone, Overwrite, Personality, Postmark, Tpcc, Updates, Workload,
+    bonnie, iozone, overwrite,
+};
+
+/// A workload that can be asked for.
+pub struct Load {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub what: &'static str,
+    make: fn(&str, u64) -> Result<Made>,
+    /// All of its settings with their defaults, as words.
+    pub defaults: fn() -> Result<String>,
+}
+
+/// A workload with what is said of it: only what differs from its defaults.
+pub struct Made {
+    /// Its settings as words.
+    pub words: String,
+    /// It.
+    pub workload: Box<dyn Workload>,
+}
+
+/// Every one.
+pub const LOADS: &[Load] = &[
+    load::<FioSettings>(
+        "fio",
+        "reads and writes of one size at random places of a file",
+    ),
+    load::<IozoneSettings>("iozone", "a file written once, record by record"),
+    load::<PostmarkSettings>(
+        "postmark",
+        "small files made, read, appended to and deleted",
+    ),
+    load::<Server<0>>(
+        "fileserver",
+        "filebench's: files made, appended to, read whole, deleted",
+    ),
+    load::<Server<1>>(
+        "webproxy",
+        "filebench's: files replaced, each read whole five times",
+    ),
+    load::<Server<2>>(
+        "varmail",
+        "filebench's: mails written, each synced, and read",
+    ),
+    load::<OverwriteSettings>("overwrite", "blocks overwritten, of which a share changes"),
+    load::<UpdatesSettings>(
+        "sqlite",
+        "updates of 100 bytes in SQLite, each a transaction",
+    ),
+    load::<TpccSettings>("tpcc", "TPC-C on SQLite"),
+    load::<BonnieSettings>(
+        "bonnie",
+        "a file written by the character or the block, or rewritten",
+    ),
+];
+
+const fn load<S: Settings>(name: &'static str, what: &'static str) -> Load {
+    Load {
+        name,
+        what,
+        make: |words, seed| {
+            let settings: S = parse(words)?;
+            Ok(Made {
+                words: difference(&settings, &S::default())?,
+                workload: settings.make(seed),
+            })
+        },
+        defaults: || all(&S::default()),
+    }
+}
+
+impl Load {
+    /// The one of that name, with the words behind it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn find(text: &str) -> Result<(&'static Self, &str)> {
+        let (name, words) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
+        let found = LOADS.iter().find(|load| load.name == name);
+        let names = || {
+            LOADS
+                .iter()
+                .map(|load| load.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let found =
+            found.with_context(|| format!("there is no workload {name}; there are {}", names()));
+        Ok((found?, words))
+    }
+
+    /// The workload with these settings.
+    ///
+    /// # Errors
+    /// Of the words.
+    pub fn make(&self, words: &str, seed: u64) -> Result<Made> {
+        (self.make)(words, seed).with_context(|| format!("workload {}", self.name))
+    }
+}
+
+trait Settings: Default + Serialize + DeserializeOwned {
+    fn make(&self, seed: u64) -> Box<dyn Workload>;
+}
+
+/// As the papers of caches in NVM have it, smaller.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FioSettings {
+    file: Bytes,
+    block: Bytes,
+    /// Percent.
+    reads: u8,
+    ops: u64,
+    /// Writes before an fsync; 0: none.
+    fsync: u64,
+}
+
+impl Default for FioSettings {
+    fn default() -> Self {
+        Self {
+            file: Bytes::mib(32),
+            block: Bytes::kib(4),
+            reads: 0,
+            ops: 4096,
+            fsync: 1,
+        }
+    }
+}
+
+impl Settings for FioSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        Box::new(Fio {
+            file_bytes: self.file.0,
+            block_bytes: self.block.small(),
+            read_percent: self.reads,
+            operations: self.ops,
+            fsync_every: self.fsync,
+            seed,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IozoneSettings {
+    test: iozone::Test,
+    file: Bytes,
+    record: Bytes,
+}
+
+impl Default for IozoneSettings {
+    fn default() -> Self {
+        Self {
+            test: iozone::Test::Write,
+            file: Bytes::mib(16),
+            record: Bytes::kib(4),
+        }
+    }
+}
+
+impl Settings for IozoneSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        let Self { test, file, record } = self;
+        Box::new(Iozone::packed(*test, file.0, record.small(), seed))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PostmarkSettings {
+    files: u32,
+    least: Bytes,
+    most: Bytes,
+    transactions: u32,
+    directories: u32,
+}
+
+impl Default for PostmarkSettings {
+    fn default() -> Self {
+        Self {
+            files: 500,
+            least: Bytes(500),
+            most: Bytes(10_000),
+            transactions: 5000,
+            directories: 0,
+        }
+    }
+}
+
+impl Settings for PostmarkSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        Box::new(Postmark {
+            files: self.files,
+            size_low: self.least.0,
+            size_high: self.most.0,
+            transactions: self.transactions,
+            subdirectories: self.directories,
+            seed,
+            ..Postmark::default()
+        })
+    }
+}
+
+/// One of filebench's personalities, by its place.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Server<const N: usize> {
+    files: u32,
+    /// Mean bytes of a file.
+    mean: Bytes,
+    threads: u32,
+    /// Bytes of a piece in which files are written and read whole.
+    piece: Bytes,
+    loops: u32,
+}
+
+impl<const N: usize> Default for Server<N> {
+    fn default() -> Self {
+        let own = Filebench::new(Personality::ALL[N], 10, 0);
+        Self {
+            files: 1000,
+            mean: Bytes(own.mean_file_bytes),
+            threads: own.threads,
+            piece: Bytes(own.piece_bytes.into()),
+            loops: own.loops,
+        }
+    }
+}
+
+impl<const N: usize> Settings for Server<N> {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        Box::new(Filebench {
+            files: self.files,
+            mean_file_bytes: self.mean.0,
+            threads: self.threads,
+            piece_bytes: self.piece.small(),
+            ..Filebench::new(Personality::ALL[N], self.loops, seed)
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OverwriteSettings {
+    file: Bytes,
+    ops: u64,
+    order: overwrite::Order,
+    /// Percent of a block.
+    differ: u32,
+    change: overwrite::Change,
+}
+
+impl Default for OverwriteSettings {
+    fn default() -> Self {
+        Self {
+            file: Bytes::mib(16),
+            ops: 8192,
+            order: overwrite::Order::Random,
+            differ: 10,
+            change: overwrite::Change::NewValues,
+        }
+    }
+}
+
+impl Settings for OverwriteSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        Box::new(Overwrite {
+            differences: overwrite::Differences::Fixed(self.differ),
+            change: self.change,
+            order: self.order,
+            blocks: self.file.0 / overwrite::BLOCK as u64,
+            overwrites: self.ops,
+            seed,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpdatesSettings {
+    mode: JournalMode,
+    rows: u64,
+    updates: u64,
+}
+
+impl Default for UpdatesSettings {
+    fn default() -> Self {
+        Self {
+            mode: JournalMode::Delete,
+            rows: 10_000,
+            updates: 500,
+        }
+    }
+}
+
+impl Settings for UpdatesSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        let Self {
+            mode,
+            rows,
+            updates,
+        } = *self;
+        Box::new(Updates {
+            mode,
+            rows,
+            updates,
+            seed,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TpccSettings {
+    mode: JournalMode,
+    /// Of the specification's one warehouse.
+    scale: f64,
+    /// 23 transactions each.
+    decks: u32,
+    page: Bytes,
+}
+
+impl Default for TpccSettings {
+    fn default() -> Self {
+        Self {
+            mode: JournalMode::Delete,
+            scale: 0.05,
+            decks: 4,
+            page: Bytes::kib(4),
+        }
+    }
+}
+
+impl Settings for TpccSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        Box::new(Tpcc {
+            size: Cardinality::scaled(self.scale),
+            decks: self.decks,
+            journal: self.mode,
+            page_bytes: self.page.small(),
+            seed,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BonnieSettings {
+    test: bonnie::Test,
+    file: Bytes,
+    block: Bytes,
+}
+
+impl Default for BonnieSettings {
+    fn default() -> Self {
+        Self {
+            test: bonnie::Test::BlockWrite,
+            file: Bytes::mib(16),
+            block: Bytes::kib(4),
+        }
+    }
+}
+
+impl Settings for BonnieSettings {
+    fn make(&self, _: u64) -> Box<dyn Workload> {
+        Box::new(Bonnie {
+            test: self.test,
+            file_bytes: self.file.0,
+            block_bytes: self.block.small(),
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! What a system runs on, as settings: a device with what is beside it, a volume, and what the file
+//! system is told.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use stetfs_media::nand::{NandGeometry, NandPart, NandTiming, parts};
+use stetfs_media::sim::{PmemTiming, Timing};
+use stetfs_testkit::image::Variety;
+
+use super::text::{Bytes, Nanos};
+use crate::system::{Conditions, Flash, Medium, Nvram, Processor, Volume};
+use crate::workload::Durable;
+
+/// Where the volume lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// Phase change memory.
+    Pcm,
+    /// Memory as fast as DRAM that keeps what it holds.
+    Dram,
+    /// A memory card of class 10.
+    Card,
+    /// A hard disk of 7,200 turns a minute.
+    Disk,
+    /// A flash drive on SATA.
+    Ssd,
+    /// A flash drive on PCI Express.
+    Nvme,
+    /// The JFTL paper's NAND part of 128 MB, with our translation layer.
+    Nand,
+    /// A sixteenth of a modern part with pages of 16 KiB, with the same.
+    #[serde(rename = "nand16k")]
+    Nand16K,
+}
+
+impl Device {
+    /// Every one.
+    pub const ALL: [Self; 8] = [
+        Self::Pcm,
+        Self::Dram,
+        Self::Card,
+        Self::Disk,
+        Self::Ssd,
+        Self::Nvme,
+        Self::Nand,
+        Self::Nand16K,
+    ];
+
+    /// Of what is neither memory nor bare flash.
+    const fn drive(self) -> Option<Timing> {
+        match self {
+            Self::Card => Some(Timing::MicroSd),
+            Self::Disk => Some(Timing::Hdd),
+            Self::Ssd => Some(Timing::SataSsd),
+            Self::Nvme => Some(Timing::NvmeSsd),
+            Self::Pcm | Self::Dram | Self::Nand | Self::Nand16K => None,
+        }
+    }
+
+    const fn flash(self) -> Option<Flash> {
+        match self {
+            Self::Nand => Some(JFTL),
+            Self::Nand16K => Some(MODERN),
+            _ => None,
+        }
+    }
+}
+
+/// The JFTL paper's part, which it simulated without errors and bad blocks.
+const JFTL: Flash = Flash {
+    name: "JFTL's NAND",
+    part: parts::JFTL.flawless(),
+    units: 1,
+};
+
+/// A sixteenth of Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times
+/// as measured on those of a drive (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the
+/// layer maps units of 4 KiB.
+const MODERN: Flash = Flash {
+    name: "16 KiB NAND",
+    part: NandPart {
+        geometry: NandGeometry {
+            page_bytes: 16 << 10,
+            spare_bytes: 2208,
+            pages_per_block: 512,
+            blocks: 128,
+            planes: 2,
+            bad_mark: 0,
+        },
+        timing: NandTiming {
+            read_ns: 56_000,
+            program_ns: 1_575_000,
+            erase_ns: 3_000_000,
+            bus_bytes_per_us: 312,
+        },
+        ..parts::MLC.flawless()
+    },
+    units: 4,
+};
+
+/// How fast the memory beside the device is: `crates/media/src/sim/pmem.rs` has the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Speed {
+    /// As DRAM.
+    Dram,
+    /// As the Spindle paper's.
+    Nvm,
+    /// As phase change memory.
+    Pcm,
+}
+
+impl Speed {
+    const fn timing(self) -> PmemTiming {
+        match self {
+            Self::Dram => PmemTiming::Dram,
+            Self::Nvm => PmemTiming::Nvm,
+            Self::Pcm => PmemTiming::Pcm,
+        }
+    }
+}
+
+/// How the volume is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// mke2fs's defaults today.
+    Ext4,
+    /// Block pointers, no checksums.
+    Ext3,
+}
+
+/// When reading changes a file's time of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Atime {
+    /// Never.
+    No,
+    /// Where the old one is older than the last change, or than a day: the kernel's since 2.6.30.
+    Rel,
+    /// Each time.
+    Strict,
+}
+
+impl Atime {
+    const fn option(self) -> &'static str {
+        match self {
+            Self::No => "noatime",
+            Self::Rel => "relatime",
+            Self::Strict => "strictatime",
+        }
+    }
+}
+
+/// The settings of a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Where the volume lies.
+    pub medium: Device,
+    /// Memory beside it, for the systems that use some.
+    pub nvm: Bytes,
+    /// How fast that is.
+    pub nvm_speed: Speed,
+    /// The volume's size; of NAND, what the part exports.
+    pub volume: Bytes,
+    /// Its journal.
+    pub journal: Bytes,
+    /// Its features.
+    pub format: Format,
+    /// Bytes in a block.
+    pub block: Bytes,
+    /// Bytes in an inode; with 128, times are whole seconds.
+    pub inode: Bytes,
+    /// Caches of the file system, of which half is dirty at most.
+    pub memory: Bytes,
+    /// How old the running transaction gets, or `each` for a commit with each write.
+    pub commit: Commit,
+    /// Access times.
+    pub atime: Atime,
+    /// Whose processor is charged: `stetfs lab run --list` has the profiles.
+    pub processor: Processor,
+    /// How many times what the profile says.
+    pub cpu: f64,
+}
+
+impl Default for Machine {
+    /// Small enough for seconds, and as a mount has it.
+    fn default() -> Self {
+        Self {
+            medium: Device::Ssd,
+            nvm: Bytes(0),
+            nvm_speed: Speed::Dram,
+            volume: Bytes::mib(256),
+            journal: Bytes::mib(16),
+            format: Format::Ext4,
+            block: Bytes::kib(4),
+            inode: Bytes(256),
+            memory: Bytes::mib(128),
+            commit: Commit(Durable::EXT3),
+            atime: Atime::No,
+            processor: Processor::None,
+            cpu: 1.0,
+        }
+    }
+}
+
+impl Machine {
+    /// The medium with what is beside it.
+    fn medium(&self) -> Medium {
+        let nvram = Nvram {
+            bytes: self.nvm.0,
+            timing: self.nvm_speed.timing(),
+        };
+        match (self.medium, self.medium.drive(), self.medium.flash()) {
+            (_, Some(drive), _) => Medium::Drive(drive, nvram),
+            (_, _, Some(flash)) => Medium::Nand(flash),
+            (Device::Dram, ..) => Medium::Sim(PmemTiming::Dram),
+            _ => Medium::Sim(PmemTiming::Pcm),
+        }
+    }
+
+    /// An empty volume of it.
+    ///
+    /// # Errors
+    /// mke2fs makes no such volume.
+    pub fn volume(&self) -> Result<Volume> {
+        let (block, inode) = (u32::try_from(self.block.0)?, u32::try_from(self.inode.0)?);
+        let variety = Variety {
+            name: "lab",
+            block,
+            inode,
+            features: match self.format {
+                Format::Ext4 => "",
+                Format::Ext3 => stetfs_testkit::image::EXT3_1K.features,
+            },
+            extents: self.format == Format::Ext4,
+        };
+        let bytes = match self.medium.flash() {
+            Some(flash) => flash.capacity()?,
+            None => self.volume.0,
+        };
+        ensure!(
+            bytes >= 8 << 20 && self.journal.0 >= 1 << 20 && self.journal.0 <= bytes / 2,
+            "a volume of {} with a journal of {}: 8M at least, and a journal from 1M to half of it",
+            Bytes(bytes),
+            self.journal
+        );
+        Volume::make(variety, bytes >> 20, self.journal.0 >> 20)
+    }
+
+    /// The rest of it, for a bed.
+    pub fn conditions(&self) -> (Medium, Conditions) {
+        let conditions = Conditions {
+            memory_mib: (self.memory.0 >> 20).max(1),
+            atime: self.atime.option(),
+            processor: self.processor,
+            processor_factor: self.cpu,
+        };
+        (self.medium(), conditions)
+    }
+}
+
+/// When what was written becomes durable, as text: `each`, or a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit(pub Durable);
+
+impl Serialize for Commit {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Durable::EachWrite => to.serialize_str("each"),
+            Durable::Every(Duration::MAX) => Nanos::NEVER.serialize(to),
+            Durable::Every(period) => {
+                Nanos(u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)).serialize(to)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Commit {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let value = serde_json::Value::deserialize(from)?;
+        if value == "each" {
+            return Ok(Self(Durable::EachWrite));
+        }
+        Ok(Self(
+            match Nanos::deserialize(value).map_err(D::Error::custom)? {
+                Nanos::NEVER => Durable::Every(Duration::MAX),
+                Nanos(ns) => Durable::Every(Duration::from_nanos(ns)),
+            },
+        ))
+    }
+}

@@ -1,0 +1,216 @@
+//! What a run came to, as numbers with names: what tables, plots, claims and CSV take.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stetfs_ftl::Wear;
+use stetfs_media::{Cause, MeterSnapshot};
+
+use super::bed::Reading;
+use super::{Account, MountCost};
+use crate::workload::{Counts, Spent};
+
+/// A number of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Number {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it is.
+    pub what: &'static str,
+}
+
+const fn number(name: &'static str, unit: &'static str, what: &'static str) -> Number {
+    Number { name, unit, what }
+}
+
+/// Every number. Time is virtual; bytes, requests and lines until durable unless `home` says
+/// otherwise. What only an unmount writes for itself (superblock, the end of the log) counts
+/// nowhere.
+pub const NUMBERS: &[Number] = &[
+    number("returned", "s", "until the last call returns (U1)"),
+    number("durable", "s", "until everything is durable (U2)"),
+    number("home", "s", "until everything is home (U3)"),
+    number(
+        "media",
+        "s",
+        "of the time until durable, the media's; the rest is the processor's",
+    ),
+    number("rate", "calls/s", "calls by the time until durable"),
+    number("calls", "", "calls"),
+    number("written", "B", "handed to writes"),
+    number("read", "B", "got from reads"),
+    number("p50", "s", "half of the calls take no longer"),
+    number("p99", "s", "99 % of the calls take no longer"),
+    number("p99.9", "s", "99.9 % of the calls take no longer"),
+    number("commits", "", "transactions"),
+    number("checkpoints", "", "checkpoints until durable"),
+    number(
+        "logged",
+        "B",
+        "written to the log on the device, records included",
+    ),
+    number("placed", "B", "written home by commits"),
+    number("device", "B", "written to the device"),
+    number("device.home", "B", "the same until home"),
+    number("requests", "", "writes to the device"),
+    number(
+        "flushes",
+        "",
+        "flushes of the device, and writes past its cache",
+    ),
+    number("device.read", "B", "read from the device"),
+    number("erases", "", "blocks of flash erased, until home"),
+    number("map", "B", "of device.home, the flash layer's map"),
+    number("gc", "B", "of device.home, moved by garbage collection"),
+    number("wear.most", "erases", "of the block that was erased most"),
+    number("wear.mean", "erases", "of a block"),
+    number("nvm", "B", "stored in the memory beside the device"),
+    number(
+        "lines",
+        "",
+        "cache lines that commits write back or store past the cache",
+    ),
+    number("fences", "", "store fences of commits"),
+    number("cache.hits", "", "reads that a cache in NVM served"),
+    number("cache.misses", "", "reads that it did not"),
+    number("cache.home", "", "blocks that it wrote home"),
+    number("deltas", "", "blocks that scheme dj logged as deltas"),
+    number("delta", "B", "of a delta, on average"),
+    number("wholes", "", "blocks that it logged whole"),
+    number(
+        "recovery",
+        "s",
+        "the mount after a power cut when everything was durable",
+    ),
+    number("recovery.read", "B", "read from the device by it"),
+];
+
+/// The numbers of a run that it has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Outcome(BTreeMap<String, f64>);
+
+impl Outcome {
+    /// A number, where the run has it.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    /// All that it has.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    fn note(&mut self, name: &'static str, value: f64) {
+        debug_assert!(NUMBERS.iter().any(|known| known.name == name), "{name}");
+        self.0.insert(name.to_owned(), value);
+    }
+
+    fn count(&mut self, name: &'static str, value: u64) {
+        self.note(name, value as f64);
+    }
+
+    pub(super) fn note_calls(&mut self, counts: Counts, spent: Spent, returned_ns: u64) {
+        self.count("calls", counts.operations);
+        self.count("written", counts.written_bytes);
+        self.count("read", counts.read_bytes);
+        self.note("returned", seconds(returned_ns));
+        self.note("media", -seconds(spent.processor_ns));
+        let mut calls_ns = spent.calls_ns;
+        calls_ns.sort_unstable();
+        for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
+            let at = (calls_ns.len() as f64 * share) as usize;
+            if let Some(ns) = calls_ns.get(at) {
+                self.note(name, seconds(*ns));
+            }
+        }
+    }
+
+    pub(super) fn note_media(&mut self, begin: &Reading, durable: &Reading, home: &Reading) {
+        let until_durable = durable.account.since(&begin.account);
+        let until_home = home.account.since(&begin.account);
+        let unmounting = home.account.since(&durable.account);
+        let own = |account: &Account| account.device.busy_ns(Cause::Control);
+        let durable_ns = durable.now_ns - begin.now_ns;
+        self.note("durable", seconds(durable_ns));
+        self.note(
+            "home",
+            seconds(home.now_ns - begin.now_ns - own(&unmounting)),
+        );
+        let processor = self.get("media").unwrap_or_default();
+        self.note("media", seconds(durable_ns) + processor);
+        if let Some(calls) = self.get("calls") {
+            self.note("rate", calls / seconds(durable_ns.max(1)));
+        }
+        let journal = |reading: &Reading| reading.stats.journal;
+        self.count("commits", journal(durable).commits - journal(begin).commits);
+        let checkpoints = journal(durable).checkpoints - journal(begin).checkpoints;
+        self.count("checkpoints", checkpoints);
+        let device = &until_durable.device;
+        let written = |of: &MeterSnapshot, cause| of.by_cause(cause).write_bytes;
+        let logged = written(device, Cause::Log) + written(device, Cause::CommitRecord);
+        self.count("logged", logged);
+        self.count("placed", written(device, Cause::Home));
+        self.count("device", device.total().write_bytes);
+        let control = written(&unmounting.device, Cause::Control);
+        let all = until_home.device.total().write_bytes - control;
+        self.count("device.home", all);
+        self.count("requests", device.total().writes);
+        self.count(
+            "flushes",
+            device.total_flushes() + device.total_durable_writes(),
+        );
+        self.count("device.read", device.total().read_bytes);
+        if until_home.device.total_erases() > 0 || written(&until_home.device, Cause::Map) > 0 {
+            self.count("erases", until_home.device.total_erases());
+            self.count("map", written(&until_home.device, Cause::Map));
+            self.count("gc", written(&until_home.device, Cause::Gc));
+        }
+        if durable.stats.nvm.is_some() {
+            let nvm = &until_durable.nvm;
+            let of_commits = [Cause::Log, Cause::CommitRecord];
+            self.count("nvm", nvm.total().write_bytes);
+            self.count(
+                "lines",
+                of_commits
+                    .map(|cause| nvm.by_cause(cause).lines)
+                    .iter()
+                    .sum(),
+            );
+            self.count(
+                "fences",
+                of_commits.map(|cause| nvm.fences(cause)).iter().sum(),
+            );
+        }
+        if let (Some(now), Some(before)) = (durable.stats.cache, begin.stats.cache) {
+            let cache = now.since(&before);
+            self.count("cache.hits", cache.hits);
+            self.count("cache.misses", cache.misses);
+            self.count("cache.home", cache.written_home);
+        }
+        if let Some(now) = durable.deltas {
+            let deltas = now - begin.deltas.unwrap_or_default();
+            self.count("deltas", deltas.deltas);
+            self.count("wholes", deltas.wholes);
+            if let Some(mean) = deltas.mean() {
+                self.note("delta", mean);
+            }
+        }
+    }
+
+    pub(super) fn note_recovery(&mut self, mount: &MountCost) {
+        self.note("recovery", seconds(mount.virtual_ns.unwrap_or_default()));
+        self.count("recovery.read", mount.device.total().read_bytes);
+    }
+
+    pub(super) fn note_wear(&mut self, wear: &Wear) {
+        self.note("wear.mean", wear.mean());
+        self.count("wear.most", wear.range().1.into());
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
