@@ -79,6 +79,38 @@ fn reading_alone_does_not_fill_the_memory() {
     image.assert_clean();
 }
 
+/// Else the memory counts as full of what is long gone.
+#[test]
+fn what_a_file_loses_is_not_counted_any_more() {
+    const LEN: u64 = 1 << 20;
+    let image = Image::new(64, &["-t", "ext4", "-b", "4096"]);
+    for mode in ["data=journal,noatime", "data=ordered,noatime"] {
+        let fs = image.mount(mode);
+        let c = Caller::root();
+        let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+        let cached = || fs.stats().journal.cached_bytes;
+        for is_synced in [false, true, false] {
+            let before = cached();
+            fs.write(&c, ino, 0, &vec![7; LEN as usize]).unwrap();
+            assert!(cached() >= before + LEN, "{mode}");
+            if is_synced {
+                fs.sync().unwrap();
+            }
+            let nothing = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            fs.setattr(&c, ino, &nothing).unwrap();
+            let left = cached().saturating_sub(before);
+            assert!(left < LEN / 4, "{mode}, synced {is_synced}: {left} bytes");
+        }
+        fs.unlink(&c, fs.root(), b"f").unwrap();
+        fs.release(ino).unwrap();
+        fs.unmount().unwrap();
+    }
+    image.assert_clean();
+}
+
 #[test]
 fn fsync_of_what_is_durable_writes_nothing() {
     let image = Image::new(16, &["-t", "ext4"]);

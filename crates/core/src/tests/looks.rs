@@ -54,6 +54,32 @@ fn statfs_says_what_the_kernel_says() {
     }
 }
 
+/// As mknod(2) has it: EPERM for a directory, EINVAL for what is no type, or is made otherwise. The
+/// kernel asks nobody for these, but a program that uses the library does.
+#[test]
+fn every_type_of_node_is_made_or_refused() {
+    let image = Image::new(24, KINDS[0].1);
+    let fs = image.mount("");
+    let (root, c) = (fs.root(), Caller::root());
+    for kind in 0..16_u16 {
+        let (name, wanted) = (format!("{kind}"), kind << 12 | 0o640);
+        let made = fs.mknod(&c, root, name.as_bytes(), wanted, (0, 0));
+        match wanted & mode::S_IFMT {
+            0 => assert_eq!(made.unwrap().attr.mode, mode::S_IFREG | 0o640),
+            mode::S_IFDIR => assert!(matches!(made, Err(Error::NotPermitted)), "{made:?}"),
+            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK | mode::S_IFCHR | mode::S_IFBLK => {
+                assert_eq!(made.unwrap().attr.mode, wanted);
+            }
+            _ => assert!(matches!(made, Err(Error::Invalid)), "{kind}: {made:?}"),
+        }
+        let is_there = fs.lookup(&c, root, name.as_bytes()).is_ok();
+        let is_made = [0, 1, 2, 6, 8, 12].contains(&kind);
+        assert_eq!(is_there, is_made, "{kind}");
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
 #[test]
 fn every_kind_of_file_looks_the_same_to_the_kernel() {
     for (kind, args) in KINDS {
