@@ -1,10 +1,10 @@
-//! What the papers claim in figures: `docs/claims.json`, the one list, and the document that is made
-//! of it.
+//! What the papers claim in figures: `docs/claims.json`, the one list, and the document that is
+//! made of it.
 //!
 //! A claim is of a paper; our own aims are none. It says where it stands, what is compared, the
 //! bound, and until when time counts. The experiments' [checks](crate::experiment::report::Check)
-//! judge it: a claim names those that do. One whose checks do not measure what the paper measured is
-//! *withdrawn*, with the reason, and counts as open like one that has no check.
+//! judge it: a claim names those that do. One whose checks do not measure what the paper measured
+//! is *withdrawn*, with the reason, and counts as open like one that has no check.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -109,7 +109,8 @@ pub struct Claim {
     /// More about that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_note: Option<String>,
-    /// How far from the figure is still the same, as a share of it; none where no figure is legible.
+    /// How far from the figure is still the same, as a share of it; none where no figure is
+    /// legible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Why so much.

@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-use stetfs_lab::experiment::report::{Report, Verdict};
+use stetfs_lab::experiment::report::{Chart, Report, Verdict};
 use stetfs_lab::experiment::stored::{Small, Stored, places};
 use stetfs_lab::experiment::{EXPERIMENTS, Setting, find};
 
@@ -116,40 +115,27 @@ fn erases_are_spread_and_hot_data_is_kept_apart() {
     assert_eq!((report.checks.len(), wrong(&report)), (6, Vec::new()));
 }
 
-/// Without what depends on the machine.
-fn portable(mut value: Value) -> Value {
-    match &mut value {
-        Value::Object(fields) => {
-            fields.remove("real_ns");
-            fields.values_mut().for_each(|v| *v = portable(v.take()));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|v| *v = portable(v.take())),
-        _ => {}
-    }
-    value
-}
-
+/// What is kept was made by another run, on another machine.
 #[test]
 fn virtual_results_are_the_same_each_time() {
     let (_, store) = places(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")));
     let (small, mut old) = (Small::read(&store).expect("small.json"), Vec::new());
     for experiment in EXPERIMENTS {
-        let json = |report: &Report| portable(serde_json::to_value(report).expect("JSON"));
-        let report = run(experiment.id, Small::SCALE);
-        let first = json(&report);
-        assert_eq!(first["version"], 2);
-        let charts = first["charts"].as_array().expect("charts");
         // That one is about real time alone.
-        assert_eq!(charts.is_empty(), experiment.id == "dj-fig5");
-        let has_values = |chart: &Value| chart["series"][0]["values"].is_array();
-        assert!(charts.iter().all(has_values), "{}", experiment.id);
-        let again = json(&run(experiment.id, Small::SCALE));
-        assert_eq!(first, again, "{}", experiment.id);
-        if let Some(kept) = small.of(experiment.id) {
-            let now = Stored::from(report);
-            if Small::checksum(&now).expect("a checksum") != kept {
-                old.push(experiment.id);
-            }
+        if experiment.id == "dj-fig5" {
+            continue;
+        }
+        let report = run(experiment.id, Small::SCALE);
+        let has_values = |chart: &Chart| chart.series.iter().all(|s| !s.values.is_empty());
+        let charts = &report.charts;
+        assert!(
+            !charts.is_empty() && charts.iter().all(has_values),
+            "{}",
+            experiment.id
+        );
+        let now = Small::checksum(&Stored::from(report)).expect("a checksum");
+        if small.of(experiment.id) != Some(now.as_str()) {
+            old.push(experiment.id);
         }
     }
     assert!(

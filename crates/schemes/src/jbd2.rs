@@ -125,7 +125,7 @@ pub(crate) const ROW: Registration = Registration {
             .atomic()
             .planted(&[Bug::UnloggedWhole, Bug::TornRecord, Bug::TornGroup]),
         Trial::setting("jbd2-writeback-atomic", "data=writeback", Ground::Block).atomic(),
-        Trial::setting("jbd2-flash", "data=writeback", Ground::Flash),
+        Trial::setting("jbd2-flash", "data=writeback,fill=20", Ground::Flash),
     ],
 };
 

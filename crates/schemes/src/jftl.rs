@@ -86,7 +86,7 @@ pub(crate) const ROW: Registration = Registration {
         Trial::new("jftl-ordered-off", "data=ordered,remap=off", Ground::Flash),
         Trial::setting(
             "jftl-async",
-            "data=journal,journal_async_commit",
+            "data=journal,journal_async_commit,fill=20",
             Ground::Flash,
         ),
         Trial::new("jftl-reflink", "data=journal", Ground::Reflink),

@@ -24,7 +24,11 @@ pub(crate) const ROW: Registration = Registration {
             "data=ordered,journal_async_commit",
             Ground::Block,
         ),
-        Trial::setting("relocate-all-journal", "data=journal", Ground::Block),
+        Trial::setting(
+            "relocate-all-journal",
+            "data=journal,fill=20",
+            Ground::Block,
+        ),
     ],
 };
 

@@ -97,7 +97,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::MissingRingFence,
         ]),
         Trial::new("spindle-kept", "keep-cache", Ground::NvmCache),
-        Trial::setting("spindle-meta", "meta=40", Ground::NvmCache),
+        Trial::setting("spindle-meta", "meta=40,batch=1", Ground::NvmCache),
     ],
 };
 

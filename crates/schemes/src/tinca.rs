@@ -80,6 +80,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::EarlyRoom,
         ]),
         Trial::new("tinca-kept", "keep-cache", Ground::NvmCache),
+        Trial::setting("tinca-batch", "batch=1", Ground::NvmCache),
     ],
 };
 

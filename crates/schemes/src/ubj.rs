@@ -106,7 +106,7 @@ pub(crate) const ROW: Registration = Registration {
         Trial::new("ubj-kept", "keep-cache", Ground::NvmCache),
         Trial::setting(
             "ubj-frozen",
-            "cow=range,frozen=20,checkpoint=1",
+            "cow=range,frozen=20,checkpoint=1,batch=1",
             Ground::NvmCache,
         ),
     ],

@@ -152,7 +152,9 @@ impl Grid {
                     let Some(n) = next.lock().next() else {
                         return Ok(());
                     };
-                    let outcome = cells[n].run(&|_, _| {})?;
+                    let outcome = cells[n].run(&|_, _| {});
+                    // Nothing more is begun when one has failed.
+                    let outcome = outcome.inspect_err(|_| *next.lock() = 0..0)?;
                     let mut done = done.lock();
                     done.0 += 1;
                     done.1.insert(n, outcome);

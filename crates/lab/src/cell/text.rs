@@ -1,8 +1,9 @@
 //! Settings as text: `name=value` words, for machines, workloads and command lines alike.
 //!
 //! A word becomes a field of a value that serde knows; what a value is not told keeps its default,
-//! and what it does not know is an error that names what it does know. The other way round only what
-//! differs from the default is said, so that a text is short and the same text is the same value.
+//! and what it does not know is an error that names what it does know. The other way round only
+//! what differs from the default is said, so that a text is short and the same text is the same
+//! value.
 
 use std::fmt;
 

@@ -17,8 +17,8 @@ use super::{bar, json_to, line};
 
 /// Run systems of your choice on a machine of your choice
 ///
-/// Every combination is run: of the systems, of settings with several values, and of the seeds. Time
-/// is virtual, so a run gives the same on every machine.
+/// Every combination is run: of the systems, of settings with several values, and of the seeds.
+/// Time is virtual, so a run gives the same on every machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Ask {

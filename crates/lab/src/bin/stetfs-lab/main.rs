@@ -27,7 +27,8 @@ use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
 /// results on every machine, and in real time in the memory of this machine. It says which of the
 /// paper's claims are reached here, which are not and which are overshot, and why.
 #[derive(Debug, Parser)]
-#[command(name = "stetfs-lab", version, after_long_help = help(), args_conflicts_with_subcommands = true)]
+#[command(name = "stetfs-lab", version, after_long_help = help())]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
