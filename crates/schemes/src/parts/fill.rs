@@ -1,4 +1,5 @@
-//! How much of a log is filled before a checkpoint: what schemes do whose log is taken in its order.
+//! How much of a log is filled before a checkpoint: what schemes do whose log is taken in its
+//! order.
 
 use stetfs_scheme::{About, OptionAbout, Result, SchemeOptions};
 
