@@ -20,6 +20,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
+if ! command -v jq >/dev/null 2>&1; then
+    echo "mutants: this needs jq; install the package of that name" >&2
+    exit 1
+fi
 # The targets whose tests judge. `power_cut` is a journal's own, `power_cuts` and `recoveries` are the explorer's.
 quick=(stetfs_scheme stetfs_schemes stetfs_journal stetfs_ftl stetfs contract ftl limits names power_cut model)
 slow=(stetfs power_cuts recoveries traces)

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use stetfs_media::nand::{NandGeometry, NandPart, NandTiming, parts};
 use stetfs_media::sim::{PmemTiming, Timing};
 use stetfs_testkit::image::Variety;
 
 use super::text::{Bytes, Nanos};
-use crate::system::{Conditions, Flash, Medium, Nvram, Processor, Volume};
+use crate::system::{Conditions, Flash, JFTL_NAND, MODERN_NAND, Medium, Nvram, Processor, Volume};
 use crate::workload::Durable;
 
 /// Where the volume lies.
@@ -62,44 +61,12 @@ impl Device {
 
     const fn flash(self) -> Option<Flash> {
         match self {
-            Self::Nand => Some(JFTL),
-            Self::Nand16K => Some(MODERN),
+            Self::Nand => Some(JFTL_NAND),
+            Self::Nand16K => Some(MODERN_NAND),
             _ => None,
         }
     }
 }
-
-/// The JFTL paper's part, which it simulated without errors and bad blocks.
-const JFTL: Flash = Flash {
-    name: "JFTL's NAND",
-    part: parts::JFTL.flawless(),
-    units: 1,
-};
-
-/// A sixteenth of Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times
-/// as measured on those of a drive (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the
-/// layer maps units of 4 KiB.
-const MODERN: Flash = Flash {
-    name: "16 KiB NAND",
-    part: NandPart {
-        geometry: NandGeometry {
-            page_bytes: 16 << 10,
-            spare_bytes: 2208,
-            pages_per_block: 512,
-            blocks: 128,
-            planes: 2,
-            bad_mark: 0,
-        },
-        timing: NandTiming {
-            read_ns: 56_000,
-            program_ns: 1_575_000,
-            erase_ns: 3_000_000,
-            bus_bytes_per_us: 312,
-        },
-        ..parts::MLC.flawless()
-    },
-    units: 4,
-};
 
 /// How fast the memory beside the device is: `crates/media/src/sim/pmem.rs` has the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

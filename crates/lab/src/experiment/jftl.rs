@@ -4,14 +4,14 @@
 //! Lim, Choi, Park, HPCC 2007, section 4.
 
 use anyhow::{Result, ensure};
-use stetfs_media::nand::{NandGeometry, NandPart, NandTiming, parts};
+use stetfs_media::nand::{NandGeometry, NandPart};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
-    EXT3_4K, Flash, JOURNAL, JOURNAL_REMAP, Measured, Medium, ORDERED, ORDERED_REMAP, STET, System,
-    Volume,
+    EXT3_4K, Flash, JFTL_NAND, JOURNAL, JOURNAL_REMAP, MODERN_NAND, Measured, Medium, ORDERED,
+    ORDERED_REMAP, STET, System, Volume,
 };
 use crate::workload::{Durable, Workload};
 
@@ -44,46 +44,17 @@ pub(super) struct Kind {
     pub(super) memory_mib: u64,
 }
 
-/// The paper's part, which it simulated without errors and bad blocks.
-pub(super) const FLASH: Flash = Flash {
-    name: "JFTL's NAND",
-    part: parts::JFTL.flawless(),
-    units: 1,
-};
-
 /// What the paper puts on it.
 const PAPERS: Kind = Kind {
-    flash: FLASH,
+    flash: JFTL_NAND,
     key: "",
     journal_mib: 4,
     memory_mib: 32,
 };
 
-/// A sixteenth of a modern part, Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with
-/// its mean times as measured on those of a drive (Li and others, FAST 2018;
-/// `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
+/// A modern part, a sixteenth of it.
 const MODERN: Kind = Kind {
-    flash: Flash {
-        name: "16 KiB NAND",
-        part: NandPart {
-            geometry: NandGeometry {
-                page_bytes: 16 << 10,
-                spare_bytes: 2208,
-                pages_per_block: 512,
-                blocks: 128,
-                planes: 2,
-                bad_mark: 0,
-            },
-            timing: NandTiming {
-                read_ns: 56_000,
-                program_ns: 1_575_000,
-                erase_ns: 3_000_000,
-                bus_bytes_per_us: 312,
-            },
-            ..parts::MLC.flawless()
-        },
-        units: 4,
-    },
+    flash: MODERN_NAND,
     key: "16k-",
     journal_mib: 16,
     memory_mib: 96,

@@ -10,13 +10,12 @@ use anyhow::{Context, Result};
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, Class, MeterSnapshot};
 
-use super::jftl::FLASH;
 use super::log_contents::{self, Record};
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
-    ADP_S, Access, Account, Bed, Cost, DJ_JOURNAL, JOURNAL, JOURNAL_EACH, JOURNAL_REMAP, Medium,
-    Nvram, PCM, SPINDLE, STET_BESIDE, STET_IN_MEMORY, System, TINCA, UBJ_RANGE, Volume,
+    ADP_S, Access, Account, Bed, Cost, DJ_JOURNAL, JFTL_NAND, JOURNAL, JOURNAL_EACH, JOURNAL_REMAP,
+    Medium, Nvram, PCM, SPINDLE, STET_BESIDE, STET_IN_MEMORY, System, TINCA, UBJ_RANGE, Volume,
 };
 use crate::workload::single::{FIRST, Operation};
 use crate::workload::sqlite::JournalMode;
@@ -618,7 +617,7 @@ fn on_other_media(
     report: &mut Report,
 ) -> Result<()> {
     let (nvram, cache) = (Medium::HardDisk(NVRAM), Medium::HardDisk(CACHE));
-    let mib = FLASH.capacity()? >> 20;
+    let mib = JFTL_NAND.capacity()? >> 20;
     let on_flash = Volume::make(EXT4_4K, mib, FLASH_JOURNAL_MIB)?;
     let on_flash = Operations::new(setting, &on_flash)?;
     let programs: [(System, &[Column]); 4] =
@@ -646,7 +645,7 @@ fn on_other_media(
         (
             "an operation on NAND with pages of 512 bytes: pages programmed",
             &on_flash,
-            Medium::Nand(FLASH),
+            Medium::Nand(JFTL_NAND),
             &programs,
         ),
     ];
@@ -658,7 +657,7 @@ fn on_other_media(
         (PCM.name(), PCM.about()),
         (nvram.name(), nvram.about()),
         ("cache", cache.about()),
-        (FLASH.name, FLASH.about()),
+        (JFTL_NAND.name, JFTL_NAND.about()),
     ]);
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use stetfs_ftl::{Ftl, FtlOptions};
-use stetfs_media::nand::{Nand, NandOptions, NandPart, NandSim, UnitNand};
+use stetfs_media::nand::{
+    Nand, NandGeometry, NandOptions, NandPart, NandSim, NandTiming, UnitNand, parts,
+};
 use stetfs_media::sim::Rig;
 use stetfs_media::{BlockDev, Clock, Image};
 use stetfs_testkit::image::copy_to;
@@ -19,6 +21,38 @@ pub struct Flash {
     /// How many units of a page are mapped each for itself.
     pub units: u32,
 }
+
+/// The JFTL paper's part, which it simulated without errors and bad blocks.
+pub const JFTL_NAND: Flash = Flash {
+    name: "JFTL's NAND",
+    part: parts::JFTL.flawless(),
+    units: 1,
+};
+
+/// A sixteenth of Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times
+/// as measured on those of a drive (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the
+/// layer maps units of 4 KiB.
+pub const MODERN_NAND: Flash = Flash {
+    name: "16 KiB NAND",
+    part: NandPart {
+        geometry: NandGeometry {
+            page_bytes: 16 << 10,
+            spare_bytes: 2208,
+            pages_per_block: 512,
+            blocks: 128,
+            planes: 2,
+            bad_mark: 0,
+        },
+        timing: NandTiming {
+            read_ns: 56_000,
+            program_ns: 1_575_000,
+            erase_ns: 3_000_000,
+            bus_bytes_per_us: 312,
+        },
+        ..parts::MLC.flawless()
+    },
+    units: 4,
+};
 
 /// A part of the kind.
 pub struct Chip {

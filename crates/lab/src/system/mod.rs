@@ -26,7 +26,7 @@ pub use block_layer::BlockLayer;
 pub use card::Nvram;
 pub use changes::{Changes, DeltaKind, Deltas, SECTORS, changes_of};
 pub use deltas::DeltaCount;
-pub use flash::{Chip, Flash};
+pub use flash::{Chip, Flash, JFTL_NAND, MODERN_NAND};
 pub use outcome::{NUMBERS, Number, Outcome};
 pub use processor::{Costs, Figure, Processor, Profile, Work};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
