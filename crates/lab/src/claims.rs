@@ -6,6 +6,7 @@
 //! judge it: a claim names those that do. One whose checks do not measure what the paper measured
 //! is *withdrawn*, with the reason, and counts as open like one that has no check.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_testkit::document;
 
-use crate::experiment::report::Verdict;
+use crate::experiment::report::{Check, Verdict};
 use crate::experiment::stored::Store;
 
 /// The papers: as a claim names them, and as a title.
@@ -159,6 +160,9 @@ pub struct Judged<'a> {
     pub ours: String,
 }
 
+/// The checks of the reports that claims name.
+type Reports<'a> = BTreeMap<&'a String, Vec<Check>>;
+
 /// A parameter that a paper leaves out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -218,50 +222,21 @@ impl Claims {
         })
     }
 
-    /// The claims of a paper.
-    pub fn of<'a>(&'a self, paper: &'a str) -> impl Iterator<Item = &'a Claim> {
-        self.claims.iter().filter(move |claim| claim.paper == paper)
-    }
-
-    /// What the reports that are kept say of a claim.
+    /// What the reports that are kept say of each claim.
     ///
     /// # Errors
-    /// A check that it names is not there.
-    pub fn judge<'a>(&self, claim: &'a Claim, store: &Store) -> Result<Judged<'a>> {
-        let mut found = Vec::new();
-        for judge in &claim.checks {
-            let stored = store.read(&judge.report)?;
-            let check = stored
-                .checks
-                .into_iter()
-                .find(|check| check.claim == judge.check);
-            let no_check = || {
-                format!(
-                    "{}: {} has no check {}",
-                    claim.id, judge.report, judge.check
-                )
-            };
-            found.push(check.with_context(no_check)?);
-        }
-        let reached = found
+    /// Of a report; a check that a claim names is not there.
+    pub fn judge(&self, store: &Store) -> Result<Vec<Judged<'_>>> {
+        let named = self.claims.iter().flat_map(|claim| &claim.checks);
+        let reports: BTreeSet<&String> = named.map(|judge| &judge.report).collect();
+        let reports = reports
+            .into_iter()
+            .map(|id| Ok((id, store.read(id)?.checks)));
+        let reports: Reports<'_> = reports.collect::<Result<_>>()?;
+        self.claims
             .iter()
-            .filter(|check| check.verdict == Verdict::Reached);
-        let reached = reached.count();
-        let ours = match &found[..] {
-            [] => String::new(),
-            [check] => check.ours.clone(),
-            several => format!("{reached} of {} checks", several.len()),
-        };
-        let standing = match (&claim.withdrawn, found.len()) {
-            (Some(_), _) | (_, 0) => Standing::Open,
-            (None, all) if reached == all => Standing::Reached,
-            _ => Standing::Missed,
-        };
-        Ok(Judged {
-            claim,
-            standing,
-            ours,
-        })
+            .map(|claim| claim.judge(&reports))
+            .collect()
     }
 
     /// The document with its tables made anew.
@@ -269,74 +244,13 @@ impl Claims {
     /// # Errors
     /// Of the markers and the reports.
     pub fn render(&self, text: &str, store: &Store) -> Result<String> {
+        let judged = self.judge(store)?;
         document::render(text, "<!-- claims: ", |marker| match marker {
-            "count" => self.count(store),
+            "count" => count(&judged),
             "assumptions" => Ok(self.ledger()),
-            paper if self.of(paper).next().is_some() => self.table(paper, store),
+            paper if PAPERS.iter().any(|(known, _)| *known == paper) => table(paper, &judged),
             other => bail!("what is {other}?"),
         })
-    }
-
-    fn count(&self, store: &Store) -> Result<String> {
-        let mut text =
-            "| paper | claims | reached | missed | open |\n|---|---|---|---|---|\n".to_owned();
-        let mut sums = [0; 3];
-        for (paper, title) in PAPERS {
-            let judged = self.of(paper).map(|claim| self.judge(claim, store));
-            let judged = judged.collect::<Result<Vec<_>>>()?;
-            let counts = Standing::ALL.map(|of| judged.iter().filter(|j| j.standing == of).count());
-            sums = [0, 1, 2].map(|n| sums[n] + counts[n]);
-            let [reached, missed, open] = counts;
-            writeln!(
-                text,
-                "| {title} | {} | {reached} | {missed} | {open} |",
-                judged.len()
-            )?;
-        }
-        let [reached, missed, open] = sums;
-        writeln!(
-            text,
-            "| all | {} | {reached} | {missed} | {open} |",
-            self.claims.len()
-        )?;
-        Ok(text)
-    }
-
-    fn table(&self, paper: &str, store: &Store) -> Result<String> {
-        let mut text = "| claim | where | says | bound | until | here | |\n".to_owned();
-        text.push_str("|---|---|---|---|---|---|---|\n");
-        let mut reasons = Vec::new();
-        for claim in self.of(paper) {
-            let judged = self.judge(claim, store)?;
-            let mut verdict = match judged.standing {
-                Standing::Reached => judged.standing.name().to_owned(),
-                standing => format!("**{}**", standing.name()),
-            };
-            if let Some(why) = &claim.withdrawn {
-                let known = reasons.iter().position(|known| *known == why);
-                let at = known.unwrap_or(reasons.len());
-                if known.is_none() {
-                    reasons.push(why);
-                }
-                write!(verdict, " [{}]", at + 1)?;
-            }
-            let cells = [
-                format!("`{}`", claim.id),
-                claim.place.clone(),
-                claim.says.clone(),
-                claim.bound(),
-                claim.until(),
-                judged.ours,
-                verdict,
-            ];
-            let cells = cells.map(|cell| cell.replace('|', "\\|"));
-            writeln!(text, "| {} |", cells.join(" | "))?;
-        }
-        for (n, why) in reasons.iter().enumerate() {
-            let gap = if n == 0 { "\n" } else { "" };
-            writeln!(text, "{gap}{}. Withdrawn: {why}.", n + 1)?;
-        }
-        Ok(text)
     }
 
     fn ledger(&self) -> String {
@@ -363,7 +277,103 @@ impl Claims {
     }
 }
 
+/// Those of a paper.
+fn of<'j>(paper: &'j str, all: &'j [Judged<'j>]) -> impl Iterator<Item = &'j Judged<'j>> {
+    all.iter().filter(move |judged| judged.claim.paper == paper)
+}
+
+fn count(all: &[Judged<'_>]) -> Result<String> {
+    let mut text =
+        "| paper | claims | reached | missed | open |\n|---|---|---|---|---|\n".to_owned();
+    let mut sums = [0; 3];
+    for (paper, title) in PAPERS {
+        let judged: Vec<_> = of(paper, all).collect();
+        let counts = Standing::ALL.map(|of| judged.iter().filter(|j| j.standing == of).count());
+        sums = [0, 1, 2].map(|n| sums[n] + counts[n]);
+        let [reached, missed, open] = counts;
+        writeln!(
+            text,
+            "| {title} | {} | {reached} | {missed} | {open} |",
+            judged.len()
+        )?;
+    }
+    let [reached, missed, open] = sums;
+    writeln!(
+        text,
+        "| all | {} | {reached} | {missed} | {open} |",
+        all.len()
+    )?;
+    Ok(text)
+}
+
+fn table(paper: &str, all: &[Judged<'_>]) -> Result<String> {
+    let mut text = "| claim | where | says | bound | until | here | |\n".to_owned();
+    text.push_str("|---|---|---|---|---|---|---|\n");
+    let mut reasons = Vec::new();
+    for judged in of(paper, all) {
+        let claim = judged.claim;
+        let mut verdict = match judged.standing {
+            Standing::Reached => judged.standing.name().to_owned(),
+            standing => format!("**{}**", standing.name()),
+        };
+        if let Some(why) = &claim.withdrawn {
+            let known = reasons.iter().position(|known| *known == why);
+            let at = known.unwrap_or(reasons.len());
+            if known.is_none() {
+                reasons.push(why);
+            }
+            write!(verdict, " [{}]", at + 1)?;
+        }
+        let cells = [
+            format!("`{}`", claim.id),
+            claim.place.clone(),
+            claim.says.clone(),
+            claim.bound(),
+            claim.until(),
+            judged.ours.clone(),
+            verdict,
+        ];
+        let cells = cells.map(|cell| cell.replace('|', "\\|"));
+        writeln!(text, "| {} |", cells.join(" | "))?;
+    }
+    for (n, why) in reasons.iter().enumerate() {
+        let gap = if n == 0 { "\n" } else { "" };
+        writeln!(text, "{gap}{}. Withdrawn: {why}.", n + 1)?;
+    }
+    Ok(text)
+}
+
 impl Claim {
+    /// What became of it.
+    fn judge(&self, reports: &Reports<'_>) -> Result<Judged<'_>> {
+        let mut found = Vec::new();
+        for judge in &self.checks {
+            let mut checks = reports.get(&judge.report).into_iter().flatten();
+            let check = checks.find(|check| check.claim == judge.check);
+            let no_check = || format!("{}: {} has no check {}", self.id, judge.report, judge.check);
+            found.push(check.with_context(no_check)?);
+        }
+        let reached = found
+            .iter()
+            .filter(|check| check.verdict == Verdict::Reached);
+        let reached = reached.count();
+        let ours = match &found[..] {
+            [] => String::new(),
+            [check] => check.ours.clone(),
+            several => format!("{reached} of {} checks", several.len()),
+        };
+        let standing = match (&self.withdrawn, found.len()) {
+            (Some(_), _) | (_, 0) => Standing::Open,
+            (None, all) if reached == all => Standing::Reached,
+            _ => Standing::Missed,
+        };
+        Ok(Judged {
+            claim: self,
+            standing,
+            ours,
+        })
+    }
+
     /// Its figures in words.
     fn bound(&self) -> String {
         let one = |value: &Value| {

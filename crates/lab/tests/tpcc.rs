@@ -310,7 +310,7 @@ fn a_wrong_run_is_no_measurement() {
 #[test]
 fn what_descriptors_say_is_what_the_device_gets() {
     let volume = Volume::make(EXT4_4K, 64, 8).expect("a volume");
-    let card = Medium::Card(Nvram {
+    let card = Medium::card(Nvram {
         bytes: 1 << 20,
         timing: PmemTiming::Dram,
     });

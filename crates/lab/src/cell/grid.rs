@@ -98,11 +98,10 @@ impl Grid {
     /// # Errors
     /// A setting that is none.
     pub fn points(&self) -> Result<Vec<Point>> {
-        let (load, words) = Load::find(&self.workload)?;
         let begin = Point {
             name: String::new(),
             machine: self.machine.clone(),
-            workload: format!("{} {words}", load.name).trim().to_owned(),
+            workload: self.workload.clone(),
         };
         let mut points = vec![begin];
         for axis in &self.set {
@@ -130,11 +129,11 @@ impl Grid {
     /// Of the first run that fails.
     pub fn run(&self, jobs: usize, tell: &(dyn Fn(u64, u64) + Sync)) -> Result<Vec<Answer>> {
         ensure!(self.seeds > 0, "no seed");
-        let points = self.points()?;
-        let mut cells = Vec::new();
-        for point in &points {
+        let (mut cells, mut asked) = (Vec::new(), Vec::new());
+        for point in self.points()? {
             for text in &self.systems {
                 let system = system(text, &point.machine)?;
+                asked.push((system.name, point.name.clone()));
                 let seeds = 1..=self.seeds;
                 cells.extend(seeds.map(|seed| Cell {
                     system,
@@ -169,20 +168,15 @@ impl Grid {
             ends.collect::<Result<Vec<_>>>()
         })?;
         let outcomes: Vec<Outcome> = done.into_inner().1.into_values().collect();
-        let mut each = outcomes.chunks(self.seeds as usize);
-        let mut answers = Vec::new();
-        for point in &points {
-            for text in &self.systems {
-                let outcomes = each.next().context("a run is missing")?.to_vec();
-                let (system, point) = (system(text, &point.machine)?.name, point.name.clone());
-                answers.push(Answer {
-                    system,
-                    point,
-                    outcomes,
-                });
-            }
-        }
-        Ok(answers)
+        let each = outcomes.chunks(self.seeds as usize);
+        let answers = asked.into_iter().zip(each);
+        Ok(answers
+            .map(|((system, point), outcomes)| Answer {
+                system,
+                point,
+                outcomes: outcomes.to_vec(),
+            })
+            .collect())
     }
 }
 

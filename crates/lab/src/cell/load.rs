@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Bytes, all, difference, parse};
+use super::text::{Bytes, all, parse};
 use crate::workload::sqlite::JournalMode;
 use crate::workload::tpcc::Cardinality;
 use crate::workload::{
@@ -18,17 +18,9 @@ pub struct Load {
     pub name: &'static str,
     /// What it does.
     pub what: &'static str,
-    make: fn(&str, u64) -> Result<Made>,
+    make: fn(&str, u64) -> Result<Box<dyn Workload>>,
     /// All of its settings with their defaults, as words.
     pub defaults: fn() -> Result<String>,
-}
-
-/// A workload with what is said of it: only what differs from its defaults.
-pub struct Made {
-    /// Its settings as words.
-    pub words: String,
-    /// It.
-    pub workload: Box<dyn Workload>,
 }
 
 /// Every one.
@@ -70,13 +62,7 @@ const fn load<S: Settings>(name: &'static str, what: &'static str) -> Load {
     Load {
         name,
         what,
-        make: |words, seed| {
-            let settings: S = parse(words)?;
-            Ok(Made {
-                words: difference(&settings, &S::default())?,
-                workload: settings.make(seed),
-            })
-        },
+        make: |words, seed| Ok(parse::<S>(words)?.make(seed)),
         defaults: || all(&S::default()),
     }
 }
@@ -105,7 +91,7 @@ impl Load {
     ///
     /// # Errors
     /// Of the words.
-    pub fn make(&self, words: &str, seed: u64) -> Result<Made> {
+    pub fn make(&self, words: &str, seed: u64) -> Result<Box<dyn Workload>> {
         (self.make)(words, seed).with_context(|| format!("workload {}", self.name))
     }
 }

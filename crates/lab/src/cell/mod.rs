@@ -10,7 +10,7 @@ mod machine;
 pub mod text;
 
 pub use grid::{Answer, Axis, Grid, Mean, Point, chart, csv, number};
-pub use load::{LOADS, Load, Made};
+pub use load::{LOADS, Load};
 pub use machine::{Atime, Commit, Device, Format, Machine, Speed};
 pub use text::Bytes;
 
@@ -41,7 +41,7 @@ impl Cell {
     /// There is no such volume; of the run.
     pub fn run(&self, tell: Tell<'_>) -> Result<Outcome> {
         let (load, words) = Load::find(&self.workload)?;
-        let Made { workload, .. } = load.make(words, self.seed)?;
+        let workload = load.make(words, self.seed)?;
         let volume = self.machine.volume()?;
         let (medium, conditions) = self.machine.conditions();
         let bed = Bed::on(self.system, medium, &volume, conditions)?;

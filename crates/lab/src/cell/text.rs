@@ -1,9 +1,7 @@
 //! Settings as text: `name=value` words, for machines, workloads and command lines alike.
 //!
 //! A word becomes a field of a value that serde knows; what a value is not told keeps its default,
-//! and what it does not know is an error that names what it does know. The other way round only
-//! what differs from the default is said, so that a text is short and the same text is the same
-//! value.
+//! and what it does not know is an error that names what it does know.
 
 use std::fmt;
 
@@ -39,23 +37,10 @@ pub fn set<T: DeserializeOwned + Serialize>(value: &T, words: &str) -> Result<T>
     serde_json::from_value(Value::Object(fields)).with_context(|| words.to_owned())
 }
 
-/// What differs from another value, as words.
-///
-/// # Errors
-/// A field is no number and no word.
-pub fn difference<T: Serialize>(value: &T, from: &T) -> Result<String> {
-    let (fields, from) = (fields(value)?, fields(from)?);
-    let changed = fields
-        .iter()
-        .filter(|(name, value)| from.get(*name) != Some(value));
-    let words = changed.map(|(name, value)| Ok(format!("{name}={}", shown(value)?)));
-    Ok(words.collect::<Result<Vec<_>>>()?.join(" "))
-}
-
 /// All of a value, as words.
 ///
 /// # Errors
-/// As [`difference`].
+/// A field is no number and no word.
 pub fn all<T: Serialize>(value: &T) -> Result<String> {
     let fields = fields(value)?;
     let words = fields
@@ -106,16 +91,6 @@ impl Bytes {
         Self(n << 20)
     }
 
-    /// So many GiB.
-    pub const fn gib(n: u64) -> Self {
-        Self(n << 30)
-    }
-
-    /// A part of it, in whole units of `unit`, one at least.
-    pub fn scaled(self, factor: f64, unit: u64) -> Self {
-        Self(((self.0 as f64 * factor) as u64 / unit).max(1) * unit)
-    }
-
     /// As 32 bits, the most that fits if it is more: workloads refuse that.
     pub fn small(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
@@ -155,16 +130,6 @@ pub struct Nanos(pub u64);
 impl Nanos {
     /// A time that does not come.
     pub const NEVER: Self = Self(u64::MAX);
-
-    /// So many seconds.
-    pub const fn seconds(n: u64) -> Self {
-        Self(n * 1_000_000_000)
-    }
-
-    /// So many microseconds.
-    pub const fn us(n: u64) -> Self {
-        Self(n * 1_000)
-    }
 
     fn read(text: &str) -> Option<Self> {
         if text == "never" {
@@ -232,7 +197,7 @@ as_text!(Bytes, Nanos);
 mod tests {
     use serde::{Deserialize, Serialize};
 
-    use super::{Bytes, Nanos, difference, parse};
+    use super::{Bytes, Nanos, all, parse};
 
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
     struct Some {
@@ -256,7 +221,7 @@ mod tests {
                 way
             }
         );
-        let words = difference(&some, &Some::default()).expect("words");
+        let words = all(&some).expect("words");
         assert_eq!(words, "every=20us size=1536 times=3 way=there");
         assert_eq!(parse::<Some>(&words).expect("the same"), some);
         for (words, why) in [

@@ -10,7 +10,7 @@ use crate::system::{Measured, Medium};
 /// A telephone with a volume of so many bytes.
 pub(super) const fn telephone(volume: u64) -> Machine {
     Machine {
-        device: Medium::Card,
+        device: Medium::card,
         volume,
         // The paper names none. This is mke2fs's for a card of 16 GB at that time, and it fits
         // Table I: with a threshold of 100 % about three times a quarter of it was written to it

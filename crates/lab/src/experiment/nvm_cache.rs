@@ -11,7 +11,7 @@ use crate::system::{Measured, Medium};
 /// A server with a volume, NVM and memory of so many bytes. UBJ has its data in NVM alone.
 pub(super) const fn server(volume: u64, nvm: u64, memory: u64, timing: PmemTiming) -> Machine {
     Machine {
-        device: Medium::HardDisk,
+        device: Medium::hard_disk,
         volume,
         // mke2fs's for the disks of the papers.
         journal: 1 << 30,

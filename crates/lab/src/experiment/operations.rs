@@ -616,7 +616,7 @@ fn on_other_media(
     operations: &Operations,
     report: &mut Report,
 ) -> Result<()> {
-    let (nvram, cache) = (Medium::HardDisk(NVRAM), Medium::HardDisk(CACHE));
+    let (nvram, cache) = (Medium::hard_disk(NVRAM), Medium::hard_disk(CACHE));
     let mib = JFTL_NAND.capacity()? >> 20;
     let on_flash = Volume::make(EXT4_4K, mib, FLASH_JOURNAL_MIB)?;
     let on_flash = Operations::new(setting, &on_flash)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, Media, MountOptions, MountReport, Stats, clock};
 use stetfs_ftl::Ftl;
-use stetfs_media::sim::{Rig, SimOptions, SimPmemOptions, Timing};
+use stetfs_media::sim::{Rig, SimOptions, SimPmemOptions};
 use stetfs_media::{
     BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimDev, SimPmem,
     Survives, Tag, Uncached,
@@ -228,14 +228,6 @@ impl Bed {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
             Medium::Plain(sector) => Ground::Plain(plain(sector, volume.image().clone())),
-            Medium::Card(nvram) => Ground::Card(Card::holding(
-                Timing::MicroSd,
-                volume.image().clone(),
-                nvram,
-            )),
-            Medium::HardDisk(nvram) => {
-                Ground::Card(Card::holding(Timing::Hdd, volume.image().clone(), nvram))
-            }
             Medium::Drive(timing, nvram) => {
                 Ground::Card(Card::holding(timing, volume.image().clone(), nvram))
             }

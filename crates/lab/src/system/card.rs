@@ -45,6 +45,17 @@ impl Nvram {
         )
     }
 
+    pub(super) fn about_drive(self, timing: Timing) -> String {
+        format!(
+            "virtual time; a simulated drive, {timing} (crates/media/src/sim/timing.rs has its \
+                figures), and {} MiB of NVM with {} ns a line of 64 bytes loaded and {} ns a line \
+                written",
+            self.bytes >> 20,
+            self.timing.load_ns(),
+            self.timing.flush_ns()
+        )
+    }
+
     pub(super) fn about_disk(self) -> String {
         let dir = std::env::temp_dir();
         format!(

@@ -151,15 +151,9 @@ pub enum Medium {
     /// A simulated disk with a write cache, with sectors of so many bytes and nothing beside it. No
     /// time passes on it.
     Plain(u32),
-    /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have
-    /// this much.
-    Card(Nvram),
     /// A simulated drive of some kind; time is virtual. Schemes that have memory beside the volume
     /// have this much.
     Drive(Timing, Nvram),
-    /// A simulated hard disk; time is virtual. Schemes that have memory beside the volume have this
-    /// much.
-    HardDisk(Nvram),
     /// A file on this machine's disk, past the page cache where that can be, and a mapped file in
     /// its memory beside it.
     Disk(Nvram),
@@ -173,6 +167,16 @@ pub enum Medium {
 pub const PCM: Medium = Medium::Sim(PmemTiming::Pcm);
 
 impl Medium {
+    /// A memory card.
+    pub const fn card(nvram: Nvram) -> Self {
+        Self::Drive(Timing::MicroSd, nvram)
+    }
+
+    /// A hard disk.
+    pub const fn hard_disk(nvram: Nvram) -> Self {
+        Self::Drive(Timing::Hdd, nvram)
+    }
+
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -180,8 +184,8 @@ impl Medium {
             Self::Nand(flash) => flash.name,
             Self::Plain(512) => "disk, sectors of 512 B",
             Self::Plain(_) => "disk, sectors of 4 KiB",
-            Self::Card(_) => "microSD",
-            Self::HardDisk(_) => "hard disk",
+            Self::Drive(Timing::MicroSd, _) => "microSD",
+            Self::Drive(Timing::Hdd, _) => "hard disk",
             Self::Drive(timing, _) => timing.name(),
             Self::Disk(_) => "disk",
             Self::Memory => "memory",
@@ -207,8 +211,9 @@ impl Medium {
                 "a simulated disk with a write cache and forced unit access, sectors of {sector} \
                     bytes; no time passes"
             ),
-            Self::Card(nvram) => nvram.about_card(),
-            Self::HardDisk(nvram) | Self::Drive(_, nvram) => nvram.about_hard_disk(),
+            Self::Drive(Timing::MicroSd, nvram) => nvram.about_card(),
+            Self::Drive(Timing::Hdd, nvram) => nvram.about_hard_disk(),
+            Self::Drive(timing, nvram) => nvram.about_drive(timing),
             Self::Disk(nvram) => nvram.about_disk(),
             Self::Memory => {
                 "real time, median of three; systems that see bytes map a file in this \

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueHint};
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use stetfs_lab::cell::text::{all, set};
 use stetfs_lab::cell::{
-    Answer, Axis, Bytes, Device, Grid, LOADS, Machine, Mean, chart, csv, number,
+    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Mean, chart, csv, number,
 };
+use stetfs_lab::experiment::report::Table;
 use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
 
-use super::{bar, json_to, line};
+use super::{bar, is_stdout, json_to, line, numbers};
 
 /// Run systems of your choice on a machine of your choice
 ///
@@ -118,13 +118,9 @@ impl Ask {
         });
         bar.finish_and_clear();
         let answers = answers?;
-        let to_stdout = self
-            .json
-            .as_ref()
-            .is_some_and(|path| path.as_os_str() == "-");
         if self.csv {
             line(csv(&grid, &answers)?.trim_end())?;
-        } else if !to_stdout {
+        } else if !is_stdout(self.json.as_ref()) {
             table(&grid, &answers, &shown)?;
         }
         if let Some(path) = &self.json {
@@ -168,17 +164,13 @@ impl Ask {
         for Axis { name, values } in axes.extract_if(.., |axis| axis.values.len() == 1) {
             machine = set(&machine, &format!("{name}={}", values[0]))?;
         }
-        let (name, words) = self
-            .workload
-            .trim()
-            .split_once(' ')
-            .unwrap_or((self.workload.trim(), ""));
+        let (load, words) = Load::find(&self.workload)?;
         ensure!(!self.system.is_empty(), "no system");
         Ok(Grid {
             systems: self.system.clone(),
             machine,
             set: axes,
-            workload: name.to_owned(),
+            workload: load.name.to_owned(),
             with: Axis::parse(words).with_context(|| self.workload.clone())?,
             seeds: self.seeds,
         })
@@ -187,41 +179,26 @@ impl Ask {
 
 fn table(grid: &Grid, answers: &[Answer], shown: &[&Number]) -> Result<()> {
     let has_points = answers.iter().any(|answer| !answer.point.is_empty());
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    let mut head: Vec<String> = if has_points {
-        vec![String::new()]
-    } else {
-        Vec::new()
-    };
-    head.push("system".to_owned());
-    let texts = head.len();
-    head.extend(shown.iter().map(|number| match number.unit {
+    let point = |name: &str| has_points.then(|| name.to_owned());
+    let names = shown.iter().map(|number| match number.unit {
         "" => number.name.to_owned(),
         unit => format!("{}, {unit}", number.name),
-    }));
-    table.set_header(&head);
+    });
+    let system = std::iter::once("system".to_owned());
+    let mut table = Table::new("", point("").into_iter().chain(system).chain(names));
     for answer in answers {
-        let mut row: Vec<String> = if has_points {
-            vec![answer.point.clone()]
-        } else {
-            Vec::new()
-        };
-        row.push(answer.system.to_owned());
-        row.extend(
-            shown
-                .iter()
-                .map(|number| answer.mean(number.name).map_or("-".to_owned(), figure)),
-        );
-        table.add_row(row);
-    }
-    for column in texts..head.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let figures = shown
+            .iter()
+            .map(|number| answer.mean(number.name).map_or("-".to_owned(), figure));
+        let system = std::iter::once(answer.system.to_owned());
+        let mut row = point(&answer.point)
+            .into_iter()
+            .chain(system)
+            .chain(figures);
+        table.row(row.next().unwrap_or_default(), row);
     }
     line(format_args!("{}; {}", grid.workload, all(&grid.machine)?))?;
-    line(table.trim_fmt())
+    line(numbers(&table).trim_fmt())
 }
 
 /// Four digits are enough to compare by.

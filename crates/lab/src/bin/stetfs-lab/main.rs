@@ -85,6 +85,11 @@ fn line(text: impl Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
+/// Whether JSON goes to standard output, in place of tables.
+fn is_stdout(json: Option<&PathBuf>) -> bool {
+    json.is_some_and(|path| path.as_os_str() == "-")
+}
+
 /// Writes a value as indented JSON to a file, or to standard output where that is `-`.
 fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)?;
@@ -113,10 +118,7 @@ fn run(args: &Args) -> Result<()> {
     if let Some(dir) = &args.out {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
-    let to_stdout = args
-        .json
-        .as_ref()
-        .is_some_and(|path| path.as_os_str() == "-");
+    let to_stdout = is_stdout(args.json.as_ref());
     let mut reports = Vec::new();
     for experiment in experiments {
         let report = measure(args, experiment)?;
