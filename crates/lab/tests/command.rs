@@ -145,6 +145,97 @@ fn a_question_of_ones_own() {
     }
 }
 
+/// What is kept is taken instead of being run, by whatever words it was asked for; nobody else's
+/// file is.
+#[test]
+fn what_was_run_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = dir.path().to_str().expect("UTF-8");
+    let run = |load: &str| {
+        let set = "commit=each,volume=64M";
+        let ask = [
+            "run",
+            "--set",
+            set,
+            "--workload",
+            load,
+            "--csv",
+            "--resume",
+            place,
+        ];
+        lab(&ask)
+    };
+    let (code, first, err) = run("fio file=1M ops=20");
+    assert_eq!(code, Some(0), "{err}");
+    let of_code = fs::read_dir(dir.path()).expect("a directory").next();
+    let of_code = of_code.expect("the code's").expect("an entry").path();
+    let files = || -> Vec<_> {
+        let files = fs::read_dir(&of_code).expect("runs");
+        files.map(|file| file.expect("an entry").path()).collect()
+    };
+    // jbd2 and stet.
+    assert_eq!(files().len(), 2);
+    for file in files() {
+        let text = fs::read_to_string(&file).expect("a run");
+        let changed = text.replace("\"calls\":", "\"calls\":1");
+        assert_ne!(text, changed);
+        fs::write(&file, changed).expect("a run");
+    }
+    let (_, second, _) = run("fio ops=20 file=1024K");
+    let calls = |csv: &str| -> Vec<f64> {
+        let head = csv.lines().next().expect("a head");
+        let at = head.split(',').position(|name| name == "calls");
+        let at = at.unwrap_or_else(|| panic!("no calls in {head}"));
+        let rows = csv.lines().skip(1).map(|row| row.split(',').nth(at));
+        rows.map(|calls| calls.expect("calls").parse().expect("a number"))
+            .collect()
+    };
+    let kept: Vec<f64> = calls(&first)
+        .iter()
+        .map(|calls| format!("1{calls}"))
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    assert_eq!(calls(&second), kept, "{first}{second}");
+    assert_eq!(files().len(), 2);
+    // Another seed, another run; a file that is another's is refused.
+    let (one, two) = (&files()[0], &files()[1]);
+    fs::copy(one, two).expect("a copy");
+    let (code, _, err) = run("fio file=1M ops=20");
+    assert!(
+        code == Some(1) && err.contains("it is of another run"),
+        "{err}"
+    );
+}
+
+/// Memory beside a NAND part: scheme dj logs there, and the part is programmed less.
+#[test]
+fn memory_beside_nand() {
+    let runs = json(&good(&[
+        "run",
+        "--system",
+        "jbd2,dj",
+        "--medium",
+        "nand",
+        "--set",
+        "nvm=4M,journal=4M,fill=90,commit=each",
+        "--workload",
+        "fio file=4M block=100 ops=200",
+        "--json",
+        "-",
+    ]));
+    let of = |n: usize, name: &str| {
+        runs["runs"][n]["outcomes"][0][name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("no {name} in {runs}"))
+    };
+    assert!(
+        of(1, "deltas") >= 200.0 && of(1, "recovery") > 0.0,
+        "{runs}"
+    );
+    assert!(of(1, "device") < of(0, "device") / 2.0, "{runs}");
+    assert!(of(1, "wear.mean") > 0.0, "{runs}");
+}
+
 /// What the processor takes is added to the media's time, which stays what it was.
 #[test]
 fn a_processor_takes_time_too() {

@@ -1,14 +1,14 @@
 //! Every combination of systems, settings with several values, and seeds; and what they came to.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use stetfs_chart::{Chart, Series};
 
 use super::text::set;
-use super::{Cell, Load, Machine, system};
+use super::{Cell, Load, Machine, Store, system};
 use crate::system::{NUMBERS, Number, Outcome};
 
 /// A setting with its values: of the machine, or of the workload.
@@ -123,11 +123,17 @@ impl Grid {
         Ok(points)
     }
 
-    /// Runs everything on so many threads; `tell` hears how many runs of how many are done.
+    /// Runs everything on so many threads, but for what the store has, which keeps the rest; `tell`
+    /// hears how many runs of how many are done.
     ///
     /// # Errors
     /// Of the first run that fails.
-    pub fn run(&self, jobs: usize, tell: &(dyn Fn(u64, u64) + Sync)) -> Result<Vec<Answer>> {
+    pub fn run(
+        &self,
+        jobs: usize,
+        store: Option<&Store>,
+        tell: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Vec<Answer>> {
         ensure!(self.seeds > 0, "no seed");
         let (mut cells, mut asked) = (Vec::new(), Vec::new());
         for point in self.points()? {
@@ -143,31 +149,25 @@ impl Grid {
                 }));
             }
         }
-        let of = cells.len() as u64;
-        let (next, done) = (Mutex::new(0..cells.len()), Mutex::new((0, BTreeMap::new())));
-        std::thread::scope(|scope| {
-            let work = || -> Result<()> {
-                loop {
-                    let Some(n) = next.lock().next() else {
-                        return Ok(());
-                    };
-                    let outcome = cells[n].run(&|_, _| {});
-                    // Nothing more is begun when one has failed.
-                    let outcome = outcome.inspect_err(|_| *next.lock() = 0..0)?;
-                    let mut done = done.lock();
-                    done.0 += 1;
-                    done.1.insert(n, outcome);
-                    tell(done.0, of);
-                }
-            };
-            let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
-            let ends = workers.into_iter().map(|worker| match worker.join() {
-                Ok(end) => end,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            ends.collect::<Result<Vec<_>>>()
-        })?;
-        let outcomes: Vec<Outcome> = done.into_inner().1.into_values().collect();
+        let (of, done) = (cells.len() as u64, Mutex::new(0));
+        let failed = Mutex::new(None);
+        let outcomes = run_all(&cells, jobs, store, &|_, outcome| match outcome {
+            Ok(_) => {
+                let mut done = done.lock();
+                *done += 1;
+                tell(*done, of);
+                ControlFlow::Continue(())
+            }
+            // Nothing more is begun when one has failed.
+            Err(error) => {
+                failed.lock().get_or_insert(error);
+                ControlFlow::Break(())
+            }
+        });
+        if let Some(error) = failed.into_inner() {
+            return Err(error);
+        }
+        let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
         let each = outcomes.chunks(self.seeds as usize);
         let answers = asked.into_iter().zip(each);
         Ok(answers
@@ -178,6 +178,52 @@ impl Grid {
             })
             .collect())
     }
+}
+
+/// What becomes of the cell at this place: `Break` when no more are to be begun.
+pub type Hear<'a> = &'a (dyn Fn(usize, Result<&Outcome>) -> ControlFlow<()> + Sync);
+
+/// Runs cells on so many threads, in their order, but for what the store has, which keeps the
+/// rest. None: it failed, or was not begun; `hear` has the reason.
+pub fn run_all(
+    cells: &[Cell],
+    jobs: usize,
+    store: Option<&Store>,
+    hear: Hear<'_>,
+) -> Vec<Option<Outcome>> {
+    let next = Mutex::new(0..cells.len());
+    let done = Mutex::new(vec![None; cells.len()]);
+    let work = || {
+        loop {
+            let Some(n) = next.lock().next() else {
+                return;
+            };
+            let outcome = match store {
+                Some(store) => store.run(&cells[n]),
+                None => cells[n].run(&|_, _| {}),
+            };
+            let (outcome, heard) = match outcome {
+                Ok(outcome) => {
+                    let heard = hear(n, Ok(&outcome));
+                    (Some(outcome), heard)
+                }
+                Err(error) => (None, hear(n, Err(error))),
+            };
+            done.lock()[n] = outcome;
+            if heard.is_break() {
+                *next.lock() = 0..0;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            if let Err(panic) = worker.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+    done.into_inner()
 }
 
 /// Each point with each value of an axis.

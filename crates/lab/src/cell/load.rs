@@ -8,8 +8,8 @@ use super::text::{Bytes, all, parse};
 use crate::workload::sqlite::JournalMode;
 use crate::workload::tpcc::Cardinality;
 use crate::workload::{
-    Bonnie, Filebench, Fio, Iozone, Overwrite, Personality, Postmark, Tpcc, Updates, Workload,
-    bonnie, iozone, overwrite,
+    Bonnie, Filebench, Fio, Iozone, Overwrite, Personality, Postmark, Single, Tpcc, Updates,
+    Workload, bonnie, iozone, overwrite, single,
 };
 
 /// A workload that can be asked for.
@@ -19,8 +19,8 @@ pub struct Load {
     /// What it does.
     pub what: &'static str,
     make: fn(&str, u64) -> Result<Box<dyn Workload>>,
-    /// All of its settings with their defaults, as words.
-    pub defaults: fn() -> Result<String>,
+    /// All of its settings as words: what is not told has its default.
+    all: fn(&str) -> Result<String>,
 }
 
 /// Every one.
@@ -47,6 +47,10 @@ pub const LOADS: &[Load] = &[
         "filebench's: mails written, each synced, and read",
     ),
     load::<OverwriteSettings>("overwrite", "blocks overwritten, of which a share changes"),
+    load::<SingleSettings>(
+        "single",
+        "files made, removed, renamed or appended to, each made durable",
+    ),
     load::<UpdatesSettings>(
         "sqlite",
         "updates of 100 bytes in SQLite, each a transaction",
@@ -63,7 +67,7 @@ const fn load<S: Settings>(name: &'static str, what: &'static str) -> Load {
         name,
         what,
         make: |words, seed| Ok(parse::<S>(words)?.make(seed)),
-        defaults: || all(&S::default()),
+        all: |words| all(&parse::<S>(words)?),
     }
 }
 
@@ -93,6 +97,16 @@ impl Load {
     /// Of the words.
     pub fn make(&self, words: &str, seed: u64) -> Result<Box<dyn Workload>> {
         (self.make)(words, seed).with_context(|| format!("workload {}", self.name))
+    }
+}
+
+impl Load {
+    /// All of its settings as words: what these do not tell has its default.
+    ///
+    /// # Errors
+    /// Of the words.
+    pub fn all(&self, words: &str) -> Result<String> {
+        (self.all)(words).with_context(|| format!("workload {}", self.name))
     }
 }
 
@@ -268,6 +282,50 @@ impl Settings for OverwriteSettings {
             order: self.order,
             blocks: self.file.0 / overwrite::BLOCK as u64,
             overwrites: self.ops,
+            seed,
+        })
+    }
+}
+
+/// Those of [`single::Operation`] of which there may be any number.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Op {
+    Create,
+    Append,
+    Unlink,
+    Mkdir,
+    Rename,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SingleSettings {
+    op: Op,
+    times: u64,
+}
+
+impl Default for SingleSettings {
+    fn default() -> Self {
+        Self {
+            op: Op::Create,
+            times: 500,
+        }
+    }
+}
+
+impl Settings for SingleSettings {
+    fn make(&self, seed: u64) -> Box<dyn Workload> {
+        let operation = match self.op {
+            Op::Create => single::Operation::Create,
+            Op::Append => single::Operation::Append,
+            Op::Unlink => single::Operation::Unlink,
+            Op::Mkdir => single::Operation::Mkdir,
+            Op::Rename => single::Operation::Rename,
+        };
+        Box::new(Single {
+            operation,
+            times: self.times,
             seed,
         })
     }

@@ -1,9 +1,12 @@
 //! What a system runs on, as settings: a device with what is beside it, a volume, and what the file
 //! system is told.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use stetfs_media::sim::{PmemTiming, Timing};
 use stetfs_testkit::image::Variety;
@@ -144,6 +147,9 @@ pub struct Machine {
     pub inode: Bytes,
     /// Caches of the file system, of which half is dirty at most.
     pub memory: Bytes,
+    /// How much of the volume is in use when the workload begins, in percent, if its own files are
+    /// not more: a file that nobody touches makes up for the rest.
+    pub fill: u8,
     /// How old the running transaction gets, or `each` for a commit with each write.
     pub commit: Commit,
     /// Access times.
@@ -167,6 +173,7 @@ impl Default for Machine {
             block: Bytes::kib(4),
             inode: Bytes(256),
             memory: Bytes::mib(128),
+            fill: 0,
             commit: Commit(Durable::EXT3),
             atime: Atime::No,
             processor: Processor::None,
@@ -184,17 +191,40 @@ impl Machine {
         };
         match (self.medium, self.medium.drive(), self.medium.flash()) {
             (_, Some(drive), _) => Medium::Drive(drive, nvram),
-            (_, _, Some(flash)) => Medium::Nand(flash),
+            (_, _, Some(flash)) => Medium::Nand(flash, nvram),
             (Device::Dram, ..) => Medium::Sim(PmemTiming::Dram),
             _ => Medium::Sim(PmemTiming::Pcm),
         }
     }
 
-    /// An empty volume of it.
+    /// An empty volume of it, which is made once for all machines with the same.
     ///
     /// # Errors
     /// mke2fs makes no such volume.
-    pub fn volume(&self) -> Result<Volume> {
+    pub fn volume(&self) -> Result<Arc<Volume>> {
+        static MADE: Mutex<BTreeMap<String, Arc<Volume>>> = Mutex::new(BTreeMap::new());
+        let Self {
+            medium,
+            volume,
+            journal,
+            format,
+            block,
+            inode,
+            ..
+        } = self;
+        // Of drives, only the size matters.
+        let part = medium.flash().map(|flash| flash.name);
+        let key = format!("{part:?} {volume} {journal} {format:?} {block} {inode}");
+        let mut made = MADE.lock();
+        if let Some(volume) = made.get(&key) {
+            return Ok(volume.clone());
+        }
+        let volume = Arc::new(self.make_volume()?);
+        made.insert(key, volume.clone());
+        Ok(volume)
+    }
+
+    fn make_volume(&self) -> Result<Volume> {
         let (block, inode) = (u32::try_from(self.block.0)?, u32::try_from(self.inode.0)?);
         let variety = Variety {
             name: "lab",
@@ -224,6 +254,7 @@ impl Machine {
         let conditions = Conditions {
             memory_mib: (self.memory.0 >> 20).max(1),
             atime: self.atime.option(),
+            fill_percent: self.fill,
             processor: self.processor,
             processor_factor: self.cpu,
         };

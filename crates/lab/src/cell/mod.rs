@@ -7,11 +7,13 @@
 mod grid;
 mod load;
 mod machine;
+mod store;
 pub mod text;
 
-pub use grid::{Answer, Axis, Grid, Mean, Point, chart, csv, number};
+pub use grid::{Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, run_all};
 pub use load::{LOADS, Load};
 pub use machine::{Atime, Commit, Device, Format, Machine, Speed};
+pub use store::{SOURCES, Store};
 pub use text::Bytes;
 
 use anyhow::{Context, Result, ensure};
@@ -74,10 +76,9 @@ pub fn system(text: &str, machine: &Machine) -> Result<System> {
         _ => Access::Blocks,
     };
     if let Beside::Only(_) = about.nvm {
-        let drive = !is_memory && !matches!(machine.medium, Device::Nand | Device::Nand16K);
         ensure!(
-            drive,
-            "scheme {scheme} has memory beside a drive: medium=card, disk, ssd or nvme"
+            !is_memory,
+            "scheme {scheme} has memory beside a device: medium=card, disk, ssd, nvme or nand"
         );
         ensure!(
             machine.nvm.0 > 0,

@@ -159,7 +159,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
              pages"
         ),
     ));
-    report.measured_on(Medium::Nand(flash));
+    report.measured_on(Medium::nand(flash));
     let mut all = Vec::new();
     for fill_percent in FILL_PERCENT {
         for pattern in Pattern::ALL {

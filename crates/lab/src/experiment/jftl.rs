@@ -101,7 +101,7 @@ impl Ground {
 
     /// Says in a report what is compared on what.
     pub(super) fn describe(&self, report: &mut Report) {
-        report.measured_on(Medium::Nand(self.flash));
+        report.measured_on(Medium::nand(self.flash));
         report.setup.push((
             "volume",
             format!(
@@ -138,7 +138,7 @@ impl Ground {
         work: &dyn Workload,
         durable: Durable,
     ) -> Result<Row> {
-        let medium = Medium::Nand(self.flash);
+        let medium = Medium::nand(self.flash);
         let one = |system| {
             let run = setting.measure((system, medium), &self.volume, memory_mib, work, durable)?;
             ensure!(run.counts.written_bytes > 0, "nothing was written");

@@ -645,7 +645,7 @@ fn on_other_media(
         (
             "an operation on NAND with pages of 512 bytes: pages programmed",
             &on_flash,
-            Medium::Nand(JFTL_NAND),
+            Medium::nand(JFTL_NAND),
             &programs,
         ),
     ];

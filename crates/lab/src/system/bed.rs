@@ -19,7 +19,7 @@ use super::card::{Card, Disk};
 use super::processor::{Processor, Work};
 use super::volume::START;
 use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, Outcome, System, Volume};
-use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
+use crate::workload::{Content, Counts, Durable, Session, Tell, Time, Workload};
 use stetfs_testkit::host::{Loop, needs, scratch};
 
 /// What holds the volume, mounted or not.
@@ -44,6 +44,9 @@ pub struct Conditions {
     pub memory_mib: u64,
     /// `noatime`, `relatime` or `strictatime`.
     pub atime: &'static str,
+    /// How much of the volume is in use when a workload begins, in percent, if its own files are
+    /// not more.
+    pub fill_percent: u8,
     /// Whose processor is charged,
     pub processor: Processor,
     /// and how many times.
@@ -56,6 +59,7 @@ impl Conditions {
         Self {
             memory_mib,
             atime: "noatime",
+            fill_percent: 0,
             processor: Processor::None,
             processor_factor: 1.0,
         }
@@ -226,7 +230,9 @@ impl Bed {
     ) -> Result<Self> {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
-            Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
+            Medium::Nand(flash, nvram) => {
+                Ground::Nand(flash.holding(volume.on_flash(flash)?, nvram)?)
+            }
             Medium::Plain(sector) => Ground::Plain(plain(sector, volume.image().clone())),
             Medium::Drive(timing, nvram) => {
                 Ground::Card(Card::holding(timing, volume.image().clone(), nvram))
@@ -446,6 +452,7 @@ impl Bed {
         ensure!(!self.medium.is_real(), "time is virtual here");
         let mut preparing = Session::new(self.fs(), self.time(), Durable::EXT3, tell);
         workload.prepare(&mut preparing)?;
+        fill(&mut preparing, self.conditions.fill_percent).context("filling the volume")?;
         self.remount().context("after preparing")?;
         workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
         let begin = self.reading();
@@ -481,7 +488,8 @@ impl Bed {
         if let Ground::Nand(chip) = &self.ground {
             self.mounted = None;
             outcome.note_wear(&Ftl::mount(chip.nand(), Default::default())?.wear());
-        } else if workload.is_judged() {
+        }
+        if workload.is_judged() {
             self.mount_again()?;
             let mut judging = Session::new(self.fs(), self.time(), durable, tell);
             let judged = workload.judge(&mut judging);
@@ -522,6 +530,10 @@ impl Bed {
         let ground = match &self.ground {
             Ground::Sim(pmem) => Ground::Sim(sim(self.medium, pmem.stable())),
             Ground::Card(card) => Ground::Card(card.after_cut()),
+            Ground::Nand(chip) => match chip.after_cut()? {
+                Some(chip) => Ground::Nand(chip),
+                None => return Ok(None),
+            },
             _ => return Ok(None),
         };
         let mounted = mount(&ground, self.system, self.conditions);
@@ -567,9 +579,11 @@ impl Bed {
     /// Of scheme dj, and no other.
     fn deltas(&self) -> Option<DeltaCount> {
         match &self.ground {
-            Ground::Card(card) => Some(card.deltas()).filter(|count| count.transactions > 0),
+            Ground::Card(card) => Some(card.deltas()),
+            Ground::Nand(chip) => chip.deltas(),
             _ => None,
         }
+        .filter(|count| count.transactions > 0)
     }
 
     fn nvm_traffic(&self) -> Option<MeterSnapshot> {
@@ -588,6 +602,25 @@ impl Bed {
         }
         Ok(())
     }
+}
+
+/// Writes a file that nobody touches, so that so much of the volume is in use.
+fn fill(session: &mut Session<'_>, percent: u8) -> Result<()> {
+    ensure!(percent <= 95, "fill={percent}: 95 % at most");
+    let fs = session.fs().statfs()?;
+    let used = fs.blocks - fs.blocks_free;
+    let missing = (fs.blocks * u64::from(percent) / 100).saturating_sub(used);
+    if missing == 0 {
+        return Ok(());
+    }
+    let (mut content, piece) = (Content::new(percent.into(), 64 << 10), 64 << 10);
+    let bytes = missing * u64::from(fs.block_size);
+    let file = session.create(session.root(), "fill")?;
+    for at in (0..bytes).step_by(piece) {
+        let len = piece.min((bytes - at) as usize);
+        session.write(file, at, content.piece(0, len))?;
+    }
+    session.close(file)
 }
 
 /// Whether there is room for a file of so many bytes, all of which a mapping takes at once.
@@ -652,7 +685,7 @@ fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media
     let home: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
-        (Ground::Nand(chip), _) => Arc::new(Ftl::mount(chip.nand(), Default::default())?),
+        (Ground::Nand(chip), _) => return chip.media(has_nvm),
         // The file system keeps what was read, as a kernel does in its page cache.
         (Ground::Plain(dev), _) => Arc::new(Uncached(dev.clone())),
         (Ground::Card(card), _) => return Ok(card.media(has_nvm)),

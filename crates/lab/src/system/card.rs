@@ -24,6 +24,21 @@ pub struct Nvram {
 }
 
 impl Nvram {
+    /// None.
+    pub const NONE: Self = Self {
+        bytes: 0,
+        timing: PmemTiming::Dram,
+    };
+
+    /// On a machine, with this content; none of no bytes.
+    pub(super) fn holding(self, rig: &Rig, image: Image) -> Option<Arc<CountedPmem>> {
+        let options = SimPmemOptions {
+            record: false,
+            timing: self.timing,
+        };
+        (self.bytes > 0).then(|| Arc::new(CountedPmem::new(options.build_on(rig, image))))
+    }
+
     pub(super) fn about_card(self) -> String {
         format!(
             "virtual time; a simulated card of class 10, without a cache \

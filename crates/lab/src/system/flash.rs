@@ -1,14 +1,17 @@
-//! A NAND part with a flash translation layer on it, on which volumes lie.
+//! A NAND part with a flash translation layer on it, on which volumes lie, and memory beside it.
 
 use std::sync::Arc;
 
+use super::Nvram;
+use super::deltas::{CountedPmem, DeltaCount};
 use anyhow::Result;
+use stetfs::Media;
 use stetfs_ftl::{Ftl, FtlOptions};
 use stetfs_media::nand::{
     Nand, NandGeometry, NandOptions, NandPart, NandSim, NandTiming, UnitNand, parts,
 };
 use stetfs_media::sim::Rig;
-use stetfs_media::{BlockDev, Clock, Image};
+use stetfs_media::{BlockDev, Clock, Image, Pmem};
 use stetfs_testkit::image::copy_to;
 
 /// A kind of part.
@@ -59,13 +62,65 @@ pub struct Chip {
     sim: Arc<NandSim>,
     /// Before it, where pages are divided.
     units: Option<Arc<UnitNand>>,
+    flash: Flash,
+    /// Memory beside it.
+    nvm: Option<Arc<CountedPmem>>,
 }
 
 impl Chip {
-    fn new(sim: NandSim, units: u32) -> Self {
+    fn new(sim: NandSim, flash: Flash) -> Self {
         let sim = Arc::new(sim);
-        let units = (units > 1).then(|| Arc::new(UnitNand::new(sim.clone(), units)));
-        Self { sim, units }
+        let has_units = flash.units > 1;
+        let units = has_units.then(|| Arc::new(UnitNand::new(sim.clone(), flash.units)));
+        Self {
+            sim,
+            units,
+            flash,
+            nvm: None,
+        }
+    }
+
+    /// Puts memory beside it, with nothing in it.
+    fn beside(mut self, nvram: Nvram) -> Self {
+        self.nvm = nvram.holding(self.sim.rig(), Image::new(nvram.bytes));
+        self
+    }
+
+    /// What a power cut leaves of it, where no layer does anything; none where that is in a
+    /// controller's memory.
+    pub(super) fn after_cut(&self) -> Result<Option<Self>> {
+        if self.units.is_some() {
+            return Ok(None);
+        }
+        let rig = Rig::default();
+        let sim = self.flash.options().open_on(&rig, self.sim.image())?;
+        let mut cut = Self::new(sim, self.flash);
+        cut.nvm = self.nvm.as_ref().and_then(|nvm| {
+            let pmem = nvm.memory();
+            let nvram = Nvram {
+                bytes: pmem.size(),
+                timing: pmem.options().timing,
+            };
+            nvram.holding(&rig, pmem.stable())
+        });
+        Ok(Some(cut))
+    }
+
+    /// With a layer.
+    pub(super) fn media(&self, has_nvm: bool) -> Result<Media> {
+        Ok(Media {
+            home: Arc::new(Ftl::mount(self.nand(), Default::default())?),
+            nvm: self
+                .nvm
+                .clone()
+                .filter(|_| has_nvm)
+                .map(|nvm| nvm as Arc<dyn Pmem>),
+        })
+    }
+
+    /// What scheme dj has logged so far in the memory beside it.
+    pub(super) fn deltas(&self) -> Option<DeltaCount> {
+        self.nvm.as_ref().map(|nvm| nvm.count())
     }
 
     /// As the layer sees it.
@@ -140,10 +195,10 @@ impl Flash {
         }
     }
 
-    /// A part with this content.
-    pub(super) fn holding(self, image: Image) -> Result<Chip> {
+    /// A part with this content, and new memory beside it.
+    pub(super) fn holding(self, image: Image, nvram: Nvram) -> Result<Chip> {
         let sim = self.options().open_on(&Rig::default(), image)?;
-        Ok(Chip::new(sim, self.units))
+        Ok(Chip::new(sim, self).beside(nvram))
     }
 
     /// A new part with a new layer.
@@ -151,7 +206,7 @@ impl Flash {
     /// # Errors
     /// Such a part cannot have a layer.
     pub fn format(self) -> Result<(Chip, Ftl)> {
-        let chip = Chip::new(self.options().build(), self.units);
+        let chip = Chip::new(self.options().build(), self);
         let options = FtlOptions::default();
         let ftl = Ftl::create(chip.nand(), UUID, &options, Default::default())?;
         Ok((chip, ftl))

@@ -146,8 +146,9 @@ pub const SPINDLE_2: System = beside_nvram("Spindle, 2 %", "scheme=spindle,meta=
 pub enum Medium {
     /// Simulated memory; time is virtual.
     Sim(PmemTiming),
-    /// A simulated NAND part behind our flash translation layer; time is virtual.
-    Nand(Flash),
+    /// A simulated NAND part behind our flash translation layer; time is virtual. Schemes that have
+    /// memory beside the volume have this much.
+    Nand(Flash, Nvram),
     /// A simulated disk with a write cache, with sectors of so many bytes and nothing beside it. No
     /// time passes on it.
     Plain(u32),
@@ -167,6 +168,11 @@ pub enum Medium {
 pub const PCM: Medium = Medium::Sim(PmemTiming::Pcm);
 
 impl Medium {
+    /// A NAND part with nothing beside it.
+    pub const fn nand(flash: Flash) -> Self {
+        Self::Nand(flash, Nvram::NONE)
+    }
+
     /// A memory card.
     pub const fn card(nvram: Nvram) -> Self {
         Self::Drive(Timing::MicroSd, nvram)
@@ -181,7 +187,7 @@ impl Medium {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim(timing) => timing.name(),
-            Self::Nand(flash) => flash.name,
+            Self::Nand(flash, _) => flash.name,
             Self::Plain(512) => "disk, sectors of 512 B",
             Self::Plain(_) => "disk, sectors of 4 KiB",
             Self::Drive(Timing::MicroSd, _) => "microSD",
@@ -206,7 +212,13 @@ impl Medium {
                 timing.load_ns(),
                 timing.flush_ns()
             ),
-            Self::Nand(flash) => flash.about(),
+            Self::Nand(flash, Nvram { bytes: 0, .. }) => flash.about(),
+            Self::Nand(flash, nvram) => format!(
+                "{}; {} KiB of NVRAM beside it with {} ns a line of 64 bytes written",
+                flash.about(),
+                nvram.bytes >> 10,
+                nvram.timing.flush_ns()
+            ),
             Self::Plain(sector) => format!(
                 "a simulated disk with a write cache and forced unit access, sectors of {sector} \
                     bytes; no time passes"

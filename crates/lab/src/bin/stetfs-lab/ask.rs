@@ -8,7 +8,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 use stetfs_lab::cell::text::{all, set};
 use stetfs_lab::cell::{
-    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Mean, chart, csv, number,
+    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Mean, Store, chart, csv, number,
 };
 use stetfs_lab::experiment::report::Table;
 use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
@@ -59,6 +59,9 @@ pub(super) struct Ask {
     /// Write a plot of each number that is shown (SVG and PNG) into this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
+    /// Keep each run in this directory, and take from there what was run before by the same code
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    resume: Option<PathBuf>,
     /// Runs at a time (default: one for each processor)
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -107,12 +110,13 @@ impl Ask {
         let shown = self.show.iter().map(|name| number(name));
         let shown: Vec<&Number> = shown.collect::<Result<_>>()?;
         let grid = self.grid()?;
+        let store = self.resume.as_deref().map(Store::open).transpose()?;
         let bar = bar();
         bar.set_message("runs");
         let jobs = self
             .jobs
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let answers = grid.run(jobs, &|done, of| {
+        let answers = grid.run(jobs, store.as_ref(), &|done, of| {
             bar.set_length(of);
             bar.set_position(done);
         });
@@ -247,7 +251,7 @@ fn list() -> Result<()> {
             "  {}: {}\n    {}",
             load.name,
             load.what,
-            (load.defaults)()?
+            load.all("")?
         ))?;
     }
     line("\nnumbers:")?;

@@ -1,0 +1,46 @@
+// A checksum of sources, for build scripts: what a program says of the code that its results come
+// of. Included by those of stetfs-crash and stetfs-lab.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Sets `STETFS_SOURCES` to the checksum of what is at these places, relative to the package:
+/// Rust's sources, but for tests, in directories; and files that are named.
+fn note_sources(places: impl IntoIterator<Item = &'static str>) -> io::Result<()> {
+    let mut files = Vec::new();
+    for place in places {
+        println!("cargo::rerun-if-changed={place}");
+        match Path::new(place) {
+            file if file.is_file() => files.push(file.to_owned()),
+            directory => find(directory, &mut files)?,
+        }
+    }
+    files.sort();
+    // FNV-1a, which is the same everywhere.
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    for file in files {
+        let name = file.to_string_lossy().into_owned().into_bytes();
+        for byte in name.into_iter().chain(fs::read(&file)?).chain([0]) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    println!("cargo::rustc-env=STETFS_SOURCES={sum:016x}");
+    Ok(())
+}
+
+/// The sources at a place, but for tests.
+fn find(place: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    let stem = place.file_stem().unwrap_or_default().to_string_lossy();
+    if stem == "tests" || stem.ends_with("_test") || stem.ends_with("_tests") {
+        return Ok(());
+    }
+    if place.is_dir() {
+        for entry in fs::read_dir(place)? {
+            find(&entry?.path(), files)?;
+        }
+    } else if place.extension().is_some_and(|ext| ext == "rs") {
+        files.push(place.to_owned());
+    }
+    Ok(())
+}

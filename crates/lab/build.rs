@@ -1,0 +1,36 @@
+//! A checksum of what a cell's numbers come of, so that one that is kept says of which code it is:
+//! `STETFS_SOURCES`. What shows them is not among it.
+
+include!("../crash/sources.rs");
+
+/// Relative to this package.
+const MEASURED: [&str; 9] = [
+    "../format/src",
+    "../media/src",
+    "../ftl/src",
+    "../sync/src",
+    "../scheme/src",
+    "../schemes/src",
+    "../journal/src",
+    "../core/src",
+    // SQLite calls through it.
+    "../ffi/src",
+];
+const MEASURE: [&str; 10] = [
+    "src/cell/load.rs",
+    "src/cell/machine.rs",
+    "src/cell/mod.rs",
+    "src/cell/text.rs",
+    "src/system",
+    "src/system/processors.json",
+    "src/workload",
+    "../testkit/src/image.rs",
+    "../testkit/src/rng.rs",
+    // SQLite's version, and that of what compresses.
+    "../../Cargo.lock",
+];
+
+fn main() -> io::Result<()> {
+    println!("cargo::rerun-if-changed=../crash/sources.rs");
+    note_sources(MEASURED.into_iter().chain(MEASURE))
+}

@@ -1,0 +1,139 @@
+//! Runs that are kept: what was asked once need not be run again.
+//!
+//! A run is a small file in the directory of the code that ran it, `DIR/SOURCES/QUESTION.json`; its
+//! name is a checksum of the question, which it has in it too. It appears under its name when all
+//! of it is there, so several programs may keep runs in one directory, and one that was killed
+//! leaves none that is broken. What other code ran stays where it is and is never looked at.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::write_durably;
+
+use super::text::all;
+use super::{Cell, Load};
+use crate::system::{Access, Outcome};
+
+/// A checksum of the sources that a run's numbers come of.
+pub const SOURCES: &str = env!("STETFS_SOURCES");
+
+/// A directory of runs.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Of this code.
+    dir: PathBuf,
+}
+
+/// A question, all of it: where that is the same, the numbers are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Question {
+    /// Mount options: what a system is called says nothing of what it does.
+    options: String,
+    access: String,
+    machine: String,
+    workload: String,
+    seed: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    sources: String,
+    question: Question,
+    outcome: Outcome,
+}
+
+impl Question {
+    fn of(cell: &Cell) -> Result<Self> {
+        let (load, words) = Load::find(&cell.workload)?;
+        Ok(Self {
+            options: cell.system.options.to_owned(),
+            access: match cell.system.access {
+                Access::Bytes => "bytes",
+                Access::Blocks => "blocks",
+            }
+            .to_owned(),
+            machine: all(&cell.machine)?,
+            workload: format!("{} {}", load.name, load.all(words)?),
+            seed: cell.seed,
+        })
+    }
+}
+
+impl Cell {
+    /// A checksum of its question: its name, the same everywhere.
+    ///
+    /// # Errors
+    /// There is no such workload.
+    pub fn key(&self) -> Result<u64> {
+        let text = serde_json::to_vec(&Question::of(self)?)?;
+        // FNV-1a.
+        Ok(text.into_iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        }))
+    }
+}
+
+impl Store {
+    /// The runs of this code in a directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// Of the directory.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let dir = dir.join(SOURCES);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Self { dir })
+    }
+
+    fn place(&self, cell: &Cell) -> Result<PathBuf> {
+        Ok(self.dir.join(format!("{:016x}.json", cell.key()?)))
+    }
+
+    /// What a run gave, if it is kept.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is of another run; there is no such workload.
+    pub fn get(&self, cell: &Cell) -> Result<Option<Outcome>> {
+        let path = self.place(cell)?;
+        let read = || -> Result<Option<Outcome>> {
+            let text = match fs::read(&path) {
+                Ok(text) => text,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let kept: Kept = serde_json::from_slice(&text)?;
+            let is_it = kept.sources == SOURCES && kept.question == Question::of(cell)?;
+            ensure!(is_it, "it is of another run");
+            Ok(Some(kept.outcome))
+        };
+        read().with_context(|| format!("{}: no run is kept there; remove it", path.display()))
+    }
+
+    /// Keeps what a run gave.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn keep(&self, cell: &Cell, outcome: &Outcome) -> Result<()> {
+        let kept = Kept {
+            sources: SOURCES.to_owned(),
+            question: Question::of(cell)?,
+            outcome: outcome.clone(),
+        };
+        write_durably(&self.place(cell)?, &kept)
+    }
+
+    /// What is kept of a cell; otherwise it is run and kept.
+    ///
+    /// # Errors
+    /// Of the run and of the file.
+    pub fn run(&self, cell: &Cell) -> Result<Outcome> {
+        if let Some(outcome) = self.get(cell)? {
+            return Ok(outcome);
+        }
+        let outcome = cell.run(&|_, _| {})?;
+        self.keep(cell, &outcome)?;
+        Ok(outcome)
+    }
+}
