@@ -36,7 +36,7 @@ fn left(scheme: &str, commits: u32) -> Vec<(Image, World)> {
     let opened = opened.expect("it opens");
     let (mut world, mut rng) = (World::new(), Rng(3));
     let mut commit = |tid| {
-        let txn = transaction(tid, &mut world, &mut rng, false);
+        let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants);
         opened.scheme.commit(&txn).expect("a commit");
         (dev.newest(), world.clone())
     };

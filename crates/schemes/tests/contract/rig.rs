@@ -9,8 +9,8 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
-    About, Beside, DataMode, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges,
-    Registration, Remnant, SchemeOptions, Snapshot, Trial,
+    About, Beside, DataMode, Ground, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges,
+    Registration, Remnant, SchemeOptions, Snapshot, Trial, Wants,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -121,6 +121,19 @@ impl Rig {
         rigs
     }
 
+    /// What a trial is on; nothing for those that need more than a plain device or plain memory.
+    pub(crate) fn of(trial: &Trial) -> Option<Self> {
+        let dev: Arc<dyn BlockDev> = match trial.ground {
+            Ground::Memory => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
+            Ground::Block | Ground::Nvram | Ground::NvmCache => Arc::new(SimDev::new(volume())),
+            Ground::Flash | Ground::Reflink => return None,
+        };
+        Some(Self {
+            nvm: trial.ground.has_nvm().then(memory),
+            ..Self::on(dev).with(trial)
+        })
+    }
+
     /// On a plain device.
     pub(crate) fn on(dev: Arc<dyn BlockDev>) -> Self {
         Self {
@@ -221,13 +234,26 @@ fn seal(block: &mut [u8]) {
     tail.copy_from_slice(&crc32c(!0, body).to_le_bytes());
 }
 
+/// A change of a few pieces of a block, of which some may be what they were: the new content, and
+/// the ranges that a journal would tell of it.
+fn pieces(old: &BlockRef, rng: &mut Rng, wants: Wants) -> (Block, Ranges) {
+    let mut content = Block::zeroed(BLOCK);
+    content.bytes_mut().copy_from_slice(old);
+    let mut ranges = Ranges::new();
+    for _ in 0..1 + rng.below(3) {
+        let (at, longest) = (rng.below(BLOCK as u64 - 300) as usize, 1 << rng.below(9));
+        let piece = vec![rng.below(256) as u8; 1 + rng.below(longest) as usize];
+        match wants.changed_bytes {
+            0 => ranges.add(at, piece.len()),
+            _ => ranges.add_changes(at, content.bytes(), &piece),
+        }
+        content.bytes_mut()[at..at + piece.len()].copy_from_slice(&piece);
+    }
+    (content, ranges)
+}
+
 /// The next transaction; the world becomes what it leaves.
-pub(crate) fn transaction(
-    tid: u32,
-    world: &mut World,
-    rng: &mut Rng,
-    wants_base: bool,
-) -> Snapshot {
+pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wants) -> Snapshot {
     let mut snapshot = Snapshot {
         tid: Tid(tid),
         meta: Vec::new(),
@@ -251,18 +277,24 @@ pub(crate) fn transaction(
             snapshot.revoked.push(home);
             continue;
         }
-        let mut content = Block::zeroed(BLOCK);
-        content.bytes_mut().fill(rng.below(256) as u8);
-        if rng.below(4) == 0 {
-            content.bytes_mut()[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
-        }
-        if rng.below(2) == 0 {
-            seal(content.bytes_mut());
-        }
+        let old = before.get(&block);
+        let (content, ranges) = match old {
+            Some(old) if rng.below(2) == 0 => pieces(old, rng, wants),
+            _ => {
+                let mut content = Block::zeroed(BLOCK);
+                content.bytes_mut().fill(rng.below(256) as u8);
+                if rng.below(4) == 0 {
+                    content.bytes_mut()[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+                }
+                if rng.below(2) == 0 {
+                    seal(content.bytes_mut());
+                }
+                (content, Ranges::whole(BLOCK))
+            }
+        };
         let content = BlockRef::from(content);
         world.insert(block, content.clone());
         let is_data = block % 2 == 1;
-        let old = before.get(&block);
         let logged = LoggedBlock {
             home,
             class: if is_data {
@@ -271,8 +303,8 @@ pub(crate) fn transaction(
                 Class::Directory
             },
             content,
-            base: old.filter(|_| wants_base).cloned(),
-            ranges: Ranges::whole(BLOCK),
+            base: old.filter(|_| wants.base).cloned(),
+            ranges,
             fresh: old.is_none(),
             whole: block % 4 == 1,
             owner: is_data.then_some((InodeNo(block as u32), LBlock(0))),
