@@ -335,6 +335,30 @@ fn it_is_sealed_only_when_nobody_is_at_work() {
     }
 }
 
+/// A commit that fails before its turn, as when data finds no place, is over: nothing is under way
+/// any more, and nobody joins.
+#[cfg(not(shuttle))]
+#[test]
+fn what_fails_before_its_turn_is_over() {
+    for pace in PACES {
+        let world = World::new(None, pace);
+        let tid = world.change(1).expect("nothing has failed");
+        let begun = world.gate.begin_commit(tid, Wish::Durable);
+        assert!(matches!(begun, Ok(Begin::Closed { .. })));
+        world.gate.switch();
+        let why = JournalError::Unusable("planted".to_owned());
+        world.gate.finish(tid, Err(why));
+        assert!(world.change(2).is_err());
+        assert!(world.commit(tid).is_err());
+        assert!(world.gate.seal(JournalError::ReadOnly, || true));
+        let stopped = world.gate.stopped();
+        assert!(
+            matches!(stopped, Some(JournalError::Aborted(_))),
+            "{stopped:?}"
+        );
+    }
+}
+
 /// Who is about to commit joins beside others, of whom somebody would wait; not alone, not where
 /// one waits for a medium all the same, and not when all has stopped.
 #[cfg(not(shuttle))]

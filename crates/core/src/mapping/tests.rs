@@ -9,6 +9,7 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Inode as RawInode, InodeNo, LBlock};
 use stetfs_media::Class;
 
+use super::credits::ALLOCATE_CREDITS;
 use super::*;
 use crate::alloc::test_image::{KINDS, TestImage};
 use crate::error::Inconsistent;
@@ -597,6 +598,29 @@ fn damaged_maps_are_answered_with_errors() {
         }
         file.check();
         file.judge();
+    }
+}
+
+/// What one step of a removal may change at most: all nodes on the way, each of which splits into
+/// one that is allocated in another group, a new root's, and the bitmaps of what is freed.
+#[test]
+fn a_step_of_a_removal_has_credits_for_the_worst() {
+    let file = TestFile::new(1);
+    let alloc = &file.image.alloc;
+    for (depth, len) in (0..=5).flat_map(|depth| [1, 100, STEP_MAX].map(|len| (depth, len))) {
+        let nodes = depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
+        let groups = len.div_ceil(alloc.geo().blocks_per_group()) + 1;
+        let needed = nodes + groups * ALLOCATE_CREDITS + len / 100;
+        let granted = remove_credits(alloc, len, depth as u16);
+        assert!(
+            granted >= needed,
+            "{len} blocks at depth {depth}: {granted} of {needed}"
+        );
+        // Handles have no more than a few hundred.
+        assert!(
+            granted <= 2 * needed + 32,
+            "{len} blocks at depth {depth}: {granted}"
+        );
     }
 }
 

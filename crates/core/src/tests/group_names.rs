@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use stetfs_format::acl::{Acl, AclEntry, Tag};
 use stetfs_format::{InodeFlags, InodeNo};
 
+use crate::mapping;
 use crate::testing::Image;
 use crate::types::mode;
 use crate::{Caller, Error, Fs, Group, Kind, OpenFlags, RenameFlags, SetAttr, SetXattr};
@@ -823,4 +824,37 @@ fn few_names_are_few_blocks() {
     assert_eq!(tree(&fs).len(), 20 + 40 + 30);
     fs.unmount().unwrap();
     image.assert_clean();
+}
+
+/// What a cut in a group is counted as: never less where more is cut, enough for the nodes in which
+/// it changes something, and not so much that a group is refused that would fit.
+#[test]
+fn a_cut_is_counted_as_what_it_changes() {
+    let c = Caller::root();
+    for kind in ["ext4", "ext3"] {
+        let image = Image::new(64, &["-t", kind, "-b", "1024"]);
+        let fs = image.mount("");
+        let ino = create(&fs, fs.root(), b"f");
+        fs.write(&c, ino, 0, b"content").unwrap();
+        fs.sync().unwrap();
+        let vol = fs.volume();
+        let inode = vol.icache.get(ino).unwrap();
+        let (st, groups) = (inode.state.read(), vol.geo.groups_count());
+        let mut before = 0;
+        for runs in 0..5000 {
+            let counted = mapping::credits_for_cut(vol, &st, runs, 2 * runs);
+            assert!(counted >= before, "{kind}: {runs} runs");
+            before = counted;
+            // Of a tree's node 12 bytes are its head, and 12 each entry; 4 are a block pointer.
+            let (least, most) = match kind {
+                "ext4" => (runs.div_ceil((1024 - 12) / 12), runs / 16 + 4),
+                _ => (2 * runs / (1024 / 4), runs + 2 * runs / (1024 / 4) + 4),
+            };
+            let bitmaps = 2 * groups.min(runs);
+            assert!(counted >= least + bitmaps, "{kind}: {runs} runs: {counted}");
+            let freed = (2 * runs + most) / 100;
+            let most = most + 2 * groups + freed + 16;
+            assert!(counted <= most, "{kind}: {runs} runs: {counted} of {most}");
+        }
+    }
 }

@@ -126,6 +126,27 @@ fn what_has_waited_long_enough_is_in_the_next_commit() {
     check(&fs, 1, 50 * KIB);
 }
 
+/// So that no block gets a place while one before it waits: the size that is stored could not end
+/// where the first one does.
+#[test]
+fn what_is_written_before_what_has_joined_does_not_wait() {
+    let image = Image::new(32, KINDS[0].1);
+    let fs = mount(&image, options("data=ordered"));
+    let (c, block) = (Caller::root(), fs.statfs().unwrap().block_size);
+    let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+    let mut waits_after = |lblk: u64| {
+        fs.write(&c, ino, lblk * u64::from(block), &[1; 10])
+            .unwrap();
+        fs.stats().journal.waiting_bytes > 0
+    };
+    assert!(waits_after(20) && waits_after(10));
+    fs.expire().unwrap();
+    assert!(!waits_after(5) && !waits_after(15));
+    assert!(waits_after(21));
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
 /// What fdatasync takes a transaction for: a size, a block; not times, and not what is
 /// overwritten, unless that is journaled.
 #[test]

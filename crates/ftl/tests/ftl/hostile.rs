@@ -3,7 +3,7 @@
 use super::*;
 use stetfs_format::ftl::{FtlAnchor, FtlCorrupt, FtlSpare, PageKind, SpareCodec};
 use stetfs_ftl::{FtlError, Inspection};
-use stetfs_media::nand::{Nand, NandOptions, PageNo};
+use stetfs_media::nand::{BlockAddr, Nand, NandOptions, PageNo};
 
 const PART: NandPart = small(64, 8);
 
@@ -45,6 +45,17 @@ fn with_anchor(
     before: impl Fn(&mut [u8]),
     after: impl Fn(&mut [u8]),
 ) -> Arc<NandSim> {
+    with_anchor_in(0, anchor, before, after)
+}
+
+/// The same, in a block of the part.
+fn with_anchor_in(
+    block: u32,
+    anchor: &FtlAnchor,
+    before: impl Fn(&mut [u8]),
+    after: impl Fn(&mut [u8]),
+) -> Arc<NandSim> {
+    let page = PART.geometry.page_at(BlockAddr(block), 0);
     let nand = untaped(PART);
     let (mut data, mut spare) = ([0; PAGE], [0xff; 16]);
     anchor.encode(&mut data);
@@ -55,9 +66,9 @@ fn with_anchor(
         seq: 8,
     };
     let codec = SpareCodec::new(&UUID, PART.geometry.bad_mark);
-    codec.encode(&record, PageNo(0), &data, &mut spare);
+    codec.encode(&record, page, &data, &mut spare);
     after(&mut data);
-    nand.program(PageNo(0), &data, &spare, TAG).expect("a page");
+    nand.program(page, &data, &spare, TAG).expect("a page");
     Arc::new(nand)
 }
 
@@ -110,14 +121,15 @@ fn no_layer_or_another() {
     assert_eq!(refusal(empty), FtlError::NotFormatted);
     let version = with_anchor(&anchor(), |data| data[8] = 2, |_| {});
     assert_eq!(refusal(version), FtlError::NoAnchor(FtlCorrupt::Version(2)));
-    let damaged = with_anchor(&anchor(), |_| {}, |data| data[0x30] ^= 1);
-    assert!(matches!(
-        refusal(damaged),
-        FtlError::NoAnchor(FtlCorrupt::PageChecksum {
-            page: PageNo(0),
-            ..
-        })
-    ));
+    // Anchors are in two slots, each of every other block; one may have none.
+    for block in 0..2 {
+        let damaged = with_anchor_in(block, &anchor(), |_| {}, |data| data[0x30] ^= 1);
+        let refused = refusal(damaged);
+        let FtlError::NoAnchor(FtlCorrupt::PageChecksum { page, .. }) = refused else {
+            panic!("block {block}: {refused}");
+        };
+        assert_eq!(page, PART.geometry.page_at(BlockAddr(block), 0));
+    }
     let long = with_anchor(&anchor(), |data| data[0x69] = 1, |_| {});
     assert!(matches!(
         refusal(long),

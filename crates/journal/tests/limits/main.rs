@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
@@ -72,6 +72,24 @@ fn open_on(
     log: LogExtent,
     commit_interval: Option<Duration>,
 ) -> Arc<Journal> {
+    let config = Config {
+        commit_interval,
+        memory: caches,
+        ..CONFIG
+    };
+    open_as(dev, memory, log, &config)
+}
+
+/// Nothing waits past a commit.
+const CONFIG: Config = Config {
+    commit_interval: None,
+    memory: 256 * BLOCK,
+    dirty_expire: Duration::ZERO,
+    max_batch_time: Duration::ZERO,
+    min_batch_time: Duration::ZERO,
+};
+
+fn open_as(dev: Arc<dyn BlockDev>, memory: usize, log: LogExtent, config: &Config) -> Arc<Journal> {
     let args = OpenArgs {
         dev,
         nvm: None,
@@ -91,15 +109,8 @@ fn open_on(
             extra: vec![],
         },
     };
-    let config = Config {
-        commit_interval,
-        memory: caches,
-        dirty_expire: Duration::ZERO,
-        max_batch_time: Duration::ZERO,
-        min_batch_time: Duration::ZERO,
-    };
     let opened = find("jbd2").unwrap().open(args).unwrap();
-    Journal::open(opened, &config)
+    Journal::open(opened, config)
 }
 
 /// Commits 600 blocks, one after the other, for all of which the log has room.
@@ -267,6 +278,45 @@ impl Placer for InOrder {
                 .map(|b| BlockNo(1000 + u64::from(b.lblk.0) % 4000)),
         );
         Ok(())
+    }
+}
+
+/// What waits is as old as the first of it: when a file has had something enlisted, what it writes
+/// next begins anew.
+#[test]
+fn what_is_written_after_all_was_enlisted_has_waited_no_longer_than_that() {
+    const AGE: Duration = Duration::from_millis(200);
+    let config = Config {
+        dirty_expire: Duration::from_secs(3600),
+        ..CONFIG
+    };
+    let journal = open_as(Arc::new(formatted(LOG)), 1 << 20, LOG, &config);
+    let placer: Arc<dyn Placer> = Arc::new(InOrder);
+    let weak: Weak<dyn Placer> = Arc::downgrade(&placer);
+    journal.attach(weak);
+    let file = journal.file(InodeNo(12));
+    let waiting = || journal.stats().waiting_bytes / BLOCK as u64;
+    for n in 0.. {
+        let since = Instant::now();
+        let handle = journal.start(4).unwrap();
+        handle
+            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole)
+            .unwrap();
+        drop(handle);
+        assert_eq!(waiting(), 1);
+        journal.enlist_older(AGE).unwrap();
+        let waits = waiting() == 1;
+        // A machine that is too slow for that is asked again.
+        if since.elapsed() < AGE {
+            assert!(waits, "block {n} has waited {:?}", since.elapsed());
+            if n > 0 {
+                break;
+            }
+        }
+        std::thread::sleep(AGE);
+        journal.enlist_older(AGE).unwrap();
+        assert_eq!(waiting(), 0);
+        journal.commit_running().unwrap();
     }
 }
 
