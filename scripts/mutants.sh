@@ -24,9 +24,10 @@ if ! command -v jq >/dev/null 2>&1; then
     echo "mutants: this needs jq; install the package of that name" >&2
     exit 1
 fi
-# The targets whose tests judge. `power_cut` is a journal's own, `power_cuts` and `recoveries` are the explorer's.
-quick=(stetfs_scheme stetfs_schemes stetfs_journal stetfs_ftl stetfs contract ftl limits names power_cut model)
-slow=(stetfs power_cuts recoveries traces)
+# The targets whose tests judge. `power_cut` is a journal's own, `power_cuts` and `recoveries` are the explorer's. What costs judge: `traces`,
+# by each write, and `experiments`, by what the lab's small reports say to the digit.
+quick=(stetfs_scheme stetfs_schemes stetfs_journal stetfs_ftl stetfs contract ftl limits names power_cut traces model)
+slow=(stetfs stress posix power_cuts recoveries pairings regions experiments)
 # Tests that take most of a program's time, and say little of one mutant: these wait for what survives. They are parts of names.
 later=(contiguity contents_agree_with_a_vector large:: refused:: space:: stops_the_volume_and_loses planted_bug)
 
