@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
+.PHONY: help build extension demo ground test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ bench-tx: build ## What `stetfs tx` adds to a command, and what the server takes
 
 bench-crash: build ## States that `stetfs crash -- PROGRAM` judges in a second, and how much recording slows a program (ROUNDS=3)
 	@scripts/bench-crash.sh $(STETFS) $(or $(ROUNDS),3)
+
+ground: ## All schemes on one ground: target/ground.html, .csv and .json, and docs/ground.svg (under an hour; goes on where it was stopped; ARGS="--jobs 1")
+	@scripts/deps.sh build
+	$(CARGO) build --release --locked -q -p stetfs-lab
+	$(TARGET)/release/stetfs-lab ground --resume $(TARGET)/lab --docs docs --html $(TARGET)/ground.html --csv $(TARGET)/ground.csv \
+		--json $(TARGET)/ground.json --svg docs/ground.svg --summary docs/ground.json $(ARGS)
 
 lab-tables: ## docs/LAB.md's tables from docs/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
 	@scripts/deps.sh build

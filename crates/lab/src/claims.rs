@@ -375,7 +375,7 @@ impl Claim {
     }
 
     /// Its figures in words.
-    fn bound(&self) -> String {
+    pub(crate) fn bound(&self) -> String {
         let one = |value: &Value| {
             let number = value.number.map(|n| n.to_string());
             let unit = value.unit.as_deref().unwrap_or_default();
@@ -400,7 +400,8 @@ impl Claim {
         all.join("; ") + &tolerance.unwrap_or_default()
     }
 
-    fn until(&self) -> String {
+    /// Until when, in words.
+    pub(crate) fn until(&self) -> String {
         match (self.until, self.until_is_said) {
             (None, _) => String::new(),
             (Some(until), Some(true)) => format!("{until:?}"),

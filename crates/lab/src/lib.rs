@@ -6,5 +6,7 @@
 pub mod cell;
 pub mod claims;
 pub mod experiment;
+pub mod ground;
+pub mod page;
 pub mod system;
 pub mod workload;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
+use serde::Serialize;
 use stetfs_chart::{Chart, Series};
 
 use super::text::set;
@@ -84,7 +85,7 @@ pub struct Answer {
 }
 
 /// A mean, and how far the mean of many more seeds may be from it: half of its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
     /// Of the seeds.
     pub mean: f64,

@@ -11,7 +11,7 @@ use super::{Account, MountCost};
 use crate::workload::{Counts, Spent};
 
 /// A number of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Number {
     /// Its name.
     pub name: &'static str,
@@ -73,6 +73,11 @@ pub const NUMBERS: &[Number] = &[
         "cache lines that commits write back or store past the cache",
     ),
     number("fences", "", "store fences of commits"),
+    number(
+        "memory",
+        "B",
+        "of cached blocks in the file system's memory when everything is durable",
+    ),
     number("cache.hits", "", "reads that a cache in NVM served"),
     number("cache.misses", "", "reads that it did not"),
     number("cache.home", "", "blocks that it wrote home"),
@@ -168,6 +173,7 @@ impl Outcome {
             self.count("map", written(&until_home.device, Cause::Map));
             self.count("gc", written(&until_home.device, Cause::Gc));
         }
+        self.count("memory", journal(durable).cached_bytes);
         if durable.stats.nvm.is_some() {
             let nvm = &until_durable.nvm;
             let of_commits = [Cause::Log, Cause::CommitRecord];

@@ -8,9 +8,10 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 use stetfs_lab::cell::text::{all, set};
 use stetfs_lab::cell::{
-    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Mean, Store, chart, csv, number,
+    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Store, chart, csv, number,
 };
 use stetfs_lab::experiment::report::Table;
+use stetfs_lab::ground::figure;
 use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
 
 use super::{bar, is_stdout, json_to, line, numbers};
@@ -203,22 +204,6 @@ fn table(grid: &Grid, answers: &[Answer], shown: &[&Number]) -> Result<()> {
     }
     line(format_args!("{}; {}", grid.workload, all(&grid.machine)?))?;
     line(numbers(&table).trim_fmt())
-}
-
-/// Four digits are enough to compare by.
-fn figure(mean: Mean) -> String {
-    let digits = |value: f64| match value {
-        0.0 => "0".to_owned(),
-        _ => {
-            let whole = value.abs().log10().floor() as i32;
-            let places = usize::try_from(3 - whole).unwrap_or(0).min(9);
-            format!("{value:.places$}")
-        }
-    };
-    match mean.half {
-        Some(half) => format!("{} \u{b1} {}", digits(mean.mean), digits(half)),
-        None => digits(mean.mean),
-    }
 }
 
 fn plots(grid: &Grid, answers: &[Answer], shown: &[&Number], dir: &Path) -> Result<()> {

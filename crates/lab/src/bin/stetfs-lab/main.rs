@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod ground;
 
 use std::fmt::Display;
 use std::fs;
@@ -50,10 +51,10 @@ struct Args {
     /// Write the reports as JSON, to a file or to - (standard output, in place of the tables)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     json: Option<PathBuf>,
-    /// Print the names of the experiments, one a line, and do nothing else: for shells
+    /// Print the names of experiments and questions, one a line, and do nothing else: for shells
     #[arg(long = "ids", hide = true)]
     names: bool,
-    /// Write the manual page to this file, and do nothing else
+    /// Write the manual page to this file, its parts beside it, and do nothing else
     #[arg(long, value_name = "FILE", hide = true)]
     man_page: Option<PathBuf>,
 }
@@ -61,6 +62,7 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(ask::Ask),
+    Ground(ground::AllOnOne),
 }
 
 fn main() -> ExitCode {
@@ -100,16 +102,21 @@ fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 fn run(args: &Args) -> Result<()> {
-    if let Some(Command::Run(ask)) = &args.command {
-        return ask.run();
+    match &args.command {
+        Some(Command::Run(ask)) => return ask.run(),
+        Some(Command::Ground(ground)) => return ground.run(),
+        None => {}
     }
     if let Some(file) = &args.man_page {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(Args::command()).render(&mut page)?;
-        return fs::write(file, page).with_context(|| file.display().to_string());
+        return man_pages(file);
     }
     if args.names {
-        return EXPERIMENTS.iter().try_for_each(|e| line(e.id));
+        let command = Args::command();
+        let questions = command
+            .get_subcommands()
+            .map(|question| question.get_name());
+        let names = EXPERIMENTS.iter().map(|e| e.id).chain(questions);
+        return names.into_iter().try_for_each(line);
     }
     if args.ids.is_empty() {
         return list(args);
@@ -137,6 +144,24 @@ fn run(args: &Args) -> Result<()> {
         None => Ok(()),
         Some(path) => json_to(path, &All { reports: &reports }),
     }
+}
+
+/// Writes the manual page to a file, and beside it one for each question: `stetfs-lab-run.1`.
+fn man_pages(file: &Path) -> Result<()> {
+    let write = |path: &Path, command: clap::Command| {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page)?;
+        fs::write(path, page).with_context(|| path.display().to_string())
+    };
+    let command = Args::command();
+    let section = file.extension().unwrap_or_default().to_string_lossy();
+    for question in command.get_subcommands() {
+        let name = format!("{}-{}", command.get_name(), question.get_name());
+        let path = file.with_file_name(format!("{name}.{section}"));
+        // A command keeps its name for as long as the program runs.
+        write(&path, question.clone().name(&*name.leak()))?;
+    }
+    write(file, command)
 }
 
 #[derive(Serialize)]

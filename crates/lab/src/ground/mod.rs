@@ -1,0 +1,382 @@
+//! All systems on one ground: every scheme of the registry on every medium that it works on, with
+//! the same workloads and seeds.
+//!
+//! `ground.json` has the media and the workloads. Which systems run on which medium is asked of the
+//! schemes themselves: each in each of its modes that is atomic, with memory beside the device where
+//! it has a use for that. What does not run somewhere has its reason in its place.
+
+mod sheet;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+
+use anyhow::{Result, bail, ensure};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::Shard;
+use stetfs_scheme::{About, Beside, DataMode};
+use stetfs_schemes::for_use;
+
+pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, figure, short};
+
+use crate::cell::text::{all, set};
+use crate::cell::{Bytes, Cell, Load, Machine, Store, run_all, system};
+use crate::system::{Outcome, System};
+
+const GROUND: &str = include_str!("ground.json");
+
+/// The system that the others are compared with.
+pub const BASELINE: &str = "jbd2:data=ordered";
+
+/// Less NVM than this is not offered: caches need some room for themselves.
+const LEAST_NVM: Bytes = Bytes::mib(4);
+
+/// Where volumes lie.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub what: String,
+    /// Settings of the machine.
+    pub machine: String,
+    /// The memory beside the device, as a multiple of a workload's set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvm_of_set: Option<f64>,
+}
+
+/// What is done there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub what: String,
+    /// The workload with its settings.
+    pub load: String,
+    /// Settings of the machine that belong to it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
+    /// About as much is on the volume, of what it works with.
+    pub set: Bytes,
+}
+
+/// Whose system it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Whose {
+    /// The kernel's, which the others are compared with.
+    Control,
+    /// A paper's.
+    Paper,
+    /// Our own.
+    Own,
+}
+
+/// A scheme in one of its modes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Contestant {
+    /// The scheme, and its mode where it has several.
+    pub name: String,
+    /// Whose it is.
+    pub whose: Whose,
+    /// What it follows.
+    pub source: &'static str,
+    #[serde(skip)]
+    nvm: Beside,
+}
+
+impl Contestant {
+    /// Every one, as the registry has them.
+    pub fn every() -> Vec<Self> {
+        let atomic = for_use().iter().filter(|scheme| scheme.about.atomic);
+        atomic.flat_map(|scheme| Self::of(scheme.about)).collect()
+    }
+
+    fn of(about: &About) -> Vec<Self> {
+        // Writeback promises less than the others do.
+        let modes = about
+            .modes
+            .iter()
+            .filter(|mode| **mode != DataMode::Writeback);
+        let names: Vec<_> = match about.modes.is_empty() {
+            true => vec![about.name.to_owned()],
+            false => modes
+                .map(|mode| format!("{}:data={}", about.name, mode.name()))
+                .collect(),
+        };
+        let whose = match about.source {
+            source if source.starts_with("docs/") => Whose::Own,
+            source if source.starts_with("kernel ") => Whose::Control,
+            _ => Whose::Paper,
+        };
+        let one = |name| Self {
+            name,
+            whose,
+            source: about.source,
+            nvm: about.nvm,
+        };
+        names.into_iter().map(one).collect()
+    }
+
+    /// It as a system on a machine; without memory beside the device where it has no use for that,
+    /// so that it is the same as on a machine that has none.
+    fn on(&self, mut machine: Machine) -> Result<(System, Machine)> {
+        let mut text = self.name.clone();
+        match self.nvm {
+            Beside::Never => machine.nvm = Bytes(0),
+            Beside::Too(_) if machine.nvm.0 > 0 => text.push_str(":nvm=beside"),
+            Beside::Too(_) | Beside::Only(_) => {}
+        }
+        if machine.nvm.0 == 0 {
+            machine.nvm_speed = Machine::default().nvm_speed;
+        }
+        Ok((system(&text, &machine)?, machine))
+    }
+}
+
+/// The whole ground, or what was chosen of it.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// Settings of all machines: places and jobs have their own behind them,
+    pub machine: String,
+    /// and behind these come these.
+    pub more: String,
+    /// Where,
+    pub media: Vec<Place>,
+    /// what,
+    pub workloads: Vec<Job>,
+    /// and which.
+    pub systems: Vec<Contestant>,
+    /// Seeds 1 to this.
+    pub seeds: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    machine: String,
+    media: Vec<Place>,
+    workloads: Vec<Job>,
+}
+
+/// A system on a medium with a workload.
+#[derive(Clone, Debug)]
+pub struct Pairing {
+    /// The medium's place.
+    pub medium: usize,
+    /// The workload's.
+    pub workload: usize,
+    /// The system's.
+    pub system: usize,
+    /// A run for each seed, or why there is none.
+    pub runs: Result<Vec<Cell>, String>,
+}
+
+impl Ground {
+    /// All of it, with more settings for each machine.
+    ///
+    /// # Errors
+    /// A setting that is none.
+    pub fn whole(more: &str, seeds: u64) -> Result<Self> {
+        let kept: Kept = serde_json::from_str(GROUND)?;
+        set(&Machine::default(), more)?;
+        Ok(Self {
+            machine: kept.machine,
+            more: more.to_owned(),
+            media: kept.media,
+            workloads: kept.workloads,
+            systems: Contestant::every(),
+            seeds,
+        })
+    }
+
+    /// Only what has these names: of media, of workloads, of systems (a scheme's is all of its
+    /// modes'). The baseline stays, since the others are compared with it.
+    ///
+    /// # Errors
+    /// Nothing has such a name.
+    pub fn only(mut self, names: &[String]) -> Result<Self> {
+        let is_of =
+            |system: &str, name: &str| system == name || system.split(':').next() == Some(name);
+        for name in names {
+            let known = self.media.iter().any(|place| place.name == *name)
+                || self.workloads.iter().any(|job| job.name == *name)
+                || self.systems.iter().any(|system| is_of(&system.name, name));
+            if !known {
+                let media = self.media.iter().map(|place| place.name.as_str());
+                let workloads = self.workloads.iter().map(|job| job.name.as_str());
+                let systems = self.systems.iter().map(|system| system.name.as_str());
+                let all: Vec<_> = media.chain(workloads).chain(systems).collect();
+                bail!(
+                    "nothing here is called {name}; there are {}",
+                    all.join(", ")
+                );
+            }
+        }
+        // Of a kind of which nothing is named, all are meant.
+        let named = |is_it: &dyn Fn(&str) -> bool| names.iter().any(|name| is_it(name));
+        if self
+            .media
+            .iter()
+            .any(|place| named(&|name| name == place.name))
+        {
+            self.media.retain(|place| named(&|name| name == place.name));
+        }
+        if self
+            .workloads
+            .iter()
+            .any(|job| named(&|name| name == job.name))
+        {
+            self.workloads.retain(|job| named(&|name| name == job.name));
+        }
+        if self
+            .systems
+            .iter()
+            .any(|s| named(&|name| is_of(&s.name, name)))
+        {
+            self.systems
+                .retain(|s| s.name == BASELINE || named(&|name| is_of(&s.name, name)));
+        }
+        Ok(self)
+    }
+
+    /// What is run, in the order of media, workloads and systems.
+    ///
+    /// # Errors
+    /// A setting that is none.
+    pub fn pairings(&self) -> Result<Vec<Pairing>> {
+        ensure!(self.seeds > 0, "no seed");
+        let mut pairings = Vec::new();
+        for (medium, place) in self.media.iter().enumerate() {
+            for (workload, job) in self.workloads.iter().enumerate() {
+                let machine = self.machine_for(place, job)?;
+                let (load, words) = Load::find(&job.load)?;
+                load.all(words)?;
+                for (n, contestant) in self.systems.iter().enumerate() {
+                    let runs = match contestant.on(machine.clone()) {
+                        Ok((system, machine)) => Ok((1..=self.seeds)
+                            .map(|seed| Cell {
+                                system,
+                                machine: machine.clone(),
+                                workload: job.load.clone(),
+                                seed,
+                            })
+                            .collect()),
+                        Err(error) => Err(format!("{error:#}")),
+                    };
+                    pairings.push(Pairing {
+                        medium,
+                        workload,
+                        system: n,
+                        runs,
+                    });
+                }
+            }
+        }
+        Ok(pairings)
+    }
+
+    fn machine_for(&self, place: &Place, job: &Job) -> Result<Machine> {
+        let mut machine = Machine::default();
+        for words in [&self.machine, &place.machine, &job.machine, &self.more] {
+            machine = set(&machine, words)?;
+        }
+        if let Some(times) = place.nvm_of_set {
+            machine.nvm = Bytes((job.set.0 as f64 * times) as u64).max(LEAST_NVM);
+        }
+        Ok(machine)
+    }
+
+    /// Runs what is of this shard and not in the store, on so many threads; `tell` hears how many
+    /// runs of how many are done. Then what is there is put together: with a shard, also what the
+    /// store has of the others.
+    ///
+    /// # Errors
+    /// A setting that is none; of the store. A run that fails is none: its reason is in the sheet.
+    pub fn run(
+        self,
+        jobs: usize,
+        store: Option<&Store>,
+        shard: Shard,
+        tell: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Sheet> {
+        let pairings = self.pairings()?;
+        let cells = pairings
+            .iter()
+            .flat_map(|pairing| pairing.runs.iter().flatten());
+        // Systems without a use for the memory beside a device run once for several media.
+        let mut mine: Vec<(u64, Cell)> = Vec::new();
+        let mut keys = HashSet::new();
+        for cell in cells {
+            let key = cell.key()?;
+            if shard.has(key) && keys.insert(key) {
+                mine.push((key, cell.clone()));
+            }
+        }
+        let (keys, cells): (Vec<u64>, Vec<Cell>) = mine.into_iter().unzip();
+        let (of, done) = (cells.len() as u64, Mutex::new(0));
+        let failed = Mutex::new(HashMap::new());
+        let outcomes = run_all(&cells, jobs, store, &|n, outcome| {
+            if let Err(error) = outcome {
+                failed.lock().insert(keys[n], format!("{error:#}"));
+            }
+            let mut done = done.lock();
+            *done += 1;
+            tell(*done, of);
+            ControlFlow::Continue(())
+        });
+        let failed = failed.into_inner();
+        let ours: HashMap<u64, Outcome> = keys
+            .into_iter()
+            .zip(outcomes)
+            .filter_map(|(key, outcome)| Some((key, outcome?)))
+            .collect();
+        let find = |cell: &Cell| -> Result<Found> {
+            let key = cell.key()?;
+            Ok(match (ours.get(&key), failed.get(&key), store) {
+                (Some(outcome), ..) => Found::Run(outcome.clone()),
+                (None, Some(why), _) => Found::Failed(why.clone()),
+                (None, None, Some(store)) => match store.get(cell)? {
+                    Some(outcome) => Found::Run(outcome),
+                    None => Found::Missing,
+                },
+                (None, None, None) => Found::Missing,
+            })
+        };
+        Sheet::of(self, pairings, &find)
+    }
+
+    /// The command that makes a cell again, all seeds of it.
+    ///
+    /// # Errors
+    /// None of a machine.
+    fn command(&self, cell: &Cell) -> Result<String> {
+        let machine = all(&cell.machine)?;
+        let default = all(&Machine::default())?;
+        let default: Vec<_> = default.split(' ').collect();
+        let set = machine.split(' ').filter(|word| !default.contains(word));
+        let set: Vec<_> = set.filter(|word| !word.starts_with("medium=")).collect();
+        let medium = machine
+            .split(' ')
+            .find_map(|word| word.strip_prefix("medium="));
+        Ok(format!(
+            "stetfs lab run --system {} --medium {} --set {} --workload \"{}\" --seeds {}",
+            cell.system.name,
+            medium.unwrap_or_default(),
+            set.join(","),
+            cell.workload,
+            self.seeds
+        ))
+    }
+}
+
+/// What became of a run.
+pub(crate) enum Found {
+    Run(Outcome),
+    Failed(String),
+    /// It is another shard's.
+    Missing,
+}

@@ -1,0 +1,432 @@
+//! What became of a ground: every cell with its seeds, ratios to the baseline, and who is best.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{BASELINE, Contestant, Found, Ground, Job, Pairing, Place, Whose};
+use crate::cell::{Mean, SOURCES, number};
+use crate::experiment::report::Table;
+use crate::system::{NUMBERS, Number, Outcome};
+
+/// A cell: a system on a medium with a workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Square {
+    /// Places in the sheet's lists.
+    pub medium: usize,
+    /// The workload's.
+    pub workload: usize,
+    /// The system's.
+    pub system: usize,
+    /// Why nothing is here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// It failed: it should have run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// What makes it again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The seeds that ran, with what they gave.
+    pub runs: Vec<(u64, Outcome)>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sheet {
+    /// Fields may be added to a version; none goes or changes its meaning.
+    pub version: u32,
+    /// A checksum of the code's sources.
+    pub sources: &'static str,
+    /// Seeds 1 to this.
+    pub seeds: u64,
+    /// Where.
+    pub media: Vec<Place>,
+    /// What.
+    pub workloads: Vec<Job>,
+    /// Which.
+    pub systems: Vec<Contestant>,
+    /// By medium, workload and system.
+    pub squares: Vec<Square>,
+}
+
+/// A number of all cells, as multiples of the baseline's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The number.
+    pub number: String,
+    /// Seeds 1 to this.
+    pub seeds: u64,
+    /// By medium and workload.
+    pub rows: Vec<Row>,
+}
+
+/// A medium with a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The medium.
+    pub medium: String,
+    /// The workload.
+    pub workload: String,
+    /// Of each system that runs there: the ratio, and half of its interval.
+    pub ratios: BTreeMap<String, (f64, Option<f64>)>,
+}
+
+/// A number of a cell as a multiple of the baseline's, seed by seed.
+pub type Ratio = Mean;
+
+/// How our own scheme stands in a medium and workload against the best of the papers' schemes, or
+/// against the kernel's where none of these runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The medium.
+    pub medium: usize,
+    /// The workload.
+    pub workload: usize,
+    /// The best of the others.
+    pub rival: usize,
+    /// Whether that is a paper's.
+    pub is_paper: bool,
+    /// Ours as a multiple of it.
+    pub ratio: Ratio,
+}
+
+impl Verdict {
+    /// At most 1.00 of it, as two digits behind the point show it.
+    pub fn holds(&self) -> bool {
+        self.ratio.mean < 1.005
+    }
+}
+
+impl Square {
+    /// A number over the seeds.
+    pub fn mean(&self, name: &str) -> Option<Mean> {
+        let values: Vec<f64> = self.runs.iter().filter_map(|(_, o)| o.get(name)).collect();
+        Mean::of(&values)
+    }
+
+    /// A number as a multiple of another cell's, seed by seed; none where that has none, or 0.
+    pub fn ratio(&self, other: &Self, name: &str) -> Option<Ratio> {
+        let pairs = self.runs.iter().filter_map(|(seed, outcome)| {
+            let (_, theirs) = other.runs.iter().find(|(other, _)| other == seed)?;
+            let (ours, theirs) = (outcome.get(name)?, theirs.get(name)?);
+            (theirs != 0.0).then(|| ours / theirs)
+        });
+        Mean::of(&pairs.collect::<Vec<_>>())
+    }
+}
+
+impl Sheet {
+    pub(super) fn of(
+        ground: Ground,
+        pairings: Vec<Pairing>,
+        find: &dyn Fn(&crate::cell::Cell) -> Result<Found>,
+    ) -> Result<Self> {
+        let mut squares = Vec::new();
+        for pairing in pairings {
+            let mut square = Square {
+                medium: pairing.medium,
+                workload: pairing.workload,
+                system: pairing.system,
+                why: None,
+                failed: false,
+                command: None,
+                runs: Vec::new(),
+            };
+            match &pairing.runs {
+                Err(why) => square.why = Some(why.clone()),
+                Ok(cells) => {
+                    square.command = cells.first().map(|cell| ground.command(cell)).transpose()?;
+                    for cell in cells {
+                        match find(cell)? {
+                            Found::Run(outcome) => square.runs.push((cell.seed, outcome)),
+                            Found::Failed(why) => {
+                                square.failed = true;
+                                square.why = Some(why);
+                            }
+                            Found::Missing => {}
+                        }
+                    }
+                    if square.runs.is_empty() && square.why.is_none() {
+                        square.why = Some("it is another shard's, and not in the store".to_owned());
+                    }
+                }
+            }
+            squares.push(square);
+        }
+        Ok(Self {
+            version: 1,
+            sources: SOURCES,
+            seeds: ground.seeds,
+            media: ground.media,
+            workloads: ground.workloads,
+            systems: ground.systems,
+            squares,
+        })
+    }
+
+    /// The cells of a medium and workload, one for each system.
+    pub fn row(&self, medium: usize, workload: usize) -> &[Square] {
+        let at = (medium * self.workloads.len() + workload) * self.systems.len();
+        &self.squares[at..at + self.systems.len()]
+    }
+
+    /// Every medium with every workload.
+    pub fn rows(&self) -> impl Iterator<Item = (usize, usize, &[Square])> {
+        let all = self.media.len() * self.workloads.len();
+        (0..all).map(|n| {
+            let (medium, workload) = (n / self.workloads.len(), n % self.workloads.len());
+            (medium, workload, self.row(medium, workload))
+        })
+    }
+
+    /// Of these, the one that the others are compared with.
+    fn baseline<'s>(&self, row: &'s [Square]) -> Option<&'s Square> {
+        row.iter()
+            .find(|square| self.systems[square.system].name == BASELINE)
+    }
+
+    /// A number of a cell as a multiple of the baseline's.
+    pub fn ratio(&self, square: &Square, name: &str) -> Option<Ratio> {
+        let row = self.row(square.medium, square.workload);
+        square.ratio(self.baseline(row)?, name)
+    }
+
+    /// How our own scheme stands by a number of which less is better.
+    ///
+    /// # Errors
+    /// There is no such number.
+    pub fn verdicts(&self, name: &str) -> Result<Vec<Verdict>> {
+        number(name)?;
+        let mut verdicts = Vec::new();
+        for (medium, workload, row) in self.rows() {
+            let whose = |square: &&Square| self.systems[square.system].whose;
+            let has = |square: &&Square| square.mean(name).is_some();
+            let best = |of: Whose| {
+                let those = row.iter().filter(|s| whose(s) == of && has(s));
+                let mean = |square: &Square| square.mean(name).map_or(f64::MAX, |m| m.mean);
+                those.min_by(|a, b| mean(a).total_cmp(&mean(b)))
+            };
+            let rival = best(Whose::Paper).or_else(|| best(Whose::Control));
+            let (Some(own), Some(rival)) = (best(Whose::Own), rival) else {
+                continue;
+            };
+            let Some(ratio) = own.ratio(rival, name) else {
+                continue;
+            };
+            verdicts.push(Verdict {
+                medium,
+                workload,
+                rival: rival.system,
+                is_paper: self.systems[rival.system].whose == Whose::Paper,
+                ratio,
+            });
+        }
+        Ok(verdicts)
+    }
+
+    /// A row for each medium and workload, a column for each system: a number as a multiple of the
+    /// baseline's, with its interval; the baseline's own as it is.
+    ///
+    /// # Errors
+    /// There is no such number.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        let number = number(name)?;
+        let unit = match number.unit {
+            "" => String::new(),
+            unit => format!(", {unit}"),
+        };
+        let head = self
+            .systems
+            .iter()
+            .map(|system| match system.name.as_str() {
+                BASELINE => format!("{BASELINE}{unit}"),
+                other => other.to_owned(),
+            });
+        let head = ["medium".to_owned(), "workload".to_owned()]
+            .into_iter()
+            .chain(head);
+        let mut table = Table::new("", head);
+        for (medium, workload, row) in self.rows() {
+            let figures = row.iter().map(|square| {
+                let is_baseline = self.systems[square.system].name == BASELINE;
+                let mean = match is_baseline {
+                    true => square.mean(name),
+                    false => self.ratio(square, name),
+                };
+                match (mean, square.failed, is_baseline) {
+                    (None, true, _) => "FAILED".to_owned(),
+                    (None, false, _) => "-".to_owned(),
+                    (Some(mean), _, true) => figure(mean),
+                    (Some(mean), ..) => short(mean),
+                }
+            });
+            let job = std::iter::once(self.workloads[workload].name.clone());
+            table.row(self.media[medium].name.clone(), job.chain(figures));
+        }
+        Ok(table)
+    }
+
+    /// What is to be said below a table: why something did not run, and how our own scheme stands.
+    ///
+    /// # Errors
+    /// There is no such number.
+    pub fn words(&self, name: &str) -> Result<String> {
+        let mut text = String::new();
+        let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+        for square in &self.squares {
+            let Some(why) = &square.why else { continue };
+            let system = &self.systems[square.system].name;
+            let place = match square.failed {
+                true => format!(
+                    "{system} on {}, {}",
+                    self.media[square.medium].name, self.workloads[square.workload].name
+                ),
+                false => format!("{system} on {}", self.media[square.medium].name),
+            };
+            let known = reasons.iter().position(|(known, _)| known == why);
+            let at = known.unwrap_or_else(|| {
+                reasons.push((why.clone(), Vec::new()));
+                reasons.len() - 1
+            });
+            if !reasons[at].1.contains(&place) {
+                reasons[at].1.push(place);
+            }
+        }
+        for (why, places) in reasons {
+            writeln!(text, "{why}: {}", places.join(", "))?;
+        }
+        let verdicts = self.verdicts(name)?;
+        for (is_paper, of) in [
+            (true, "the best paper's scheme"),
+            (false, "jbd2, where no paper's runs"),
+        ] {
+            let those: Vec<_> = verdicts.iter().filter(|v| v.is_paper == is_paper).collect();
+            if those.is_empty() {
+                continue;
+            }
+            let holds = those.iter().filter(|verdict| verdict.holds()).count();
+            writeln!(
+                text,
+                "stet is at most 1.00 of {of} in {holds} of {} cells{}",
+                those.len(),
+                if holds < those.len() { "; not in:" } else { "" }
+            )?;
+            for verdict in those.iter().filter(|verdict| !verdict.holds()) {
+                writeln!(
+                    text,
+                    "  {}, {}: {} of {}",
+                    self.media[verdict.medium].name,
+                    self.workloads[verdict.workload].name,
+                    short(verdict.ratio),
+                    self.systems[verdict.rival].name
+                )?;
+            }
+        }
+        Ok(text)
+    }
+
+    /// What is kept in the tree: a number of each cell that ran, as a multiple of the baseline's.
+    ///
+    /// # Errors
+    /// There is no such number.
+    pub fn summary(&self, name: &str) -> Result<Summary> {
+        number(name)?;
+        let rows = self.rows().map(|(medium, workload, row)| {
+            let ratios = row.iter().filter_map(|square| {
+                let ratio = self.ratio(square, name)?;
+                let rounded = |value: f64| (value * 1e4).round() / 1e4;
+                let half = ratio.half.map(rounded);
+                let system = self.systems[square.system].name.clone();
+                Some((system, (rounded(ratio.mean), half)))
+            });
+            Row {
+                medium: self.media[medium].name.clone(),
+                workload: self.workloads[workload].name.clone(),
+                ratios: ratios.collect(),
+            }
+        });
+        Ok(Summary {
+            number: name.to_owned(),
+            seeds: self.seeds,
+            rows: rows.collect(),
+        })
+    }
+
+    /// Whether every cell that can run has all of its seeds.
+    pub fn is_whole(&self) -> bool {
+        let mut can = self
+            .squares
+            .iter()
+            .filter(|square| square.command.is_some());
+        can.all(|square| square.runs.len() as u64 == self.seeds)
+    }
+
+    /// A line for each run, with every number.
+    ///
+    /// # Errors
+    /// None, as long as memory lasts.
+    pub fn csv(&self) -> Result<String> {
+        let known = |n: &&Number| self.squares.iter().any(|s| s.mean(n.name).is_some());
+        let numbers: Vec<_> = NUMBERS.iter().filter(known).collect();
+        let mut head = ["medium", "workload", "system", "seed"]
+            .map(str::to_owned)
+            .to_vec();
+        head.extend(numbers.iter().map(|number| match number.unit {
+            "" => number.name.to_owned(),
+            unit => format!("{} [{unit}]", number.name),
+        }));
+        let mut text = head.join(",") + "\n";
+        for square in &self.squares {
+            for (seed, outcome) in &square.runs {
+                write!(
+                    text,
+                    "{},{},{},{seed}",
+                    self.media[square.medium].name,
+                    self.workloads[square.workload].name,
+                    self.systems[square.system].name
+                )?;
+                for number in &numbers {
+                    let value = outcome.get(number.name);
+                    write!(
+                        text,
+                        ",{}",
+                        value.map_or_else(String::new, |v| v.to_string())
+                    )?;
+                }
+                text.push('\n');
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Four digits are enough to compare by.
+pub fn figure(mean: Mean) -> String {
+    let digits = |value: f64| match value {
+        0.0 => "0".to_owned(),
+        _ => {
+            let whole = value.abs().log10().floor() as i32;
+            let places = usize::try_from(3 - whole).unwrap_or(0).min(9);
+            format!("{value:.places$}")
+        }
+    };
+    match mean.half {
+        Some(half) => format!("{} \u{b1} {}", digits(mean.mean), digits(half)),
+        None => digits(mean.mean),
+    }
+}
+
+/// A ratio: two digits behind the point, or of what is small its first two.
+pub fn short(ratio: Ratio) -> String {
+    let places = match ratio.mean {
+        mean if mean > 0.0 && mean < 0.1 => (1 - mean.log10().floor() as i32).min(6) as usize,
+        _ => 2,
+    };
+    match ratio.half {
+        Some(half) => format!("{:.places$} \u{b1} {half:.places$}", ratio.mean),
+        None => format!("{:.places$}", ratio.mean),
+    }
+}

@@ -1,0 +1,302 @@
+//! The page: one HTML file that has everything of a ground in it, and needs nothing else.
+//!
+//! Its tables and plots are made by `page.js` from a block of JSON; only the summary's picture and
+//! plots of experiments come as they are. What the papers claim, and what they leave out, is on it
+//! where the tree's documents are given.
+
+mod picture;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+pub use picture::picture;
+
+use crate::cell::number;
+use crate::claims::{Assumption, Bound, Claims, Judged};
+use crate::experiment::stored::Store;
+use crate::ground::{Contestant, Job, Place, Sheet, Square};
+use crate::system::{NUMBERS, Number};
+
+const TEMPLATE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// What else is shown beside a ground.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// The directory of documents with the papers' claims and assumptions.
+    pub docs: Option<&'a Path>,
+    /// A directory of plots (SVG).
+    pub figures: Option<&'a Path>,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    numbers: &'a [Number],
+    media: &'a [Place],
+    workloads: &'a [Job],
+    systems: &'a [Contestant],
+    cells: Vec<CellData<'a>>,
+    claims: Vec<ClaimData<'a>>,
+    assumptions: Vec<AssumptionData<'a>>,
+}
+
+#[derive(Serialize)]
+struct CellData<'a> {
+    medium: usize,
+    workload: usize,
+    system: usize,
+    seeds: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+    failed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+    /// Mean, half of the interval; the same of the multiple of the baseline's, where it has one.
+    values: BTreeMap<&'static str, Vec<Option<f64>>>,
+}
+
+#[derive(Serialize)]
+struct ClaimData<'a> {
+    id: &'a str,
+    paper: &'a str,
+    place: &'a str,
+    says: &'a str,
+    bound: String,
+    until: String,
+    ours: &'a str,
+    standing: &'static str,
+    withdrawn: &'a str,
+    /// Our figure as a multiple of the paper's, where both are one,
+    ratio: Option<f64>,
+    /// and what counts as the same.
+    band: [f64; 2],
+}
+
+#[derive(Serialize)]
+struct AssumptionData<'a> {
+    #[serde(flatten)]
+    assumption: &'a Assumption,
+    /// As text.
+    #[serde(rename = "moves")]
+    moved: String,
+}
+
+/// The page of a ground. `show`: the number that the words below the table are about.
+///
+/// # Errors
+/// There is no such number; of the documents and plots.
+pub fn page(sheet: &Sheet, show: &str, beside: Beside<'_>) -> Result<String> {
+    number(show)?;
+    let docs = beside.docs;
+    let claims = docs.map(Claims::read).transpose()?;
+    let judged = match (&claims, docs) {
+        (Some(claims), Some(docs)) => claims.judge(&Store::new(docs.join("reports")))?,
+        _ => Vec::new(),
+    };
+    let assumptions = claims.iter().flat_map(|claims| &claims.assumptions);
+    let data = Data {
+        numbers: NUMBERS,
+        media: &sheet.media,
+        workloads: &sheet.workloads,
+        systems: &sheet.systems,
+        cells: sheet
+            .squares
+            .iter()
+            .map(|square| cell(sheet, square))
+            .collect(),
+        claims: judged.iter().map(claim).collect(),
+        assumptions: assumptions.map(assumed).collect(),
+    };
+    let about = format!(
+        "{} media, {} workloads, {} systems, {} seeds; time is virtual, the media's and a \
+         processor's. Sources {}.",
+        sheet.media.len(),
+        sheet.workloads.len(),
+        sheet.systems.len(),
+        sheet.seeds,
+        sheet.sources
+    );
+    fill(TEMPLATE, &|hole| {
+        Ok(match hole {
+            "style" => STYLE.to_owned(),
+            "script" => SCRIPT.to_owned(),
+            "about" => text(&about),
+            "words" => text(&sheet.words(show)?),
+            "picture" => picture(sheet, show)?,
+            // Nothing in it ends the script element, or begins a comment in it.
+            "data" => serde_json::to_string(&data)?.replace('<', "\\u003c"),
+            "figures" => figures(beside.figures)?,
+            other => bail!("the page has no {other}"),
+        })
+    })
+}
+
+/// The template with its holes, `{{name}}`, filled; what they are filled with is left alone.
+fn fill(template: &str, with: &dyn Fn(&str) -> Result<String>) -> Result<String> {
+    let mut page = String::new();
+    let mut rest = template;
+    while let Some((before, hole)) = rest.split_once("{{") {
+        let (name, after) = hole.split_once("}}").context("a hole without an end")?;
+        page.push_str(before);
+        page.push_str(&with(name)?);
+        rest = after;
+    }
+    Ok(page + rest)
+}
+
+/// Text as HTML has it.
+fn text(words: &str) -> String {
+    let mut escaped = String::new();
+    for letter in words.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// Six digits: more are noise, and half of the page.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+fn cell<'s>(sheet: &Sheet, square: &'s Square) -> CellData<'s> {
+    let value = |number: &'static Number| {
+        let mean = square.mean(number.name)?;
+        let mut value = vec![Some(rounded(mean.mean)), mean.half.map(rounded)];
+        if let Some(ratio) = sheet.ratio(square, number.name) {
+            value.extend([Some(rounded(ratio.mean)), ratio.half.map(rounded)]);
+        }
+        Some((number.name, value))
+    };
+    CellData {
+        medium: square.medium,
+        workload: square.workload,
+        system: square.system,
+        seeds: square.runs.len(),
+        why: square.why.as_deref(),
+        failed: square.failed,
+        command: square.command.as_deref(),
+        values: NUMBERS.iter().filter_map(value).collect(),
+    }
+}
+
+fn claim<'c>(judged: &'c Judged<'_>) -> ClaimData<'c> {
+    let claim = judged.claim;
+    let tolerance = claim.tolerance.unwrap_or_default();
+    let (ratio, band) = match &claim.values[..] {
+        [value] => {
+            let theirs = value.number.filter(|number| *number != 0.0);
+            let ours = leading(&judged.ours).filter(|_| claim.checks.len() == 1);
+            let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
+            let (low, high) = (1.0 - tolerance, 1.0 + tolerance);
+            let band = match value.kind {
+                Bound::AtLeast | Bound::Ordering => [low, 4.0],
+                Bound::AtMost => [0.25, high],
+                Bound::About | Bound::Trend => [low, high],
+            };
+            (ratio.filter(|ratio| *ratio > 0.0), band)
+        }
+        _ => (None, [1.0, 1.0]),
+    };
+    ClaimData {
+        id: &claim.id,
+        paper: &claim.paper,
+        place: &claim.place,
+        says: &claim.says,
+        bound: claim.bound(),
+        until: claim.until(),
+        ours: &judged.ours,
+        standing: judged.standing.name(),
+        withdrawn: claim.withdrawn.as_deref().unwrap_or_default(),
+        ratio,
+        band,
+    }
+}
+
+/// The number that a text begins with.
+fn leading(text: &str) -> Option<f64> {
+    let is_of = |letter: char| letter.is_ascii_digit() || letter == '.';
+    let end = text.find(|letter| !is_of(letter)).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+fn assumed(assumption: &Assumption) -> AssumptionData<'_> {
+    AssumptionData {
+        moved: assumption.moves.join(" "),
+        assumption,
+    }
+}
+
+/// The plots of a directory, each as an image of its own, so that nothing in one is the page's.
+fn figures(dir: Option<&Path>) -> Result<String> {
+    let Some(dir) = dir else {
+        return Ok(
+            "<p>None were given: <code>stetfs lab all --out DIR</code> makes them, and \
+            <code>--figures DIR</code> shows them here.</p>"
+                .to_owned(),
+        );
+    };
+    let at = || dir.display().to_string();
+    let entries = fs::read_dir(dir).with_context(at)?;
+    let mut files = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()
+        .with_context(at)?;
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "svg"));
+    files.sort();
+    let mut html = String::new();
+    for file in files {
+        let content = fs::read(&file).with_context(|| file.display().to_string())?;
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let mut address = String::from("data:image/svg+xml,");
+        for byte in content {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b' ' | b'=' | b'/' => {
+                    address.push(char::from(byte));
+                }
+                other => write!(address, "%{other:02X}")?,
+            }
+        }
+        let name = text(&name);
+        writeln!(
+            html,
+            "<h3>{name}</h3><img class=\"figure\" alt=\"{name}\" src=\"{address}\">"
+        )?;
+    }
+    Ok(html)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fills_a_hole_is_left_alone() {
+        let with = |name: &str| Ok(format!("<{name} {{{{b}}}}>"));
+        assert_eq!(
+            fill("a {{x}} b {{y}}.", &with).expect("filled"),
+            "a <x {{b}}> b <y {{b}}>."
+        );
+        assert!(fill("{{x", &with).is_err());
+        assert_eq!(text("a<b & \"c'"), "a&lt;b &amp; &quot;c&#39;");
+    }
+
+    #[test]
+    fn figures_begin_with_a_number() {
+        assert_eq!(leading("1.87x"), Some(1.87));
+        assert_eq!(leading("6832 bytes"), Some(6832.0));
+        assert_eq!(leading("short"), None);
+    }
+}
