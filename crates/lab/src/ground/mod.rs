@@ -2,8 +2,8 @@
 //! the same workloads and seeds.
 //!
 //! `ground.json` has the media and the workloads. Which systems run on which medium is asked of the
-//! schemes themselves: each in each of its modes that is atomic, with memory beside the device where
-//! it has a use for that. What does not run somewhere has its reason in its place.
+//! schemes themselves: each in each of its modes that is atomic, with memory beside the device
+//! where it has a use for that. What does not run somewhere has its reason in its place.
 
 mod sheet;
 

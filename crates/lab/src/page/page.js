@@ -176,20 +176,22 @@ function drawPlot() {
   for (let n = 0; n <= 5; n += 1) {
     const at = (n * most) / 5;
     svg.append(make('line', { x1: left, x2: width, y1: y(at), y2: y(at), stroke: '#8886' }),
-      make('text', { x: left - 6, y: y(at) + 4, 'text-anchor': 'end', 'font-size': 12 }, digits(at)));
+      make('text', { x: left - 6, y: y(at) + 4, 'text-anchor': 'end', 'font-size': 12 },
+        digits(at)));
   }
   svg.append(make('text', { x: 4, y: legend - 6, 'font-size': 12 }, unit));
   systems.forEach((system, n) => {
     const [x, row] = [left + 40 + (n % 5) * 220, 14 + 20 * Math.floor(n / 5)];
-    svg.append(make('rect', { x, y: row - 10, width: 12, height: 12, fill: colours[system % 11] }),
+    const fill = colours[system % 11];
+    svg.append(make('rect', { x, y: row - 10, width: 12, height: 12, fill }),
       make('text', { x: x + 18, y: row, 'font-size': 13 }, data.systems[system].name));
   });
   const group = (width - left) / data.workloads.length;
   const bar = (0.84 * group) / Math.max(1, systems.length);
   data.workloads.forEach((workload, w) => {
     const start = left + w * group;
-    svg.append(make('text', { x: start + group / 2, y: height - bottom + 18, 'text-anchor': 'middle',
-      'font-size': 12 }, workload.name));
+    svg.append(make('text', { x: start + group / 2, y: height - bottom + 18,
+      'text-anchor': 'middle', 'font-size': 12 }, workload.name));
     systems.forEach((system, n) => {
       const cell = cells.find((one) => one.workload === w && one.system === system);
       if (!cell) return;
@@ -197,7 +199,7 @@ function drawPlot() {
       const x = start + 0.08 * group + n * bar;
       svg.append(make('rect', { class: 'bar', x, y: y(mean), width: bar * 0.92,
         height: Math.max(0.5, y(0) - y(mean)), fill: colours[system % 11] },
-      make('title', {}, `${names.system(cell)}, ${workload.name}: ${shown([mean, half])} ${unit}`)));
+      make('title', {}, `${names.system(cell)}, ${workload.name}: ${shown(value(cell))} ${unit}`)));
       if (half) {
         const middle = x + bar * 0.46;
         svg.append(make('line', { class: 'interval', x1: middle, x2: middle, y1: y(mean + half),
@@ -218,7 +220,8 @@ function drawClaims() {
   const [left, width, row] = [430, 1200, 20];
   const height = row * claims.length + 40;
   // From a fourth to four times, by the logarithm.
-  const x = (ratio) => left + ((width - left - 40) * (Math.log2(Math.min(4, Math.max(0.25, ratio))) + 2)) / 4;
+  const share = (ratio) => (Math.log2(Math.min(4, Math.max(0.25, ratio))) + 2) / 4;
+  const x = (ratio) => left + (width - left - 40) * share(ratio);
   const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img',
     'aria-label': 'our figures by the papers\'' });
   for (const tick of [0.25, 0.5, 1, 2, 4]) {
@@ -242,14 +245,14 @@ function drawClaims() {
 
 function words(id, columns, rows) {
   const chosen = { sort: '', direction: 'up' };
-  const table = new Table(at(`${id}-table`), columns.map((name) => ({ name, of: (row) => row[name] })),
-    rows, (changes) => {
-      if (changes) {
-        Object.assign(chosen, changes);
-        redraw();
-      }
-      return chosen;
-    });
+  const known = columns.map((name) => ({ name, of: (row) => row[name] }));
+  const table = new Table(at(`${id}-table`), known, rows, (changes) => {
+    if (changes) {
+      Object.assign(chosen, changes);
+      redraw();
+    }
+    return chosen;
+  });
   const redraw = () => table.draw((row) => hasWords(row, table.columns, at(`${id}-words`).value));
   at(`${id}-words`).addEventListener('input', redraw);
   redraw();
@@ -285,7 +288,9 @@ options('plot-medium', data.media.map((one) => one.name), false);
 at('words').addEventListener('input', () => choose({ words: at('words').value }));
 at('plot-ratio').addEventListener('change', () => (
   choose({ 'plot-ratio': at('plot-ratio').checked ? 'yes' : 'no' })));
-for (const form of document.forms) form.addEventListener('submit', (event) => event.preventDefault());
+for (const form of document.forms) {
+  form.addEventListener('submit', (event) => event.preventDefault());
+}
 // A link to a section is none to a choice.
 const isChoice = () => location.hash === '' || location.hash.includes('=');
 window.addEventListener('hashchange', () => {
@@ -296,6 +301,10 @@ window.addEventListener('hashchange', () => {
 });
 if (isChoice()) read();
 draw();
-words('claim', ['id', 'paper', 'place', 'says', 'bound', 'until', 'ours', 'standing', 'withdrawn'], data.claims);
-words('assumption', ['paper', 'parameter', 'paper_says', 'ours', 'range', 'source', 'moves'], data.assumptions);
+words('claim',
+  ['id', 'paper', 'place', 'says', 'bound', 'until', 'ours', 'standing', 'withdrawn'],
+  data.claims);
+words('assumption',
+  ['paper', 'parameter', 'paper_says', 'ours', 'range', 'source', 'moves'],
+  data.assumptions);
 drawClaims();

@@ -16,8 +16,8 @@ use super::{bar, is_stdout, json_to, line, numbers};
 /// Run all systems on the same media with the same workloads
 ///
 /// Every scheme runs in each of its atomic modes on every medium that it works on: some 40 pairs,
-/// ten workloads each. The table shows a number as a multiple of jbd2's with data=ordered, with half
-/// of its 95 % interval. Time is virtual, so a run gives the same on every machine.
+/// ten workloads each. The table shows a number as a multiple of jbd2's with data=ordered, with
+/// half of its 95 % interval. Time is virtual, so a run gives the same on every machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct AllOnOne {
