@@ -19,8 +19,9 @@ use crate::explore::{Counts, Court, Early, Explored, State, Way};
 use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
 use crate::judge::{Error, Key};
 use crate::model::Had;
+use crate::player::Pace;
 use crate::remedy::{Helpless, Place, made_durable_by, with_all, with_place};
-use crate::scheme::{Pace, Played, Scheme};
+use crate::scheme::{Played, Scheme};
 use crate::tree::Tree;
 
 /// Moments that are looked at, at most, for each pace.

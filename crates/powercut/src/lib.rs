@@ -8,7 +8,7 @@
 //!    list of effects ([`effect`]) that persist or are lost.
 //! 3. [`states`]: which states a power cut at each moment leaves; [`tree`], [`content`]: what is in
 //!    them, as values.
-//!    Or [`scheme`], [`blocks`]: what a scheme of ours recovers on simulated media.
+//!    Or [`player`], [`scheme`], [`blocks`]: what a scheme of ours recovers on simulated media.
 //! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
 //!    ([`stage`]), and thrown away.
 //! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
@@ -32,6 +32,7 @@ pub mod judge;
 pub mod marks;
 pub mod model;
 pub mod mounted;
+pub mod player;
 pub mod record;
 pub mod recorder;
 pub mod remedy;

@@ -12,8 +12,9 @@ use stetfs_media::Image;
 use stetfs_media::sim::Keep;
 use stetfs_powercut::call::{Call, Recording, What};
 use stetfs_powercut::marks::Marks;
+use stetfs_powercut::player::Pace;
 use stetfs_powercut::recorder::Recorder;
-use stetfs_powercut::scheme::{FLASH_BYTES, Pace, Played, Scheme};
+use stetfs_powercut::scheme::{FLASH_BYTES, Played, Scheme};
 use volume::{fresh, mounted};
 
 const NONE: WriteFlags = WriteFlags::empty();

@@ -1,0 +1,370 @@
+//! Recorded calls, done again on a volume.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use stetfs::{
+    Caller, FallocateMode, Fs, OpenFlags, RenameFlags, Schedule, Scheduled, SetAttr, SetTime,
+    SetXattr, WriteFlags,
+};
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::{InodeNo, Time};
+
+use crate::call::{Attribute, Call, Recording, Slot, What};
+use crate::tree::{Body, Node, Object};
+
+/// When the journal commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Where the program syncs, or a transaction is full.
+    AtSyncs,
+    /// After each call too.
+    EachCall,
+}
+
+impl Pace {
+    /// Each.
+    pub const ALL: [Self; 2] = [Self::AtSyncs, Self::EachCall];
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AtSyncs => "at-syncs",
+            Self::EachCall => "each-call",
+        })
+    }
+}
+
+impl FromStr for Pace {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|pace| pace.to_string() == text);
+        match found {
+            Some(pace) => Ok(pace),
+            None => bail!("{text} is none of at-syncs, each-call"),
+        }
+    }
+}
+
+/// Does recorded calls on a volume.
+pub struct Player<'a> {
+    fs: &'a Fs,
+    caller: Caller,
+    inodes: BTreeMap<Object, InodeNo>,
+    pace: Pace,
+    /// Files that are open, once each: a recording does not say when a file was opened.
+    open: Vec<Object>,
+    /// The last call about each object.
+    last: BTreeMap<Object, usize>,
+}
+
+impl<'a> Player<'a> {
+    /// On a volume that holds what was there before, in these inodes ([`Tree::write`]).
+    pub fn new(
+        fs: &'a Fs,
+        recording: &Recording,
+        inodes: BTreeMap<Object, InodeNo>,
+        pace: Pace,
+    ) -> Self {
+        let mut last = BTreeMap::new();
+        for (number, call) in recording.calls.iter().enumerate() {
+            for object in call.what.each().filter_map(object_of) {
+                last.insert(object, number);
+            }
+        }
+        Self {
+            fs,
+            caller: Caller::root(),
+            inodes,
+            pace,
+            open: Vec::new(),
+            last,
+        }
+    }
+
+    fn ino(&self, object: Object) -> Result<InodeNo> {
+        let ino = self.inodes.get(&object).copied();
+        ino.context("the recording names a file that it does not make")
+    }
+
+    fn opened(&mut self, object: Object) -> Result<InodeNo> {
+        let ino = self.ino(object)?;
+        if !self.open.contains(&object) {
+            self.fs.open(&self.caller, ino, OpenFlags::WRITE)?;
+            self.open.push(object);
+        }
+        Ok(ino)
+    }
+
+    /// A name is about to go: what is used later without it is open.
+    fn keep(&mut self, number: usize, object: Object) -> Result<()> {
+        let is_used = self.last.get(&object).is_some_and(|last| *last > number);
+        let attr = self.fs.getattr(self.ino(object)?)?;
+        if is_used && attr.mode & S_IFMT == S_IFREG {
+            self.opened(object)?;
+        }
+        Ok(())
+    }
+
+    /// Does a call of the recording, which is the one of that number.
+    ///
+    /// # Errors
+    /// The volume refuses it.
+    pub fn play(&mut self, number: usize, what: &What) -> Result<()> {
+        let (fs, c) = (self.fs, self.caller.clone());
+        match what {
+            What::Make { slot, object, node } => self.make(slot, *object, node)?,
+            What::Unnamed { object, node } => {
+                let c = owner(node);
+                let mode = node.mode & 0o7777;
+                let made = fs.create_unnamed(&c, fs.root(), mode, OpenFlags::WRITE)?;
+                self.inodes.insert(*object, made.ino);
+                self.open.push(*object);
+            }
+            What::Link { slot, object } => {
+                fs.link(&c, self.ino(*object)?, self.ino(slot.dir)?, &slot.name)?;
+            }
+            What::Remove { slot, object } => {
+                self.keep(number, *object)?;
+                let (dir, mode) = (self.ino(slot.dir)?, fs.getattr(self.ino(*object)?)?.mode);
+                match mode & S_IFMT {
+                    S_IFDIR => fs.rmdir(&c, dir, &slot.name)?,
+                    _ => fs.unlink(&c, dir, &slot.name)?,
+                }
+            }
+            What::Rename {
+                from: (from, _),
+                to: (to, replaced),
+                behind,
+                ..
+            } => {
+                if let Some(replaced) = replaced {
+                    self.keep(number, *replaced)?;
+                }
+                let flags = match behind {
+                    None => RenameFlags::empty(),
+                    Some(_) if behind == replaced => RenameFlags::EXCHANGE,
+                    Some(_) => RenameFlags::WHITEOUT,
+                };
+                let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
+                fs.rename(&c, dir, &from.name, new_dir, &to.name, flags)?;
+                if let (RenameFlags::WHITEOUT, Some(whiteout)) = (flags, behind) {
+                    let made = fs.lookup(&c, dir, &from.name)?;
+                    self.inodes.insert(*whiteout, made.ino);
+                }
+            }
+            What::Write {
+                file,
+                offset,
+                bytes,
+                ..
+            } => {
+                let ino = self.opened(*file)?;
+                let none = WriteFlags::empty();
+                let (_, wrote) = fs.write_with(&c, ino, *offset, &bytes.0, none)?;
+                ensure!(wrote == bytes.0.len(), "only {wrote} bytes were written");
+            }
+            What::Zero { file, offset, len } => {
+                let ino = self.opened(*file)?;
+                let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                fs.fallocate(&c, ino, mode, *offset, *len)?;
+            }
+            What::Resize { file, to, .. } => {
+                let ino = self.opened(*file)?;
+                let size = Some(*to);
+                let set = SetAttr {
+                    size,
+                    ..SetAttr::default()
+                };
+                fs.setattr(&c, ino, &set)?;
+            }
+            What::Set { object, attributes } => self.set(*object, attributes)?,
+            What::Close { file } => {
+                if let Some(at) = self.open.iter().position(|open| open == file) {
+                    self.open.swap_remove(at);
+                    fs.release(self.ino(*file)?)?;
+                }
+            }
+            What::Fsync { object, datasync } => fs.fsync(self.ino(*object)?, *datasync)?,
+            What::Group { steps } => self.commit(number, steps)?,
+            What::Sync => fs.sync()?,
+            What::Mark { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, slot: &Slot, object: Object, node: &Node) -> Result<()> {
+        let (fs, c, dir) = (self.fs, owner(node), self.ino(slot.dir)?);
+        let (name, mode) = (slot.name.as_slice(), node.mode & 0o7777);
+        let made = match (&node.body, node.mode & S_IFMT) {
+            (_, S_IFDIR) => fs.mkdir(&c, dir, name, mode)?,
+            (Body::Link(target), S_IFLNK) => fs.symlink(&c, dir, name, target)?,
+            (_, S_IFREG) => {
+                self.open.push(object);
+                fs.create(&c, dir, name, mode, OpenFlags::WRITE)?
+            }
+            _ => fs.mknod(&c, dir, name, node.mode, node.rdev)?,
+        };
+        self.inodes.insert(object, made.ino);
+        Ok(())
+    }
+
+    fn set(&mut self, object: Object, attributes: &[Attribute]) -> Result<()> {
+        let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
+        for (name, value) in extended(attributes) {
+            match value {
+                Some(value) => fs.setxattr(c, ino, name, value, SetXattr::Any)?,
+                // With the owner, or the mode, it may have gone by itself.
+                None => match fs.removexattr(c, ino, name) {
+                    Err(stetfs::Error::NoData) => {}
+                    done => done?,
+                },
+            }
+        }
+        if let Some(set) = plain(attributes) {
+            fs.setattr(c, ino, &set)?;
+        }
+        Ok(())
+    }
+
+    /// A group: staged again, and committed. Where commits come after each call, they come within
+    /// this one too, if it took more than one handle.
+    fn commit(&mut self, number: usize, steps: &[Call]) -> Result<()> {
+        let (fs, c) = (self.fs, self.caller.clone());
+        let mut group = fs.begin();
+        for step in steps {
+            match &step.what {
+                What::Write {
+                    file,
+                    offset,
+                    bytes,
+                    ..
+                } => {
+                    let ino = self.opened(*file)?;
+                    self.mark(ino)?;
+                    group.write(&c, ino, *offset, &bytes.0)?;
+                }
+                What::Remove { slot, object } => {
+                    self.keep(number, *object)?;
+                    group.unlink(&c, self.ino(slot.dir)?, &slot.name)?;
+                }
+                What::Rename {
+                    from: (from, _),
+                    to: (to, replaced),
+                    ..
+                } => {
+                    if let Some(replaced) = replaced {
+                        self.keep(number, *replaced)?;
+                    }
+                    let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
+                    let none = RenameFlags::empty();
+                    group.rename(&c, dir, &from.name, new_dir, &to.name, none)?;
+                }
+                What::Set { object, attributes } => {
+                    let ino = self.ino(*object)?;
+                    for (name, value) in extended(attributes) {
+                        match value {
+                            Some(value) => {
+                                group.setxattr(&c, ino, name, value, SetXattr::Any)?;
+                            }
+                            None => group.removexattr(&c, ino, name)?,
+                        }
+                    }
+                    if let Some(set) = plain(attributes) {
+                        group.setattr(&c, ino, &set)?;
+                    }
+                }
+                _ => bail!("no group does this: {}", step.text()),
+            }
+        }
+        let _between = (self.pace == Pace::EachCall).then(|| Scheduled::by(Arc::new(Between)));
+        Ok(group.commit(&c)?)
+    }
+
+    /// The program had a group on the file, so it was marked.
+    fn mark(&self, ino: InodeNo) -> Result<()> {
+        if !self.fs.can_group(ino)? {
+            let flags = self.fs.get_flags(ino)? | InodeFlags::JOURNAL_DATA;
+            self.fs.set_flags(&self.caller, ino, flags)?;
+        }
+        Ok(())
+    }
+}
+
+/// A commit before each handle.
+#[derive(Debug)]
+struct Between;
+
+impl Schedule for Between {
+    fn commits_first(&self) -> bool {
+        true
+    }
+
+    fn splits(&self) -> bool {
+        false
+    }
+
+    fn pass(&self) {}
+
+    fn wait(&self) {}
+}
+
+/// What setattr is told, if anything; nothing of extended attributes.
+fn plain(attributes: &[Attribute]) -> Option<SetAttr> {
+    let mut set = SetAttr::default();
+    for attribute in attributes {
+        match attribute {
+            Attribute::Mode(mode) => set.mode = Some(mode & 0o7777),
+            Attribute::Owner(uid, gid) => (set.uid, set.gid) = (Some(*uid), Some(*gid)),
+            Attribute::Modified(sec, nsec) => {
+                let (sec, nsec) = (*sec, *nsec);
+                set.mtime = Some(SetTime::At(Time { sec, nsec }));
+            }
+            Attribute::Xattr(..) => {}
+        }
+    }
+    (set != SetAttr::default()).then_some(set)
+}
+
+/// Extended attributes and their new values.
+fn extended(attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    attributes.iter().filter_map(|attribute| match attribute {
+        Attribute::Xattr(name, value) => Some((name.as_slice(), value.as_deref())),
+        _ => None,
+    })
+}
+
+/// Who makes an object, and may do everything else.
+fn owner(node: &Node) -> Caller {
+    Caller {
+        uid: node.uid,
+        gid: node.gid,
+        ..Caller::root()
+    }
+}
+
+/// What a call does something to, apart from names.
+fn object_of(what: &What) -> Option<Object> {
+    match what {
+        What::Write { file, .. }
+        | What::Zero { file, .. }
+        | What::Resize { file, .. }
+        | What::Close { file } => Some(*file),
+        What::Set { object, .. } | What::Fsync { object, .. } | What::Link { object, .. } => {
+            Some(*object)
+        }
+        What::Make { .. }
+        | What::Group { .. }
+        | What::Unnamed { .. }
+        | What::Remove { .. }
+        | What::Rename { .. }
+        | What::Sync
+        | What::Mark { .. } => None,
+    }
+}
