@@ -9,4 +9,5 @@ pub mod experiment;
 pub mod ground;
 pub mod page;
 pub mod system;
+pub mod text;
 pub mod workload;

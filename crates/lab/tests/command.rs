@@ -262,3 +262,39 @@ fn a_processor_takes_time_too() {
         "{runs}"
     );
 }
+
+/// A list of calls is a workload: each call is made and counted, a wrong line is named, and what was
+/// kept of another list in the same file is not taken for this one's.
+#[test]
+fn a_workload_of_ones_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let list = dir.path().join("list");
+    let (file, kept) = (list.display(), dir.path().join("kept"));
+    let kept = kept.to_str().expect("UTF-8");
+    let workload = format!("calls file={file}");
+    let run = |text: &str| {
+        fs::write(&list, text).expect("the list");
+        let asked = ["run", "--system", "jbd2,stet", "--set", "volume=64M"];
+        let rest = ["--workload", &workload, "--resume", kept, "--json", "-"];
+        lab(&[&asked[..], &rest].concat())
+    };
+    let calls = |text: &str| {
+        let (code, out, err) = run(text);
+        assert_eq!(code, Some(0), "{err}");
+        let runs = json(&out);
+        [0, 1].map(|n| {
+            let number = &runs["runs"][n]["outcomes"][0]["calls"];
+            number.as_f64().expect("a number")
+        })
+    };
+    let ten = "create f\nwrite f 0 64K\nrun\nrepeat 10\n write f random 4K\n fsync f\nend\n";
+    // The file is opened, each repetition writes and syncs, and it is closed at the end.
+    assert_eq!(calls(ten), [22.0; 2]);
+    assert_eq!(calls(&ten.replace("10", "20")), [42.0; 2]);
+    let (code, _, err) = run("run\nunlink nothing\n");
+    let words = format!("{file}, line 2: remove nothing");
+    assert!(code == Some(1) && err.contains(&words), "{err}");
+    let (code, _, err) = lab(&["run", "--workload", "strace file=/none under=/"]);
+    assert!(code == Some(1) && err.contains("/none"), "{err}");
+    assert!(good(&["run", "--list"]).contains("fdatasync PATH"));
+}

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs_chart::{Chart, Series};
 
-use super::text::set;
 use super::{Cell, Load, Machine, Store, system};
 use crate::system::{NUMBERS, Number, Outcome};
+use crate::text::set;
 
 /// A setting with its values: of the machine, or of the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]

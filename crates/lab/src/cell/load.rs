@@ -1,10 +1,13 @@
 //! Workloads by name, with their parameters as settings.
 
-use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Bytes, all, parse};
+use crate::text::{Bytes, all, parse};
+use crate::workload::calls::{self, Pace, Recorded, blkparse, strace};
 use crate::workload::sqlite::JournalMode;
 use crate::workload::tpcc::Cardinality;
 use crate::workload::{
@@ -21,6 +24,7 @@ pub struct Load {
     make: fn(&str, u64) -> Result<Box<dyn Workload>>,
     /// All of its settings as words: what is not told has its default.
     all: fn(&str) -> Result<String>,
+    source: fn(&str) -> Result<Option<PathBuf>>,
 }
 
 /// Every one.
@@ -60,14 +64,28 @@ pub const LOADS: &[Load] = &[
         "bonnie",
         "a file written by the character or the block, or rewritten",
     ),
+    load::<CallsSettings>("calls", "calls of your own, listed in a file"),
+    load::<StraceSettings>(
+        "strace",
+        "what `strace -f -y -ttt -o FILE` saw of a program",
+    ),
+    load::<BlktraceSettings>(
+        "blktrace",
+        "what blktrace saw of a disk, printed by blkparse, on a file as large as what it touched",
+    ),
+    load::<RecordingSettings>(
+        "recording",
+        "what `stetfs crash --keep FILE -- PROGRAM` recorded",
+    ),
 ];
 
 const fn load<S: Settings>(name: &'static str, what: &'static str) -> Load {
     Load {
         name,
         what,
-        make: |words, seed| Ok(parse::<S>(words)?.make(seed)),
+        make: |words, seed| parse::<S>(words)?.make(seed),
         all: |words| all(&parse::<S>(words)?),
+        source: |words| Ok(parse::<S>(words)?.source().map(PathBuf::from)),
     }
 }
 
@@ -108,10 +126,23 @@ impl Load {
     pub fn all(&self, words: &str) -> Result<String> {
         (self.all)(words).with_context(|| format!("workload {}", self.name))
     }
+
+    /// The file that it is read from, of those that are.
+    ///
+    /// # Errors
+    /// Of the words.
+    pub fn source(&self, words: &str) -> Result<Option<PathBuf>> {
+        (self.source)(words).with_context(|| format!("workload {}", self.name))
+    }
 }
 
 trait Settings: Default + Serialize + DeserializeOwned {
-    fn make(&self, seed: u64) -> Box<dyn Workload>;
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>>;
+
+    /// The file that it is read from.
+    fn source(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// As the papers of caches in NVM have it, smaller.
@@ -140,15 +171,15 @@ impl Default for FioSettings {
 }
 
 impl Settings for FioSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
-        Box::new(Fio {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Fio {
             file_bytes: self.file.0,
             block_bytes: self.block.small(),
             read_percent: self.reads,
             operations: self.ops,
             fsync_every: self.fsync,
             seed,
-        })
+        }))
     }
 }
 
@@ -171,9 +202,14 @@ impl Default for IozoneSettings {
 }
 
 impl Settings for IozoneSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
         let Self { test, file, record } = self;
-        Box::new(Iozone::packed(*test, file.0, record.small(), seed))
+        Ok(Box::new(Iozone::packed(
+            *test,
+            file.0,
+            record.small(),
+            seed,
+        )))
     }
 }
 
@@ -200,8 +236,8 @@ impl Default for PostmarkSettings {
 }
 
 impl Settings for PostmarkSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
-        Box::new(Postmark {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Postmark {
             files: self.files,
             size_low: self.least.0,
             size_high: self.most.0,
@@ -209,7 +245,7 @@ impl Settings for PostmarkSettings {
             subdirectories: self.directories,
             seed,
             ..Postmark::default()
-        })
+        }))
     }
 }
 
@@ -240,14 +276,14 @@ impl<const N: usize> Default for Server<N> {
 }
 
 impl<const N: usize> Settings for Server<N> {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
-        Box::new(Filebench {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Filebench {
             files: self.files,
             mean_file_bytes: self.mean.0,
             threads: self.threads,
             piece_bytes: self.piece.small(),
             ..Filebench::new(Personality::ALL[N], self.loops, seed)
-        })
+        }))
     }
 }
 
@@ -275,15 +311,15 @@ impl Default for OverwriteSettings {
 }
 
 impl Settings for OverwriteSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
-        Box::new(Overwrite {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Overwrite {
             differences: overwrite::Differences::Fixed(self.differ),
             change: self.change,
             order: self.order,
             blocks: self.file.0 / overwrite::BLOCK as u64,
             overwrites: self.ops,
             seed,
-        })
+        }))
     }
 }
 
@@ -315,7 +351,7 @@ impl Default for SingleSettings {
 }
 
 impl Settings for SingleSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
         let operation = match self.op {
             Op::Create => single::Operation::Create,
             Op::Append => single::Operation::Append,
@@ -323,11 +359,11 @@ impl Settings for SingleSettings {
             Op::Mkdir => single::Operation::Mkdir,
             Op::Rename => single::Operation::Rename,
         };
-        Box::new(Single {
+        Ok(Box::new(Single {
             operation,
             times: self.times,
             seed,
-        })
+        }))
     }
 }
 
@@ -350,18 +386,18 @@ impl Default for UpdatesSettings {
 }
 
 impl Settings for UpdatesSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
         let Self {
             mode,
             rows,
             updates,
         } = *self;
-        Box::new(Updates {
+        Ok(Box::new(Updates {
             mode,
             rows,
             updates,
             seed,
-        })
+        }))
     }
 }
 
@@ -388,14 +424,14 @@ impl Default for TpccSettings {
 }
 
 impl Settings for TpccSettings {
-    fn make(&self, seed: u64) -> Box<dyn Workload> {
-        Box::new(Tpcc {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Tpcc {
             size: Cardinality::scaled(self.scale),
             decks: self.decks,
             journal: self.mode,
             page_bytes: self.page.small(),
             seed,
-        })
+        }))
     }
 }
 
@@ -418,11 +454,119 @@ impl Default for BonnieSettings {
 }
 
 impl Settings for BonnieSettings {
-    fn make(&self, _: u64) -> Box<dyn Workload> {
-        Box::new(Bonnie {
+    fn make(&self, _: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Bonnie {
             test: self.test,
             file_bytes: self.file.0,
             block_bytes: self.block.small(),
-        })
+        }))
+    }
+}
+
+/// The file of a workload that is read from one.
+fn file(name: &str) -> Result<&Path> {
+    ensure!(!name.is_empty(), "which file? file=PATH");
+    Ok(Path::new(name))
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallsSettings {
+    file: String,
+}
+
+impl Settings for CallsSettings {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(calls::text::read(file(&self.file)?, seed)?))
+    }
+
+    fn source(&self) -> Option<&str> {
+        Some(&self.file)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StraceSettings {
+    file: String,
+    /// The directory whose files are taken.
+    under: String,
+    pace: Pace,
+}
+
+impl Default for StraceSettings {
+    fn default() -> Self {
+        Self {
+            file: String::new(),
+            under: String::new(),
+            pace: Pace::Full,
+        }
+    }
+}
+
+impl Settings for StraceSettings {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        ensure!(
+            self.under.starts_with('/'),
+            "the files of which directory? under=/DIR"
+        );
+        let calls = strace::read(file(&self.file)?, &self.under, self.pace, seed)?;
+        Ok(Box::new(calls))
+    }
+
+    fn source(&self) -> Option<&str> {
+        Some(&self.file)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlktraceSettings {
+    file: String,
+    pace: Pace,
+}
+
+impl Default for BlktraceSettings {
+    fn default() -> Self {
+        Self {
+            file: String::new(),
+            pace: Pace::Full,
+        }
+    }
+}
+
+impl Settings for BlktraceSettings {
+    fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(blkparse::read(
+            file(&self.file)?,
+            self.pace,
+            seed,
+        )?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordingSettings {
+    file: String,
+    pace: Pace,
+}
+
+impl Default for RecordingSettings {
+    fn default() -> Self {
+        Self {
+            file: String::new(),
+            pace: Pace::Full,
+        }
+    }
+}
+
+impl Settings for RecordingSettings {
+    fn make(&self, _: u64) -> Result<Box<dyn Workload>> {
+        Ok(Box::new(Recorded::read(file(&self.file)?, self.pace)?))
+    }
+
+    fn source(&self) -> Option<&str> {
+        Some(&self.file)
     }
 }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use stetfs_media::sim::{PmemTiming, Timing};
 use stetfs_testkit::image::Variety;
 
-use super::text::{Bytes, Nanos};
 use crate::system::{Conditions, Flash, JFTL_NAND, MODERN_NAND, Medium, Nvram, Processor, Volume};
+use crate::text::{Bytes, Nanos};
 use crate::workload::Durable;
 
 /// Where the volume lies.

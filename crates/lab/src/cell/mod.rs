@@ -8,13 +8,11 @@ mod grid;
 mod load;
 mod machine;
 mod store;
-pub mod text;
 
 pub use grid::{Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, run_all};
 pub use load::{LOADS, Load};
 pub use machine::{Atime, Commit, Device, Format, Machine, Speed};
 pub use store::{SOURCES, Store};
-pub use text::Bytes;
 
 use anyhow::{Context, Result, ensure};
 use stetfs::MountOptions;

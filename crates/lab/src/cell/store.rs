@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_crash::sharing::write_durably;
 
-use super::text::all;
 use super::{Cell, Load};
 use crate::system::{Access, Outcome};
+use crate::text::all;
 
 /// A checksum of the sources that a run's numbers come of.
 pub const SOURCES: &str = env!("STETFS_SOURCES");
@@ -35,6 +35,9 @@ struct Question {
     access: String,
     machine: String,
     workload: String,
+    /// A checksum of the file that the workload is read from, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     seed: u64,
 }
 
@@ -48,6 +51,10 @@ struct Kept {
 impl Question {
     fn of(cell: &Cell) -> Result<Self> {
         let (load, words) = Load::find(&cell.workload)?;
+        let source = load.source(words)?.map(|path| -> Result<String> {
+            let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+            Ok(format!("{:016x}", checksum(&bytes)))
+        });
         Ok(Self {
             options: cell.system.options.to_owned(),
             access: match cell.system.access {
@@ -57,6 +64,7 @@ impl Question {
             .to_owned(),
             machine: all(&cell.machine)?,
             workload: format!("{} {}", load.name, load.all(words)?),
+            source: source.transpose()?,
             seed: cell.seed,
         })
     }
@@ -68,12 +76,15 @@ impl Cell {
     /// # Errors
     /// There is no such workload.
     pub fn key(&self) -> Result<u64> {
-        let text = serde_json::to_vec(&Question::of(self)?)?;
-        // FNV-1a.
-        Ok(text.into_iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        }))
+        Ok(checksum(&serde_json::to_vec(&Question::of(self)?)?))
     }
+}
+
+/// FNV-1a.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 impl Store {

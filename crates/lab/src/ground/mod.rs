@@ -19,9 +19,9 @@ use stetfs_schemes::for_use;
 
 pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, figure, short};
 
-use crate::cell::text::{all, set};
-use crate::cell::{Bytes, Cell, Load, Machine, Store, run_all, system};
+use crate::cell::{Cell, Load, Machine, Store, run_all, system};
 use crate::system::{Outcome, System};
+use crate::text::{Bytes, all, set};
 
 const GROUND: &str = include_str!("ground.json");
 

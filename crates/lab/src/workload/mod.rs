@@ -6,6 +6,7 @@
 //! calls on every system. (What power cuts are explored with is in `crash/workload.rs`.)
 
 pub mod bonnie;
+pub mod calls;
 mod content;
 pub mod filebench;
 pub mod fio;

@@ -152,8 +152,13 @@ impl<'a> Session<'a> {
 
     /// The volume, for what makes its calls itself and then says so
     /// ([`was_called`](Self::was_called)).
-    pub fn fs(&self) -> &Fs {
+    pub fn fs(&self) -> &'a Fs {
         self.fs
+    }
+
+    /// Whether each write is to be durable when it returns.
+    pub fn syncs_each_write(&self) -> bool {
+        self.durable == Durable::EachWrite
     }
 
     /// Whether the root directory has such a file.
@@ -329,6 +334,25 @@ impl<'a> Session<'a> {
         self.fs.sync()?;
         self.charge();
         self.committed_ns = self.time.now_ns();
+        Ok(())
+    }
+
+    /// The program does something else for so long; a commit may become due meanwhile.
+    ///
+    /// # Errors
+    /// Of the volume, as for the commit.
+    pub fn pause(&mut self, time: Duration) -> Result<()> {
+        match &self.time {
+            Time::Virtual(clock) => {
+                clock.advance(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            }
+            Time::Real(_) => std::thread::sleep(time),
+        }
+        self.commit_if_old()?;
+        let now_ns = self.time.now_ns();
+        if let Some((_, ended_ns)) = &mut self.calls {
+            *ended_ns = now_ns;
+        }
         Ok(())
     }
 

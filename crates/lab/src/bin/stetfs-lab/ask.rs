@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueHint};
 use serde::Serialize;
-use stetfs_lab::cell::text::{all, set};
 use stetfs_lab::cell::{
-    Answer, Axis, Bytes, Device, Grid, LOADS, Load, Machine, Store, chart, csv, number,
+    Answer, Axis, Device, Grid, LOADS, Load, Machine, Store, chart, csv, number,
 };
 use stetfs_lab::experiment::report::Table;
 use stetfs_lab::ground::figure;
 use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
+use stetfs_lab::text::{Bytes, all, set};
+use stetfs_lab::workload::calls::text::SYNTAX;
 
 use super::{bar, is_stdout, json_to, line, numbers};
 
@@ -239,6 +240,10 @@ fn list() -> Result<()> {
             load.all("")?
         ))?;
     }
+    line(format_args!(
+        "\ncalls of a list, a line each (docs/LAB.md):\n  {}",
+        SYNTAX.replace(" | ", "\n  ")
+    ))?;
     line("\nnumbers:")?;
     for Number { name, unit, what } in NUMBERS {
         let unit = if unit.is_empty() {

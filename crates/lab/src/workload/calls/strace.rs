@@ -1,0 +1,651 @@
+//! What strace saw a program do: `strace -f -y -ttt -o FILE PROGRAM`.
+//!
+//! `-y` is needed: it says which file a descriptor is. With `-s 1000000` the calls' own bytes are
+//! in the trace and are written; else bytes are drawn by the seed. What was there before the trace
+//! began is made beforehand, as large as the trace shows that it was. Failed calls are left out,
+//! and so is what strace does not see: writes to mapped memory, io_uring.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::{Bytes, Call, Calls, Pace, Place, What, read_text};
+
+/// Reads a trace: the calls below a directory of the machine where it was made.
+///
+/// # Errors
+/// The file; it names no file below the directory.
+pub fn read(path: &Path, under: &str, pace: Pace, seed: u64) -> Result<Calls> {
+    let name = path.display().to_string();
+    let (before, calls) = parse(&read_text(path)?, under);
+    ensure!(
+        !calls.is_empty(),
+        "{name}: no call below {under}; strace -f -y says which file a descriptor is"
+    );
+    Ok(Calls {
+        name,
+        before,
+        calls,
+        pace,
+        seed,
+    })
+}
+
+/// What was there before, and the calls.
+fn parse(text: &str, under: &str) -> (Vec<Call>, Vec<Call>) {
+    let mut trace = Trace {
+        under: format!("{}/", under.trim_end_matches('/')),
+        before: Before::default(),
+        calls: Vec::new(),
+        cwd: HashMap::new(),
+        places: HashMap::new(),
+        line: 0,
+        at: None,
+    };
+    // Calls that other threads' lines interrupt are told in two parts.
+    let mut begun: HashMap<&str, String> = HashMap::new();
+    for (n, line) in text.lines().enumerate() {
+        let (pid, at, rest) = head(line);
+        trace.line = n + 1;
+        trace.at = at;
+        if let Some(first) = rest.strip_suffix("<unfinished ...>") {
+            begun.insert(pid, first.trim_end().to_owned());
+        } else if let Some((_, last)) = rest
+            .strip_prefix("<... ")
+            .and_then(|rest| rest.split_once(" resumed>"))
+        {
+            if let Some(first) = begun.remove(pid) {
+                trace.call(pid, &format!("{first}{last}"));
+            }
+        } else {
+            trace.call(pid, rest);
+        }
+    }
+    (trace.before.calls(), trace.calls)
+}
+
+/// A line's process, time, and the rest of it.
+fn head(line: &str) -> (&str, Option<Duration>, &str) {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let (pid, rest) = match line.strip_prefix("[pid ") {
+        Some(rest) => rest.split_once(']').unwrap_or(("", rest)),
+        None => match line.split_once(' ') {
+            Some((pid, rest)) if pid.chars().all(is_digit) && !pid.is_empty() => (pid, rest),
+            _ => ("", line),
+        },
+    };
+    let rest = rest.trim_start();
+    let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+    match time(word) {
+        Some(at) => (pid.trim(), Some(at), after.trim_start()),
+        None => (pid.trim(), None, rest),
+    }
+}
+
+/// `-ttt`: seconds since 1970; `-tt`, `-t`: the time of the day.
+fn time(word: &str) -> Option<Duration> {
+    let mut seconds = 0.0;
+    for part in word.split(':') {
+        seconds = seconds * 60.0 + part.parse::<f64>().ok()?;
+    }
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// What must be there when the trace begins.
+#[derive(Default)]
+struct Before {
+    dirs: BTreeSet<String>,
+    /// Files with the bytes that they have at least.
+    files: BTreeMap<String, u64>,
+    /// What the trace has made or removed itself so far, and whether it is there now: nothing more
+    /// is known of before.
+    known: BTreeMap<String, bool>,
+    /// Old and new names that the trace gave, in their order.
+    renamed: Vec<(String, String)>,
+}
+
+impl Before {
+    /// The name that something had before the trace renamed what it lies in.
+    fn origin(&self, path: &str) -> String {
+        let back = |path: String, (from, to): &(String, String)| match path.strip_prefix(to) {
+            Some(below) if below.starts_with('/') => format!("{from}{below}"),
+            _ => path,
+        };
+        self.renamed.iter().rev().fold(path.to_owned(), back)
+    }
+
+    /// Whatever has this name was there unless the trace has made it.
+    fn file(&mut self, path: &str, bytes: u64) {
+        let path = &*self.origin(path);
+        self.parents(path);
+        if let Some(known) = self.files.get_mut(path) {
+            if self.known.contains_key(path) {
+                return;
+            }
+            *known = (*known).max(bytes);
+        } else if !self.known.contains_key(path) && !self.dirs.contains(path) {
+            self.files.insert(path.to_owned(), bytes);
+        }
+    }
+
+    fn dir(&mut self, path: &str) {
+        let path = &*self.origin(path);
+        self.parents(path);
+        if !path.is_empty() && !self.known.contains_key(path) {
+            self.files.remove(path);
+            self.dirs.insert(path.to_owned());
+        }
+    }
+
+    fn parents(&mut self, path: &str) {
+        if let Some((dir, _)) = path.rsplit_once('/') {
+            self.dir(dir);
+        }
+    }
+
+    /// The trace makes it, has changed it, or removes it: what it is now says nothing of before.
+    fn settled(&mut self, path: &str, is_there: bool) {
+        let path = self.origin(path);
+        self.parents(&path);
+        self.known.insert(path, is_there);
+    }
+
+    /// Whether there is such a file by all that is known.
+    fn has(&self, path: &str) -> bool {
+        let path = &*self.origin(path);
+        let known = self.known.get(path).copied();
+        known.unwrap_or_else(|| self.files.contains_key(path))
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        let call = |what| Call {
+            line: 0,
+            at: None,
+            what,
+        };
+        let dirs = self.dirs.iter().map(|dir| What::Mkdir(dir.clone()));
+        let files = self.files.iter().flat_map(|(path, bytes)| {
+            let write = What::Write(path.clone(), Place::At(0), Bytes::Random(*bytes));
+            let write = (*bytes > 0).then_some(write);
+            std::iter::once(What::Create(path.clone())).chain(write)
+        });
+        dirs.chain(files).map(call).collect()
+    }
+}
+
+struct Trace {
+    /// The directory, with a slash behind it.
+    under: String,
+    before: Before,
+    calls: Vec<Call>,
+    /// Each process' working directory, as far as it was seen.
+    cwd: HashMap<String, String>,
+    /// Where descriptors stand; none: behind the file's end, always. Processes that fork share
+    /// them, so numbers and files are enough to know one.
+    places: HashMap<(u32, String), Option<u64>>,
+    line: usize,
+    at: Option<Duration>,
+}
+
+/// A call's words.
+struct Words<'t> {
+    args: Vec<&'t str>,
+    /// What it returned.
+    result: i64,
+    /// The file of the descriptor that it returned.
+    opened: Option<&'t str>,
+}
+
+impl Trace {
+    fn call(&mut self, pid: &str, text: &str) {
+        let Some((name, words)) = words(text) else {
+            return;
+        };
+        for arg in &words.args {
+            if let Some((_, cwd)) = descriptor(arg).filter(|(number, _)| number.is_none()) {
+                self.cwd.insert(pid.to_owned(), cwd.to_owned());
+            }
+        }
+        if words.result >= 0 {
+            // Of what it does not understand there is nothing to be told.
+            let _ = self.succeeded(pid, name, &words);
+        }
+    }
+
+    /// The path below the directory of one on the machine.
+    fn inside(&self, path: &str) -> Option<String> {
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let clean: Vec<_> = path
+            .split('/')
+            .filter(|name| !matches!(*name, "" | "."))
+            .collect();
+        // `..` of a symbolic link is not what it looks like, and programs say it rarely.
+        if clean.contains(&"..") {
+            return None;
+        }
+        let path = format!("/{}", clean.join("/"));
+        match path.strip_prefix(&self.under) {
+            Some(inside) => Some(inside.to_owned()),
+            None => (format!("{path}/") == self.under).then(String::new),
+        }
+    }
+
+    /// A path of a call, from a directory or from where the process is.
+    fn path(&self, pid: &str, dir: Option<&str>, arg: &str) -> Option<String> {
+        let (bytes, _) = string(arg)?;
+        let path = String::from_utf8_lossy(&bytes).into_owned();
+        if path.starts_with('/') {
+            return self.inside(&path);
+        }
+        let from = match dir {
+            Some(dir) => descriptor(dir)?.1,
+            None => self.cwd.get(pid)?,
+        };
+        match path.as_str() {
+            "" => self.inside(from),
+            path => self.inside(&format!("{from}/{path}")),
+        }
+    }
+
+    /// A descriptor's number and file.
+    fn file(&self, arg: &str) -> Option<(u32, String)> {
+        let (number, path) = descriptor(arg)?;
+        Some((number?, self.inside(path)?))
+    }
+
+    fn tell(&mut self, what: What) {
+        self.calls.push(Call {
+            line: self.line,
+            at: self.at,
+            what,
+        });
+    }
+
+    fn succeeded(&mut self, pid: &str, name: &str, words: &Words<'_>) -> Option<()> {
+        let args = &words.args;
+        let arg = |n: usize| args.get(n).copied();
+        let number = |n: usize| arg(n).and_then(|arg| arg.parse::<u64>().ok());
+        let done = words.result.cast_unsigned();
+        match name {
+            "open" | "creat" => {
+                let path = self.path(pid, None, arg(0)?)?;
+                let flags = match name {
+                    "creat" => "O_WRONLY|O_CREAT|O_TRUNC",
+                    _ => arg(1)?,
+                };
+                self.opened(path, flags, words);
+            }
+            "openat" | "openat2" => {
+                let path = self.path(pid, arg(0), arg(1)?)?;
+                self.opened(path, arg(2)?, words);
+            }
+            "close" => {
+                let (number, path) = self.file(arg(0)?)?;
+                self.places.remove(&(number, path.clone()));
+                let is_open = self.places.keys().any(|(_, open)| *open == path);
+                if !is_open && self.before.has(&path) {
+                    self.tell(What::Close(path));
+                }
+            }
+            "dup" | "dup2" | "dup3" | "fcntl" => {
+                let from = self.file(arg(0)?)?;
+                if let (Some(place), Some(_)) = (self.places.get(&from).copied(), words.opened) {
+                    let to = u32::try_from(words.result).ok()?;
+                    self.places.insert((to, from.1), place);
+                }
+            }
+            "read" | "readv" => self.transfer(arg(0)?, None, done, None),
+            "pread64" | "preadv" | "preadv2" => self.transfer(arg(0)?, number(3), done, None),
+            "write" => self.transfer(arg(0)?, None, done, Some(arg(1)?)),
+            "writev" => self.transfer(arg(0)?, None, done, Some("")),
+            "pwrite64" => self.transfer(arg(0)?, number(3), done, Some(arg(1)?)),
+            "pwritev" | "pwritev2" => self.transfer(arg(0)?, number(3), done, Some("")),
+            "copy_file_range" => {
+                let offset = |arg: &str| arg.trim_matches(['[', ']']).parse().ok();
+                self.transfer(arg(0)?, offset(arg(1)?), done, None);
+                self.transfer(arg(2)?, offset(arg(3)?), done, Some(""));
+            }
+            "sendfile" | "sendfile64" => {
+                self.transfer(arg(1)?, None, done, None);
+                self.transfer(arg(0)?, None, done, Some(""));
+            }
+            "lseek" => {
+                let at = self.file(arg(0)?)?;
+                if let Some(Some(place)) = self.places.get_mut(&at) {
+                    *place = done;
+                }
+                if arg(2)? == "SEEK_END" && number(1) == Some(0) {
+                    self.before.file(&at.1, done);
+                }
+            }
+            "ftruncate" | "ftruncate64" => {
+                let (_, path) = self.file(arg(0)?)?;
+                self.resize(path, number(1)?);
+            }
+            "truncate" | "truncate64" => {
+                let path = self.path(pid, None, arg(0)?)?;
+                self.resize(path, number(1)?);
+            }
+            "fallocate" => {
+                let (_, path) = self.file(arg(0)?)?;
+                let (at, len) = (number(2)?, number(3)?);
+                let range = at..at.checked_add(len)?;
+                let what = match arg(1)? {
+                    mode if mode.contains("PUNCH_HOLE") => What::Punch(path.clone(), range),
+                    "0" => What::Allocate(path.clone(), range),
+                    _ => return None,
+                };
+                self.changes(&path);
+                self.tell(what);
+            }
+            "fsync" | "fdatasync" => {
+                let (_, path) = self.file(arg(0)?)?;
+                self.tell(match name {
+                    "fsync" => What::Fsync(path),
+                    _ => What::Fdatasync(path),
+                });
+            }
+            "sync" => self.tell(What::Sync),
+            "syncfs" => {
+                self.file(arg(0)?)?;
+                self.tell(What::Sync);
+            }
+            "mkdir" | "mkdirat" => {
+                let path = self.at(pid, name, args)?;
+                self.before.settled(&path, true);
+                self.tell(What::Mkdir(path));
+            }
+            "rmdir" => {
+                let path = self.path(pid, None, arg(0)?)?;
+                self.removed_dir(path);
+            }
+            "unlink" | "unlinkat" => {
+                let path = self.at(pid, name, args)?;
+                if arg(2).is_some_and(|flags| flags.contains("AT_REMOVEDIR")) {
+                    self.removed_dir(path);
+                } else {
+                    self.before.file(&path, 0);
+                    self.before.settled(&path, false);
+                    self.tell(What::Unlink(path));
+                }
+            }
+            "rename" | "link" => {
+                let from = self.path(pid, None, arg(0)?)?;
+                let to = self.path(pid, None, arg(1)?)?;
+                self.renamed(name, from, to);
+            }
+            "renameat" | "renameat2" | "linkat" => {
+                let from = self.path(pid, arg(0), arg(1)?)?;
+                let to = self.path(pid, arg(2), arg(3)?)?;
+                self.renamed(name, from, to);
+            }
+            "symlink" | "symlinkat" => {
+                let (target, _) = string(arg(0)?)?;
+                let path = match name {
+                    "symlink" => self.path(pid, None, arg(1)?)?,
+                    _ => self.path(pid, arg(1), arg(2)?)?,
+                };
+                self.before.settled(&path, true);
+                let target = String::from_utf8_lossy(&target).into_owned();
+                self.tell(What::Symlink(target, path));
+            }
+            "chdir" => {
+                let (path, _) = string(arg(0)?)?;
+                let path = String::from_utf8_lossy(&path).into_owned();
+                let path = match (path.starts_with('/'), self.cwd.get(pid)) {
+                    (false, Some(from)) => format!("{from}/{path}"),
+                    _ => path,
+                };
+                self.cwd.insert(pid.to_owned(), path);
+            }
+            "stat" | "lstat" | "access" => {
+                let path = self.path(pid, None, arg(0)?)?;
+                self.looked(path, text_of(words));
+            }
+            "fstat" => {
+                let (_, path) = self.file(arg(0)?)?;
+                self.looked(path, text_of(words));
+            }
+            "newfstatat" | "statx" | "faccessat" | "faccessat2" => {
+                let path = self.path(pid, arg(0), arg(1)?)?;
+                self.looked(path, text_of(words));
+            }
+            "getdents64" | "getdents" if done > 0 => {
+                let (_, path) = self.file(arg(0)?)?;
+                self.before.dir(&path);
+                self.tell(What::List(path));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The path of a call that also has a form with a directory.
+    fn at(&self, pid: &str, name: &str, args: &[&str]) -> Option<String> {
+        match name.ends_with("at") {
+            true => self.path(pid, args.first().copied(), args.get(1)?),
+            false => self.path(pid, None, args.first()?),
+        }
+    }
+
+    fn opened(&mut self, path: String, flags: &str, words: &Words<'_>) {
+        if flags.contains("O_DIRECTORY") || flags.contains("O_PATH") {
+            self.before.dir(&path);
+            return;
+        }
+        let Ok(number) = u32::try_from(words.result) else {
+            return;
+        };
+        let end = (!flags.contains("O_APPEND")).then_some(0);
+        self.places.insert((number, path.clone()), end);
+        if flags.contains("O_CREAT") && !self.before.has(&path) {
+            // It may have been there; only O_EXCL tells, or a size later. A new one is what
+            // programs mostly make.
+            self.before.settled(&path, true);
+            self.tell(What::Create(path));
+        } else if flags.contains("O_TRUNC") {
+            self.resize(path, 0);
+        }
+    }
+
+    /// The file is changed: its size from here on is no size of before.
+    fn changes(&mut self, path: &str) {
+        self.before.file(path, 0);
+        self.before.settled(path, true);
+    }
+
+    fn resize(&mut self, path: String, bytes: u64) {
+        self.changes(&path);
+        self.tell(What::Truncate(path, bytes));
+    }
+
+    fn removed_dir(&mut self, path: String) {
+        self.before.dir(&path);
+        self.before.settled(&path, false);
+        self.tell(What::Rmdir(path));
+    }
+
+    fn renamed(&mut self, name: &str, from: String, to: String) {
+        if !self.before.dirs.contains(&from) {
+            self.before.file(&from, 0);
+        }
+        self.before.settled(&from, !name.starts_with("rename"));
+        self.before.settled(&to, true);
+        if name.starts_with("rename") {
+            self.before.renamed.push((from.clone(), to.clone()));
+            // strace names what is open by the path that it has by then.
+            let below = format!("{from}/");
+            let moved = |path: &str| path == from || path.starts_with(&below);
+            let open = std::mem::take(&mut self.places).into_iter();
+            self.places = open
+                .map(|((number, path), place)| match moved(&path) {
+                    true => ((number, format!("{to}{}", &path[from.len()..])), place),
+                    false => ((number, path), place),
+                })
+                .collect();
+        }
+        self.tell(match name.starts_with("rename") {
+            true => What::Rename(from, to),
+            false => What::Link(from, to),
+        });
+    }
+
+    /// Somebody looked at it; `st_size` says how large it is.
+    fn looked(&mut self, path: String, text: &str) {
+        if text.contains("S_IFDIR") || path.is_empty() {
+            self.before.dir(&path);
+        } else if text.contains("S_IFREG") {
+            let size = text.split_once("st_size=").or(text.split_once("stx_size="));
+            let digits = size.map_or("", |(_, size)| size);
+            let digits = digits.split(|c: char| !c.is_ascii_digit()).next();
+            self.before
+                .file(&path, digits.and_then(|d| d.parse().ok()).unwrap_or(0));
+        } else if !self.before.has(&path) && !self.before.dirs.contains(&path) {
+            return;
+        }
+        self.tell(What::Stat(path));
+    }
+
+    /// Bytes were read, or written: what was written is told by the string.
+    fn transfer(&mut self, file: &str, at: Option<u64>, len: u64, written: Option<&str>) {
+        let Some(file) = self.file(file) else {
+            return;
+        };
+        // A descriptor that was open before the trace began stands somewhere: at the beginning.
+        let place = *self.places.entry(file.clone()).or_insert(Some(0));
+        let (path, is_at) = (file.1.clone(), at.or(place));
+        if len == 0 {
+            return;
+        }
+        if at.is_none()
+            && let Some(Some(place)) = self.places.get_mut(&file)
+        {
+            *place += len;
+        }
+        match written {
+            None => {
+                let at = is_at.unwrap_or(0);
+                self.before.file(&path, at + len);
+                self.tell(What::Read(path, Place::At(at), len));
+            }
+            Some(text) => {
+                self.changes(&path);
+                let given = string(text).filter(|(bytes, _)| bytes.len() as u64 >= len);
+                let bytes = match given {
+                    Some((mut bytes, _)) => {
+                        bytes.truncate(len as usize);
+                        Bytes::Given(bytes)
+                    }
+                    None => Bytes::Random(len),
+                };
+                let place = is_at.map_or(Place::End, Place::At);
+                self.tell(What::Write(path, place, bytes));
+            }
+        }
+    }
+}
+
+/// The argument that tells what was found.
+fn text_of<'t>(words: &Words<'t>) -> &'t str {
+    let told = words.args.iter().find(|arg| arg.starts_with('{'));
+    told.copied().unwrap_or("")
+}
+
+/// `3</dir/file>`, or `AT_FDCWD</dir>`, which has no number.
+fn descriptor(arg: &str) -> Option<(Option<u32>, &str)> {
+    let (number, path) = arg.strip_suffix('>')?.split_once('<')?;
+    match number {
+        "AT_FDCWD" => Some((None, path)),
+        number => Some((Some(number.parse().ok()?), path)),
+    }
+}
+
+/// `name(arguments) = result`, with all that is in brackets or quotes kept together.
+fn words(text: &str) -> Option<(&str, Words<'_>)> {
+    let (name, rest) = text.split_once('(')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(is_name) {
+        return None;
+    }
+    let (mut depth, mut quoted, mut escaped, mut begin) = (0, false, false, 0);
+    let mut args = Vec::new();
+    let mut end = None;
+    for (n, c) in rest.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' | '[' | '{' => depth += 1,
+            '<' if rest[..n].ends_with(|c: char| c.is_ascii_digit() || c == 'D') => depth += 1,
+            '>' if depth > 0 && !rest[..n].ends_with(['-', '=']) => depth -= 1,
+            ')' if depth == 0 => {
+                args.push(rest[begin..n].trim());
+                end = Some(n + 1);
+                break;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                args.push(rest[begin..n].trim());
+                begin = n + 1;
+            }
+            _ => {}
+        }
+    }
+    let result = rest[end?..].trim_start().strip_prefix('=')?.trim();
+    let word = result.split(' ').next()?;
+    let (number, opened) = match word.split_once('<') {
+        Some((number, _)) => (number, descriptor(word).map(|(_, path)| path)),
+        None => (word, None),
+    };
+    let result = number.parse().ok()?;
+    Some((
+        name,
+        Words {
+            args,
+            result,
+            opened,
+        },
+    ))
+}
+
+/// A string as C writes it, and whether all of it is there.
+fn string(arg: &str) -> Option<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    let mut chars = arg.strip_prefix('"')?.bytes().peekable();
+    loop {
+        match chars.next()? {
+            b'"' => return Some((bytes, !arg.ends_with("..."))),
+            b'\\' => {
+                let byte = match chars.next()? {
+                    b'n' => b'\n',
+                    b't' => b'\t',
+                    b'r' => b'\r',
+                    b'v' => 0x0b,
+                    b'f' => 0x0c,
+                    b'x' => {
+                        let digits = [chars.next()?, chars.next()?];
+                        u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                    }
+                    digit @ b'0'..=b'7' => {
+                        let mut value = u32::from(digit - b'0');
+                        for _ in 0..2 {
+                            let next = chars.peek().copied();
+                            let Some(next) = next.filter(|c| (b'0'..=b'7').contains(c)) else {
+                                break;
+                            };
+                            value = value * 8 + u32::from(next - b'0');
+                            chars.next();
+                        }
+                        value.try_into().ok()?
+                    }
+                    other => other,
+                };
+                bytes.push(byte);
+            }
+            byte => bytes.push(byte),
+        }
+    }
+}
