@@ -136,9 +136,9 @@ run=("$cargo" gamma run --no-relaunch --progress never)
 if [ ! -s "$dir/drawn" ]; then
     "$cargo" gamma list mutants --json | jq -r '.[].id' | while read -r id; do
         echo "$(sha256sum <<<"$seed $id" | cut -c 1-16) $id"
-    done | sort | head -n "${sample:-1000000}" | awk -v "shard=${shard:-1/1}" '
+    done | sort | awk -v "most=${sample:-1000000}" -v "shard=${shard:-1/1}" '
         BEGIN { split(shard, part, "/") }
-        NR % part[2] == part[1] % part[2] { print $2 }' >"$dir/drawn.new"
+        NR <= most && NR % part[2] == part[1] % part[2] { print $2 }' >"$dir/drawn.new"
     mv "$dir/drawn.new" "$dir/drawn"
 fi
 echo "mutants: $(wc -l <"$dir/drawn") drawn with seed $seed" >&2
@@ -154,7 +154,7 @@ judge() {
     fi
     mkdir -p "$to"
     touch "$to/begun"
-    "${run[@]}" --jobs "${STETFS_MUTANT_JOBS:-$(nproc)}" --artifact-dir "$to" "$@" $(sed 's/^/--mutant=/' "$list")
+    "${run[@]}" --jobs "${STETFS_MUTANT_JOBS:-$(nproc)}" --artifact-dir "$to" $(sed 's/^/--mutant=/' "$list") "$@"
 }
 
 judge quick "$dir/drawn" "${quick[@]/#/--include-test=}" "$@" -- "${later[@]/#/--skip=}"

@@ -217,3 +217,18 @@ fn paths_are_walked_as_the_kernel_walks_them() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+/// A directory with as many subdirectories as its link count can tell gets no more of them; files
+/// as ever.
+#[test]
+fn a_directory_that_is_full_of_directories_takes_files() {
+    let image = Image::new(16, &["-t", "ext4", "-O", "^dir_nlink"]);
+    let (fs, c) = (image.mount(""), Caller::root());
+    let dir = fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap().ino;
+    let inode = fs.volume().icache.get(dir).unwrap();
+    inode.state.write().raw.links_count = 65_000;
+    let refused = fs.mkdir(&c, dir, b"sub", 0o755).unwrap_err();
+    assert!(matches!(refused, Error::TooManyLinks), "{refused}");
+    let made = fs.create(&c, dir, b"f", 0o644, RW).unwrap();
+    fs.link(&c, made.ino, dir, b"g").unwrap();
+}

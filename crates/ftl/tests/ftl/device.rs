@@ -234,49 +234,59 @@ fn a_page_is_moved_before_it_is_lost() {
 /// written again it is all right.
 #[test]
 fn what_is_lost_stays_lost_until_it_is_written() {
+    const LOST: u64 = 3;
     let nand = Arc::new(NandSim::new(small(96, 8)));
     let ftl = create(&nand, 0);
     let pages = pages_of(&ftl);
-    write(&ftl, 0, &(1..=pages).collect::<Vec<_>>());
+    write(&ftl, LOST, &[1]);
+    write(&ftl, 0, &(1..=LOST).collect::<Vec<_>>());
+    write(&ftl, LOST + 1, &(1..pages - LOST).collect::<Vec<_>>());
     let first = nand.tape();
     let place = first.entries().iter().find_map(|entry| match entry {
         stetfs_media::nand::NandEntry::Program { page, tag, .. } if *tag == TAG => Some(*page),
         _ => None,
     });
-    let at = u64::from(place.expect("page 0 was programmed").0) * PAGE as u64;
+    let at = u64::from(place.expect("it was programmed").0) * PAGE as u64;
     nand.inject(
         Fault::nth(Op::Read, 0)
             .within(at..at + PAGE as u64)
             .for_good(),
     );
-    let lost = |ftl: &Ftl| ftl.read_at(0, &mut [0; PAGE], TAG).expect_err("it is lost");
+    let offset = LOST * PAGE as u64;
+    let lost = |ftl: &Ftl| {
+        let read = ftl.read_at(offset, &mut [0; PAGE], TAG);
+        read.expect_err("it is lost")
+    };
     let is_io = |e: &MediaError| {
-        matches!(
-            e,
-            MediaError::Io {
-                source: Errno::IO,
-                offset: 0,
-                ..
-            }
-        )
+        let MediaError::Io { source, offset, .. } = e else {
+            return false;
+        };
+        *source == Errno::IO && *offset == LOST * PAGE as u64
     };
     assert!(is_io(&lost(&ftl)));
     // Until garbage collection has moved everything, and the place that cannot be read is another
     // page's.
     let mut chance = Chance(8);
     for n in 0..8 * pages {
-        write(&ftl, 1 + chance.below(pages - 1), &[n << 20]);
+        let page = chance.below(pages - 1);
+        write(&ftl, page + u64::from(page >= LOST), &[n << 20]);
     }
     nand.heal();
     assert!(is_io(&lost(&ftl)));
     drop(ftl);
     let mut found = Inspection::new(nand.clone()).expect("a layer");
     // Others that came to lie there are lost, too.
-    assert!(found.check().expect("a check").lost.contains(&0));
+    assert!(
+        found
+            .check()
+            .expect("a check")
+            .lost
+            .contains(&(LOST as u32))
+    );
     let ftl = mount(&nand);
     assert!(is_io(&lost(&ftl)));
-    write(&ftl, 0, &[77]);
-    assert!(read(&ftl, 0) == content(77));
+    write(&ftl, LOST, &[77]);
+    assert!(read(&ftl, LOST) == content(77));
 }
 
 /// Pages that are written again before a flush are programmed once.

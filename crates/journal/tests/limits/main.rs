@@ -412,6 +412,24 @@ fn closing_waits_for_a_commit_in_the_background() {
     assert_eq!(closed.recv_timeout(Duration::from_secs(120)), Ok(true));
 }
 
+/// Who ends the background commits himself, as an unmount does before its own last commit.
+#[test]
+fn nothing_is_committed_behind_the_back_of_who_has_ended_it() {
+    let dev = Arc::new(formatted(LOG));
+    let at_once = Some(Duration::from_millis(1));
+    let journal = open_on(dev, 1 << 20, 256 * BLOCK, LOG, at_once);
+    journal.end_background();
+    let handle = journal.start(1).unwrap();
+    handle
+        .write(BlockNo(5000), Class::Directory, 0, &[1; 8])
+        .unwrap();
+    drop(handle);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(journal.stats().commits, 0);
+    journal.close().unwrap();
+    assert_eq!(journal.stats().commits, 1);
+}
+
 /// Says that nobody is busy when dropped, in a panic too.
 struct Ends<'a>(&'a AtomicBool);
 

@@ -10,21 +10,22 @@
 mod examples;
 mod rig;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
+use stetfs_format::jbd2::{JBD2_MAGIC, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::{CrashPoint, Keep, SimOptions};
 use stetfs_media::{Block, BlockDev, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
-    About, DataMode, DataPromise, Goal, Ground, Held, LogExtent, LoggedBlock, Mark, Opened, Ranges,
-    Registration, SchemeError, SchemeOptions, Snapshot, Trial,
+    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LogExtent, LoggedBlock, Mark,
+    Opened, Ranges, Registration, SchemeError, SchemeOptions, Snapshot, Trial,
 };
 use stetfs_schemes::{SCHEMES, find};
 
 use crate::rig::{
-    BLOCK, BLOCKS, LOG, Rig, Rng, WORLD, World, long_transaction, transaction, volume,
-    volume_with_log,
+    BLOCK, BLOCKS, LOG, Rig, Rng, WORLD, World, long_transaction, transaction, transaction_of,
+    volume, volume_with_log,
 };
 
 /// Those that a plain device or plain memory is enough for.
@@ -48,6 +49,13 @@ fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
                     sees_it,
                     "{what}: block {block} is held, and holds_any denies it"
                 );
+                let mut part = [0; 50];
+                let is_read = scheme
+                    .cache()
+                    .map(|cache| cache.read_part(at, 300, &mut part));
+                if is_read.is_some_and(|read| read.expect("a read")) {
+                    assert!(part[..] == content[300..350], "{what}: a part of {block}");
+                }
             }
             Held::Home => assert!(
                 rig.home(*block)[..] == content[..],
@@ -55,20 +63,28 @@ fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
             ),
         }
     }
+    assert_filtered(opened, WORLD.start - 1..WORLD.end + 1, what);
 }
 
-/// That the filter before long reads tells of each block whether it is held; and of all, that none
-/// is when everything is home and nothing is cached.
-fn assert_filtered(opened: &Opened, what: &str) {
-    let scheme = &opened.scheme;
-    let mut is_any = false;
-    for block in (0..BLOCKS).map(BlockNo) {
-        let is_held = matches!(scheme.read(block).expect("a read"), Held::Here(_));
-        assert_eq!(scheme.holds_any(block, 1), is_held, "{what}: block {block}");
-        is_any |= is_held;
+/// Bytes that were written to the media so far.
+fn bytes_written(rig: &Rig) -> u64 {
+    let nvm = rig.nvm.as_ref().map(|nvm| nvm.meter());
+    let meters = [Some(rig.dev.meter()), nvm].into_iter().flatten();
+    let bytes = meters.map(|meter| {
+        let shown = meter.snapshot();
+        let bytes = shown.iter().map(|(_, traffic)| traffic.write_bytes);
+        bytes.sum::<u64>()
+    });
+    bytes.sum()
+}
+
+/// That the filter before long reads tells of each block whether it is held.
+fn assert_filtered(opened: &Opened, blocks: Range<u64>, what: &str) {
+    for block in blocks.map(BlockNo) {
+        let is_held = matches!(opened.scheme.read(block).expect("a read"), Held::Here(_));
+        let is_said = opened.scheme.holds_any(block, 1);
+        assert_eq!(is_said, is_held, "{what}: block {block}");
     }
-    let blocks = u32::try_from(BLOCKS).expect("few");
-    assert_eq!(scheme.holds_any(BlockNo(0), blocks), is_any, "{what}");
 }
 
 #[test]
@@ -99,7 +115,22 @@ fn what_was_committed_is_read_and_gets_home() {
                 }
                 opened.scheme.checkpoint(Goal::All).expect("a checkpoint");
                 assert!(rig.is_home(&world), "{name}, seed {seed}: Goal::All");
-                assert_filtered(&opened, &format!("{name}, seed {seed}: Goal::All"));
+                let what = format!("{name}, seed {seed}: Goal::All");
+                assert_filtered(&opened, 0..BLOCKS, &what);
+                let done = bytes_written(&rig);
+                opened.scheme.checkpoint(Goal::All).expect("a checkpoint");
+                assert_eq!(bytes_written(&rig), done, "{what}, again");
+                match opened.scheme.cache() {
+                    Some(cache) => assert_eq!(cache.stats().dirty, 0, "{what}"),
+                    None => assert!(!opened.scheme.holds_any(BlockNo(0), 256), "{what}"),
+                }
+                // Who is told in time is never forced.
+                assert_eq!(opened.scheme.backlog(), Backlog::default(), "{what}");
+                let actions = opened.scheme.actions();
+                let actions: Vec<_> = actions.iter().map(|action| action.name).collect();
+                if scheme.about.name == "stet" && name != "stet-jbd2" {
+                    assert_eq!(actions, ["delta", "switch", "whole"], "{what}");
+                }
                 opened.scheme.close().expect("closing");
                 assert!(rig.is_home(&world), "{name}, seed {seed}: closed");
             }
@@ -243,6 +274,32 @@ fn a_log_that_ends_before_its_blocks_keeps_to_its_end() {
     }
 }
 
+/// A volume that is looked at stays as it is: one that nobody has used, one that was closed, and
+/// one that was not, which may be refused.
+#[test]
+fn what_is_opened_to_be_read_is_not_written() {
+    for scheme in schemes() {
+        for (trial, mut rig) in scheme.trials.iter().filter_map(|t| Some((t, Rig::of(t)?))) {
+            let mut is_marked = false;
+            for what in ["never used", "closed", "not closed"] {
+                let before = bytes_written(&rig);
+                rig.writable = false;
+                drop(rig.open(scheme, is_marked));
+                assert_eq!(bytes_written(&rig), before, "{trial}, {what}");
+                rig.writable = true;
+                let opened = rig.open(scheme, is_marked).expect("it opens");
+                let txn = long_transaction(1, 5, &mut World::new(), false);
+                opened.scheme.commit(&txn).expect("a commit");
+                is_marked = opened.terms.mark == Mark::PrivateLog;
+                if what == "never used" {
+                    is_marked = opened.terms.keeps;
+                    opened.scheme.close().expect("closing");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_it_does_not_have_is_refused() {
     use DataMode::{Journal, Ordered, Writeback};
@@ -282,6 +339,13 @@ fn a_closed_log_means_nothing_to_jbd2() {
         let opened = rig.open(scheme, false).expect("it opens");
         for tid in 1..40 {
             let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants);
+            opened.scheme.commit(&txn).expect("a commit");
+        }
+        // Wherever a block of the log begins, in these it is with the magic number.
+        for tid in 40..44 {
+            let base = opened.terms.wants.base;
+            let magic = |_| JBD2_MAGIC.to_be_bytes();
+            let txn = transaction_of(tid, 9, &mut world, base, magic);
             opened.scheme.commit(&txn).expect("a commit");
         }
         opened.scheme.close().expect("closing");
@@ -343,35 +407,45 @@ fn a_damaged_body_counts_by_what_follows_it() {
     const COMMITS: u32 = 5;
     const BODY: u64 = 3;
     let scheme = find("jbd2").expect("a scheme");
-    let is_async = |trial: &&Trial| trial.name == "jbd2-async";
-    let trial = scheme.trials.iter().find(is_async).expect("a trial");
-    let rig = Rig::of(trial).expect("a device is enough");
-    let opened = rig.open(scheme, false).expect("it opens");
-    let mut worlds = vec![World::new()];
-    for tid in 1..=COMMITS {
-        let mut world = worlds[worlds.len() - 1].clone();
-        let txn = long_transaction(tid, BODY, &mut world, false);
-        opened.scheme.commit(&txn).expect("a commit");
-        worlds.push(world);
-    }
-    drop(opened);
-    for damaged in 1..=COMMITS {
-        // Each has a descriptor, its blocks, and a commit block: the last before that.
-        let at = LOG[0].start.0 + u64::from(damaged) * (1 + BODY + 1) - 1;
-        let before = rig.home(at);
-        let put = |content: &[u8]| {
+    // With a checksum of each transaction, and, as the kernel has it too, with one of each block.
+    for name in ["jbd2-async", "jbd2-journal"] {
+        let trial = scheme.trials.iter().find(|trial| trial.name == name);
+        let trial = trial.expect("a trial");
+        let rig = Rig::of(trial).expect("a device is enough");
+        let put = |block: u64, content: &[u8]| {
             let tag = Tag::new(Class::Journal, Cause::Control);
-            let written = rig.dev.write_at(at * BLOCK as u64, content, tag);
+            let written = rig.dev.write_at(block * BLOCK as u64, content, tag);
             written.expect("a write");
         };
-        put(&[0x5a; BLOCK]);
-        let recovered = rig.open(scheme, true);
-        let (is_newest, what) = (damaged == COMMITS, format!("transaction {damaged}"));
-        assert_eq!(recovered.is_ok(), is_newest, "{what}");
-        if let Ok(opened) = recovered {
-            assert_read(&rig, &opened, &worlds[damaged as usize - 1], &what);
+        let opened = rig.open(scheme, false).expect("it opens");
+        let mut worlds = vec![World::new()];
+        for tid in 1..=COMMITS {
+            let mut world = worlds[worlds.len() - 1].clone();
+            let txn = long_transaction(tid, BODY, &mut world, false);
+            opened.scheme.commit(&txn).expect("a commit");
+            worlds.push(world);
         }
-        put(&before);
+        drop(opened);
+        let mut raw = rig.home(LOG[0].start.0);
+        let mut superblock = JournalSuperblock::decode(&raw, BLOCK).expect("a superblock");
+        let is_async = JournalIncompat::ASYNC_COMMIT;
+        superblock.feature_incompat.insert(is_async);
+        superblock.encode_into(&mut raw);
+        put(LOG[0].start.0, &raw);
+        for damaged in 1..=COMMITS {
+            // Each has a descriptor, its blocks, and a commit block: the last before that.
+            let at = LOG[0].start.0 + u64::from(damaged) * (1 + BODY + 1) - 1;
+            let before = rig.home(at);
+            put(at, &[0x5a; BLOCK]);
+            let recovered = rig.open(scheme, true);
+            let is_newest = damaged == COMMITS;
+            let what = format!("{name}, transaction {damaged}");
+            assert_eq!(recovered.is_ok(), is_newest, "{what}");
+            if let Ok(opened) = recovered {
+                assert_read(&rig, &opened, &worlds[damaged as usize - 1], &what);
+            }
+            put(at, &before);
+        }
     }
 }
 

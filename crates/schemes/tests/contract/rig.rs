@@ -89,6 +89,7 @@ pub(crate) struct Rig {
     pub(crate) blocks: u64,
     /// Where it is told that its log is.
     pub(crate) log: Vec<LogExtent>,
+    pub(crate) writable: bool,
     /// A trial's options; else data in the journal, where that is a mode.
     pub(crate) options: Option<SchemeOptions>,
 }
@@ -105,6 +106,7 @@ impl Rig {
             uuid: UUID,
             blocks: BLOCKS,
             log: LOG.to_vec(),
+            writable: true,
             options: None,
         }
     }
@@ -142,6 +144,7 @@ impl Rig {
             uuid: UUID,
             blocks: BLOCKS,
             log: LOG.to_vec(),
+            writable: true,
             options: None,
         }
     }
@@ -187,7 +190,7 @@ impl Rig {
             memory: 1 << 20,
             has_private_log: is_marked,
             inode_size: 256,
-            writable: true,
+            writable: self.writable,
             options,
         })?;
         let refusal = |row: &&&Remnant| row.done.starts_with("error");
@@ -242,7 +245,11 @@ fn pieces(old: &BlockRef, rng: &mut Rng, wants: Wants) -> (Block, Ranges) {
     let mut ranges = Ranges::new();
     for _ in 0..1 + rng.below(3) {
         let (at, longest) = (rng.below(BLOCK as u64 - 300) as usize, 1 << rng.below(9));
-        let piece = vec![rng.below(256) as u8; 1 + rng.below(longest) as usize];
+        let len = 1 + rng.below(longest) as usize;
+        let piece = match rng.below(3) {
+            0 => old[at..at + len].to_vec(),
+            _ => vec![rng.below(256) as u8; len],
+        };
         match wants.changed_bytes {
             0 => ranges.add(at, piece.len()),
             _ => ranges.add_changes(at, content.bytes(), &piece),
@@ -321,9 +328,21 @@ pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wan
 
 /// A transaction of so many whole blocks of metadata, behind the log.
 pub(crate) fn long_transaction(tid: u32, blocks: u64, world: &mut World, base: bool) -> Snapshot {
+    let filled = |block| [(tid + block as u32) as u8; 4];
+    transaction_of(tid, blocks, world, base, filled)
+}
+
+/// The same, of blocks that are nothing but such words.
+pub(crate) fn transaction_of(
+    tid: u32,
+    blocks: u64,
+    world: &mut World,
+    base: bool,
+    word: impl Fn(u64) -> [u8; 4],
+) -> Snapshot {
     let meta = (BLOCKS - blocks..BLOCKS).map(|block| {
-        let mut content = Block::zeroed(BLOCK);
-        content.bytes_mut().fill((tid + block as u32) as u8);
+        let content = word(block).repeat(BLOCK / 4);
+        let content = Block::copy_of(&content);
         let content = BlockRef::from(content);
         let old = world.insert(block, content.clone());
         LoggedBlock {
