@@ -601,6 +601,21 @@ fn damaged_maps_are_answered_with_errors() {
     }
 }
 
+/// Block pointers cannot say that a block was never written.
+#[test]
+fn block_pointers_have_no_unwritten_blocks() {
+    let mut file = TestFile::new(4);
+    let run = Run {
+        lblk: LBlock(0),
+        len: 3,
+        pblk: BlockNo(5000),
+        state: MapState::Unwritten,
+    };
+    let inserted = file.change(|alloc, h, raw| insert_in(alloc, h, FILE, raw, run));
+    assert!(matches!(inserted, Err(Error::NotSupported)));
+    assert_eq!(file.lookup(0, 3).state, MapState::Hole);
+}
+
 /// What one step of a removal may change at most: all nodes on the way, each of which splits into
 /// one that is allocated in another group, a new root's, the bitmaps of what is freed, and eight
 /// that the file is finished with.

@@ -134,7 +134,7 @@ fn what_is_written_before_what_has_joined_does_not_wait() {
     let fs = mount(&image, options("data=ordered"));
     let (c, block) = (Caller::root(), fs.statfs().unwrap().block_size);
     let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
-    let mut waits_after = |lblk: u64| {
+    let waits_after = |lblk: u64| {
         fs.write(&c, ino, lblk * u64::from(block), &[1; 10])
             .unwrap();
         fs.stats().journal.waiting_bytes > 0

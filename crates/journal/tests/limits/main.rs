@@ -430,6 +430,27 @@ fn nothing_is_committed_behind_the_back_of_who_has_ended_it() {
     assert_eq!(journal.stats().commits, 1);
 }
 
+/// A block that is freed and used again in one transaction is not revoked by it: after a crash it
+/// is what was written last.
+#[test]
+fn what_is_freed_and_used_again_at_once_is_there_after_a_crash() {
+    let (dev, journal) = open(1 << 20);
+    for n in 1..=2 {
+        let handle = journal.start(4).unwrap();
+        handle.revoke(BlockNo(5000));
+        let content = [n; BLOCK];
+        handle
+            .write(BlockNo(5000), Class::Directory, 0, &content)
+            .unwrap();
+        let tid = handle.tid();
+        drop(handle);
+        journal.commit(tid).unwrap();
+        let again = open_on(Arc::new(dev.fork()), 1 << 20, 256 * BLOCK, LOG, None);
+        let found = again.read(BlockNo(5000), Class::Directory).unwrap();
+        assert!(found[..] == content, "transaction {n}");
+    }
+}
+
 /// Says that nobody is busy when dropped, in a panic too.
 struct Ends<'a>(&'a AtomicBool);
 
