@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use stetfs_lab::ground::{BASELINE, Ground};
+use stetfs_lab::ground::{BASELINE, Ground, Summary};
 use stetfs_schemes::for_use;
 use stetfs_testkit::host::{needs, run};
 use stetfs_testkit::skip_unless;
@@ -207,4 +207,35 @@ fn the_page_sorts_filters_and_draws() {
     for far in ["src=\"http", "href=\"http", "@import", "fetch("] {
         assert!(!html.contains(far), "{far}");
     }
+}
+
+/// The summary that is kept in the tree is of the ground that is there.
+#[test]
+fn the_summary_is_of_this_ground() {
+    let path = Path::new(ROOT).join("docs/ground.json");
+    let kept: Summary =
+        serde_json::from_slice(&fs::read(path).expect("docs/ground.json")).expect("a summary");
+    let ground = Ground::whole("", 1).expect("the ground");
+    assert!(kept.seeds >= 5 && kept.number == "durable");
+    let pairings = ground.pairings().expect("pairings");
+    let mut rows = kept.rows.iter();
+    for (medium, place) in ground.media.iter().enumerate() {
+        for (workload, job) in ground.workloads.iter().enumerate() {
+            let row = rows.next().expect("a row");
+            assert_eq!((&row.medium, &row.workload), (&place.name, &job.name));
+            let runs = pairings.iter().filter(|pairing| {
+                (pairing.medium, pairing.workload) == (medium, workload) && pairing.runs.is_ok()
+            });
+            let names: BTreeSet<&String> = runs.map(|p| &ground.systems[p.system].name).collect();
+            assert_eq!(
+                row.ratios.keys().collect::<BTreeSet<_>>(),
+                names,
+                "{row:?}; make ground"
+            );
+            assert_eq!(row.ratios[BASELINE].0, 1.0);
+        }
+    }
+    assert!(rows.next().is_none());
+    let picture = fs::read_to_string(Path::new(ROOT).join("docs/ground.svg")).expect("a picture");
+    assert!(picture.starts_with("<svg") && picture.matches("<rect").count() > 400);
 }
