@@ -2,20 +2,24 @@
 //! made of it.
 //!
 //! A claim is of a paper; our own aims are none. It says where it stands, what is compared, the
-//! bound, and until when time counts. The experiments' [checks](crate::experiment::report::Check)
-//! judge it: a claim names those that do. One whose checks do not measure what the paper measured
-//! is *withdrawn*, with the reason, and counts as open like one that has no check.
+//! bound, and until when time counts. [Checks](crate::experiment::report::Check) judge it: those of
+//! figures name their claim, and a claim names those of other experiments. One whose checks do not
+//! measure what the paper measured is *withdrawn*, with the reason, and counts as open like one that
+//! has no check. Of one that is not reached a sweep says why: it is *settled*, *not determined* or
+//! *contradicted*, and the sweep must bear that out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_testkit::document;
 
-use crate::experiment::report::{Check, Verdict};
+use crate::cell::Mean;
+use crate::experiment::report::{Check, Swept, Verdict};
 use crate::experiment::stored::Store;
 
 /// The papers: as a claim names them, and as a title.
@@ -52,7 +56,7 @@ pub enum Bound {
     About,
     /// So much or more.
     AtLeast,
-    /// So much or less, and the most of what is compared comes near it.
+    /// So much or less.
     AtMost,
     /// One is more than the other.
     Ordering,
@@ -123,14 +127,37 @@ pub struct Claim {
     /// Why its checks do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
+    /// What it is where its checks do not reach it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
+}
+
+/// What became of a claim that is not reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Otherwise {
+    /// Settled, not determined or contradicted.
+    pub verdict: Standing,
+    /// The figure whose sweep shows it; none where the paper has no figure that can be compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// What the sweep shows.
+    pub why: String,
 }
 
 /// What became of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// All of its checks are as the paper has it.
     Reached,
-    /// Some are not.
+    /// A sweep shows which parameter the paper must have had: with it the figure comes out.
+    Settled,
+    /// Within what is plausible for a parameter that the paper leaves out it is so, and not so.
+    NotDetermined,
+    /// It is so nowhere within what is plausible.
+    Contradicted,
+    /// Some of its checks are not as the paper has it, and nothing says why.
     Missed,
     /// Nothing here measures what the paper measured.
     Open,
@@ -138,12 +165,22 @@ pub enum Standing {
 
 impl Standing {
     /// Every one.
-    pub const ALL: [Self; 3] = [Self::Reached, Self::Missed, Self::Open];
+    pub const ALL: [Self; 6] = [
+        Self::Reached,
+        Self::Settled,
+        Self::NotDetermined,
+        Self::Contradicted,
+        Self::Missed,
+        Self::Open,
+    ];
 
     /// The word for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reached => "reached",
+            Self::Settled => "settled",
+            Self::NotDetermined => "not determined",
+            Self::Contradicted => "contradicted",
             Self::Missed => "missed",
             Self::Open => "open",
         }
@@ -160,8 +197,8 @@ pub struct Judged<'a> {
     pub ours: String,
 }
 
-/// The checks of the reports that claims name.
-type Reports<'a> = BTreeMap<&'a String, Vec<Check>>;
+/// What the reports say: checks and sweeps.
+type Reports = BTreeMap<String, (Vec<Check>, Vec<Swept>)>;
 
 /// A parameter that a paper leaves out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -196,14 +233,35 @@ pub struct Claims {
     pub assumptions: Vec<Assumption>,
 }
 
+static KNOWN: LazyLock<Claims> = LazyLock::new(|| {
+    let claims = include_str!("../../../docs/claims.json");
+    let assumptions = include_str!("../../../docs/assumptions.json");
+    let known = Claims::parse(claims, assumptions);
+    known.expect("the files are part of the program")
+});
+
 impl Claims {
+    /// Those that the program was built with.
+    pub fn known() -> &'static Self {
+        &KNOWN
+    }
+
     /// Those of a directory of documents.
     ///
     /// # Errors
     /// Of the files; two of one name, a paper that is none.
     pub fn read(docs: &Path) -> Result<Self> {
-        let claims: Vec<Claim> = from_json(&docs.join("claims.json"))?;
-        let assumptions: Vec<Assumption> = from_json(&docs.join("assumptions.json"))?;
+        let text = |name: &str| {
+            let path = docs.join(name);
+            fs::read_to_string(&path).with_context(|| path.display().to_string())
+        };
+        Self::parse(&text("claims.json")?, &text("assumptions.json")?)
+    }
+
+    fn parse(claims: &str, assumptions: &str) -> Result<Self> {
+        let claims: Vec<Claim> = serde_json::from_str(claims).context("claims.json")?;
+        let assumptions: Vec<Assumption> =
+            serde_json::from_str(assumptions).context("assumptions.json")?;
         for (n, claim) in claims.iter().enumerate() {
             let known = PAPERS.iter().any(|(paper, _)| *paper == claim.paper);
             ensure!(known, "{}: there is no paper {}", claim.id, claim.paper);
@@ -227,12 +285,11 @@ impl Claims {
     /// # Errors
     /// Of a report; a check that a claim names is not there.
     pub fn judge(&self, store: &Store) -> Result<Vec<Judged<'_>>> {
-        let named = self.claims.iter().flat_map(|claim| &claim.checks);
-        let reports: BTreeSet<&String> = named.map(|judge| &judge.report).collect();
-        let reports = reports
-            .into_iter()
-            .map(|id| Ok((id, store.read(id)?.checks)));
-        let reports: Reports<'_> = reports.collect::<Result<_>>()?;
+        let reports = Store::experiments().map(|experiment| {
+            let stored = store.read(experiment.id)?;
+            Ok((stored.experiment, (stored.checks, stored.swept)))
+        });
+        let reports: Reports = reports.collect::<Result<_>>()?;
         self.claims
             .iter()
             .map(|claim| claim.judge(&reports))
@@ -283,26 +340,26 @@ fn of<'j>(paper: &'j str, all: &'j [Judged<'j>]) -> impl Iterator<Item = &'j Jud
 }
 
 fn count(all: &[Judged<'_>]) -> Result<String> {
-    let mut text =
-        "| paper | claims | reached | missed | open |\n|---|---|---|---|---|\n".to_owned();
-    let mut sums = [0; 3];
-    for (paper, title) in PAPERS {
-        let judged: Vec<_> = of(paper, all).collect();
-        let counts = Standing::ALL.map(|of| judged.iter().filter(|j| j.standing == of).count());
-        sums = [0, 1, 2].map(|n| sums[n] + counts[n]);
-        let [reached, missed, open] = counts;
-        writeln!(
-            text,
-            "| {title} | {} | {reached} | {missed} | {open} |",
-            judged.len()
-        )?;
+    // Those that nothing has.
+    let of = |paper: &str, standing: Standing| {
+        let judged = all
+            .iter()
+            .filter(|j| paper.is_empty() || j.claim.paper == paper);
+        judged.filter(|j| j.standing == standing).count()
+    };
+    let heads: Vec<_> = Standing::ALL
+        .into_iter()
+        .filter(|s| of("", *s) > 0)
+        .collect();
+    let names: Vec<_> = heads.iter().map(|standing| standing.name()).collect();
+    let mut text = format!("| paper | claims | {} |\n", names.join(" | "));
+    writeln!(text, "|---|---|{}", "---|".repeat(heads.len()))?;
+    for (paper, title) in PAPERS.into_iter().chain([("", "all")]) {
+        let counts: Vec<usize> = heads.iter().map(|standing| of(paper, *standing)).collect();
+        let cells: Vec<_> = counts.iter().map(usize::to_string).collect();
+        let sum: usize = counts.iter().sum();
+        writeln!(text, "| {title} | {sum} | {} |", cells.join(" | "))?;
     }
-    let [reached, missed, open] = sums;
-    writeln!(
-        text,
-        "| all | {} | {reached} | {missed} | {open} |",
-        all.len()
-    )?;
     Ok(text)
 }
 
@@ -316,8 +373,18 @@ fn table(paper: &str, all: &[Judged<'_>]) -> Result<String> {
             Standing::Reached => judged.standing.name().to_owned(),
             standing => format!("**{}**", standing.name()),
         };
-        if let Some(why) = &claim.withdrawn {
-            let known = reasons.iter().position(|known| *known == why);
+        let otherwise = claim.otherwise.as_ref();
+        let otherwise = otherwise.filter(|otherwise| otherwise.verdict == judged.standing);
+        let why = otherwise.map(|otherwise| match &otherwise.by {
+            Some(by) => format!("{} (`{by}`)", otherwise.why),
+            None => otherwise.why.clone(),
+        });
+        let withdrawn = claim
+            .withdrawn
+            .as_ref()
+            .map(|why| format!("Withdrawn: {why}"));
+        if let Some(why) = why.or(withdrawn) {
+            let known = reasons.iter().position(|known: &String| *known == why);
             let at = known.unwrap_or(reasons.len());
             if known.is_none() {
                 reasons.push(why);
@@ -338,21 +405,26 @@ fn table(paper: &str, all: &[Judged<'_>]) -> Result<String> {
     }
     for (n, why) in reasons.iter().enumerate() {
         let gap = if n == 0 { "\n" } else { "" };
-        writeln!(text, "{gap}{}. Withdrawn: {why}.", n + 1)?;
+        writeln!(text, "{gap}{}. {why}.", n + 1)?;
     }
     Ok(text)
 }
 
 impl Claim {
     /// What became of it.
-    fn judge(&self, reports: &Reports<'_>) -> Result<Judged<'_>> {
+    fn judge(&self, reports: &Reports) -> Result<Judged<'_>> {
         let mut found = Vec::new();
         for judge in &self.checks {
-            let mut checks = reports.get(&judge.report).into_iter().flatten();
+            let mut checks = reports
+                .get(&judge.report)
+                .into_iter()
+                .flat_map(|(checks, _)| checks);
             let check = checks.find(|check| check.claim == judge.check);
             let no_check = || format!("{}: {} has no check {}", self.id, judge.report, judge.check);
             found.push(check.with_context(no_check)?);
         }
+        let checks = reports.values().flat_map(|(checks, _)| checks);
+        found.extend(checks.filter(|check| check.of.as_ref() == Some(&self.id)));
         let reached = found
             .iter()
             .filter(|check| check.verdict == Verdict::Reached);
@@ -365,7 +437,13 @@ impl Claim {
         let standing = match (&self.withdrawn, found.len()) {
             (Some(_), _) | (_, 0) => Standing::Open,
             (None, all) if reached == all => Standing::Reached,
-            _ => Standing::Missed,
+            _ => match &self.otherwise {
+                Some(otherwise) => {
+                    otherwise.is_borne_out(self, reports)?;
+                    otherwise.verdict
+                }
+                None => Standing::Missed,
+            },
         };
         Ok(Judged {
             claim: self,
@@ -377,19 +455,7 @@ impl Claim {
     /// Its figures in words.
     pub(crate) fn bound(&self) -> String {
         let one = |value: &Value| {
-            let number = value.number.map(|n| n.to_string());
-            let unit = value.unit.as_deref().unwrap_or_default();
-            let gap = if unit == "x" { "" } else { " " };
-            let number = number.map(|number| format!("{number}{gap}{unit}"));
-            let figure = match (value.kind, number) {
-                (Bound::About, Some(number)) => number,
-                (Bound::AtLeast, Some(number)) => format!("at least {number}"),
-                (Bound::AtMost, Some(number)) => format!("at most {number}"),
-                (Bound::Ordering, Some(number)) => format!("more than {number}"),
-                (Bound::Trend, Some(number)) => format!("{number} throughout"),
-                (_, None) => String::new(),
-            };
-            let parts = [figure, value.what.clone().unwrap_or_default()];
+            let parts = [value.in_words(), value.what.clone().unwrap_or_default()];
             let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             parts.join(": ")
         };
@@ -410,7 +476,108 @@ impl Claim {
     }
 }
 
-fn from_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
-    let at = || path.display().to_string();
-    serde_json::from_slice(&fs::read(path).with_context(at)?).with_context(at)
+impl Value {
+    /// The figure and how it is meant.
+    pub fn in_words(&self) -> String {
+        let unit = self.unit.as_deref().unwrap_or_default();
+        let gap = if unit == "x" { "" } else { " " };
+        let number = self.number.map(|number| format!("{number}{gap}{unit}"));
+        match (self.kind, number) {
+            (Bound::About, Some(number)) => number,
+            (Bound::AtLeast, Some(number)) => format!("at least {number}"),
+            (Bound::AtMost, Some(number)) => format!("at most {number}"),
+            (Bound::Ordering, Some(number)) => format!("more than {number}"),
+            (Bound::Trend, Some(number)) => format!("{number} throughout"),
+            (_, None) => String::new(),
+        }
+    }
+
+    /// Whether what was found is as it says: the interval of the mean meets the bound with its
+    /// tolerance, which is a share of the figure, or the figure itself where that is 0. What is to
+    /// be more than something must be so by more than the tolerance. Nothing reaches what is not
+    /// legible.
+    pub fn is_reached(&self, found: Mean, tolerance: f64) -> bool {
+        let Some(number) = self.number else {
+            return false;
+        };
+        let room = tolerance * if number == 0.0 { 1.0 } else { number.abs() };
+        let half = found.half.unwrap_or(0.0);
+        let (least, most) = (found.mean - half, found.mean + half);
+        match self.kind {
+            Bound::About | Bound::Trend => least <= number + room && most >= number - room,
+            Bound::AtLeast => most >= number - room,
+            Bound::AtMost => least <= number + room,
+            Bound::Ordering => most > number + room,
+        }
+    }
+}
+
+impl Otherwise {
+    /// Whether the sweep that it names says so too.
+    fn is_borne_out(&self, claim: &Claim, reports: &Reports) -> Result<()> {
+        let Some(by) = &self.by else {
+            let is_legible = claim.values.iter().any(|value| value.number.is_some());
+            ensure!(!is_legible, "{}: no sweep is named", claim.id);
+            return Ok(());
+        };
+        let (_, swept) = reports
+            .get(by)
+            .with_context(|| format!("there is no report {by}"))?;
+        let swept: Vec<_> = swept
+            .iter()
+            .filter(|swept| swept.claim == claim.id)
+            .collect();
+        ensure!(!swept.is_empty(), "{}: {by} has no sweep of it", claim.id);
+        let is_somewhere = swept.iter().all(|swept| !swept.reached.is_empty());
+        let is_missed = swept.iter().any(|swept| !swept.missed.is_empty());
+        let is_so = match self.verdict {
+            Standing::Settled => is_somewhere,
+            Standing::NotDetermined => is_somewhere && is_missed,
+            Standing::Contradicted => !is_somewhere,
+            Standing::Reached | Standing::Missed | Standing::Open => false,
+        };
+        ensure!(
+            is_so,
+            "{}: {by} does not show that it is {}: {swept:?}",
+            claim.id,
+            self.verdict.name()
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bound, Value};
+    use crate::cell::Mean;
+
+    #[test]
+    fn an_interval_meets_a_bound() {
+        let is_reached = |kind, number, mean, half| {
+            let value = Value {
+                number: Some(number),
+                unit: None,
+                kind,
+                what: None,
+            };
+            value.is_reached(Mean { mean, half }, 0.05)
+        };
+        use Bound::{About, AtLeast, AtMost, Ordering};
+        for (kind, number, mean, half, is) in [
+            (About, 2.0, 2.09, None, true),
+            (About, 2.0, 2.2, None, false),
+            (About, 2.0, 2.2, Some(0.11), true),
+            (About, 0.0, 0.06, None, false),
+            (AtLeast, 2.0, 1.91, None, true),
+            (AtLeast, 2.0, 1.8, Some(0.05), false),
+            (AtMost, 2.0, 1.0, None, true),
+            (AtMost, 2.0, 2.2, None, false),
+            (Ordering, 1.0, 1.04, None, false),
+            (Ordering, 1.0, 1.06, None, true),
+            (About, 1.0, f64::NAN, None, false),
+        ] {
+            let found = is_reached(kind, number, mean, half);
+            assert_eq!(found, is, "{kind:?} {number}: {mean} {half:?}");
+        }
+    }
 }

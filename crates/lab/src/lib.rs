@@ -6,6 +6,7 @@
 pub mod cell;
 pub mod claims;
 pub mod experiment;
+pub mod figure;
 pub mod ground;
 pub mod page;
 pub mod system;

@@ -96,7 +96,8 @@ impl Bytes {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 
-    fn read(text: &str) -> Option<Self> {
+    /// What a text says, if it says any.
+    pub fn parse(text: &str) -> Option<Self> {
         let unit = UNITS.into_iter().find(|(name, _)| text.ends_with(*name));
         let (number, shift) = match unit {
             Some((name, shift)) => (text.strip_suffix(name)?, shift),
@@ -184,6 +185,10 @@ macro_rules! as_text {
 }
 
 impl Bytes {
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+
     const SYNTAX: &str = "bytes are a number with K, M, G, T or nothing behind it";
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stetfs_lab::claims::{Bound, Claims, Judge};
+use stetfs_lab::claims::{Bound, Claim, Claims, Judge, Standing};
 use stetfs_lab::experiment::stored::{Store, places};
 use stetfs_testkit::document;
 
@@ -17,7 +17,7 @@ fn claims() -> Claims {
 
 #[test]
 fn the_document_says_what_the_reports_say() {
-    let (_, store) = places(Path::new(ROOT));
+    let (_, store) = places(Path::new(ROOT)).expect("docs");
     let text = fs::read_to_string(Path::new(ROOT).join("docs/CLAIMS.md")).expect("docs/CLAIMS.md");
     let made = claims().render(&text, &store).expect("tables");
     let wrong = document::difference("docs/CLAIMS.md", &text, &made);
@@ -56,7 +56,7 @@ fn each_figure_has_a_tolerance() {
 /// own aims, and what is beyond the papers, judge none.
 #[test]
 fn each_check_of_a_paper_judges_a_claim() {
-    let (_, store) = places(Path::new(ROOT));
+    let (_, store) = places(Path::new(ROOT)).expect("docs");
     let claims = claims();
     let named: BTreeSet<&Judge> = claims
         .claims
@@ -67,12 +67,7 @@ fn each_check_of_a_paper_judges_a_claim() {
     for experiment in Store::experiments() {
         let stored = store.read(experiment.id).expect("a report");
         for check in stored.checks {
-            let is_aim = check.paper.contains("aim") || check.claim.contains("stet");
-            if !is_aim
-                && !BEYOND
-                    .iter()
-                    .any(|beyond| is_beyond(beyond, experiment.id, &check.claim))
-            {
+            if check.of.is_none() && !BEYOND.contains(&experiment.id) {
                 all.insert(Judge {
                     report: experiment.id.to_owned(),
                     check: check.claim,
@@ -92,21 +87,48 @@ fn each_check_of_a_paper_judges_a_claim() {
     );
 }
 
-/// What the papers say nothing of: parts, modes and tests that they do not have.
-const BEYOND: [(&str, &str); 11] = [
-    ("ftl-wear", ""),
-    ("operations", ""),
-    ("dj-sqlite", ""),
-    ("jftl-fig7", "rewrite"),
-    ("jftl-fig7", "16 KiB NAND"),
-    ("jftl-fig8", "16 KiB NAND"),
-    ("jftl-fig8", "32 MiB, commit every 5 s"),
-    ("jftl-fig8", "commit every 5 s: ordered"),
-    ("jftl-fig8", "commit every 5 s: journal+remap outperforms"),
-    ("shortcut-recovery", "ext3 on"),
-    ("stet-deltas", ""),
+/// What the papers say nothing of.
+const BEYOND: [&str; 1] = ["ftl-wear"];
+
+/// What is not reached is settled, not determined or contradicted, and a sweep bears that out; what
+/// nothing here measures is counted, so that it gets fewer.
+#[test]
+fn what_is_not_reached_has_a_verdict() {
+    let (_, store) = places(Path::new(ROOT)).expect("docs");
+    let claims = claims();
+    let judged = claims.judge(&store).expect("verdicts");
+    let of = |standing| -> Vec<&str> {
+        let its = judged.iter().filter(|judged| judged.standing == standing);
+        its.map(|judged| judged.claim.id.as_str()).collect()
+    };
+    // 78 lines, entries and metadata included, where 70 are within the tolerance.
+    assert_eq!(of(Standing::Missed), ["spindle-data-written-once"]);
+    assert_eq!(of(Standing::Open), OPEN);
+}
+
+/// Times of compressors are of a machine and no cell; filebench's reads and writes are not counted
+/// apart; what a recovery writes is not counted; and two figures of slides have no scale.
+const OPEN: [&str; 6] = [
+    "jftl-recovery-without-copies",
+    "dj-fig5-gzip-lzw-slow",
+    "dj-fig5-lzo-best-tradeoff",
+    "spindle-fig6-webproxy-share-of-writes",
+    "ubj-commit-period",
+    "ubj-hits-on-frozen",
 ];
 
-fn is_beyond((report, words): &(&str, &str), id: &str, check: &str) -> bool {
-    *report == id && check.contains(words)
+/// A verdict that the sweep does not bear out is an error.
+#[test]
+fn a_verdict_needs_its_sweep() {
+    let (_, store) = places(Path::new(ROOT)).expect("docs");
+    let mut claims = claims();
+    let is_swept = |claim: &&mut Claim| {
+        let otherwise = claim.otherwise.as_ref();
+        otherwise.is_some_and(|o| o.by.is_some() && o.verdict == Standing::NotDetermined)
+    };
+    let claim = claims.claims.iter_mut().find(is_swept);
+    let claim = claim.expect("one that is not determined");
+    claim.otherwise.as_mut().expect("it has one").verdict = Standing::Contradicted;
+    let error = claims.judge(&store).map(drop).expect_err("a wrong verdict");
+    assert!(error.to_string().contains("does not show"), "{error:#}");
 }

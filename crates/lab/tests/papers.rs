@@ -208,7 +208,7 @@ fn experiments_and_schemes_name_their_papers() {
         .map(|paper| format!("{}, {}", paper.authors, paper.venue))
         .collect();
     let names_one = |text: &str| shorts.iter().any(|short| text.starts_with(short.as_str()));
-    for experiment in EXPERIMENTS {
+    for experiment in EXPERIMENTS.iter() {
         let is_our_own = experiment.paper.starts_with("none; ");
         assert!(
             is_our_own || names_one(experiment.paper),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use stetfs_lab::cell;
 use stetfs_lab::claims::Claims;
 use stetfs_lab::experiment::stored::{Small, Store, places};
 use stetfs_lab::experiment::{Experiment, find};
@@ -23,22 +24,33 @@ fn main() -> Result<()> {
         println!("{HELP}");
         return Ok(());
     }
-    let (document, store) = places(Path::new("."));
-    let text = fs::read_to_string(&document)
-        .context("docs/LAB.md: lab-tables runs in the directory of the sources")?;
+    let (documents, store) =
+        places(Path::new(".")).context("lab-tables runs in the directory of the sources")?;
     let chosen: Vec<&Experiment> = match ids.iter().any(|id| id == "all") {
         true => Store::experiments().collect(),
         false => ids.iter().map(|id| one(id)).collect::<Result<_>>()?,
     };
+    let runs = cell::Store::open(Path::new("target/lab-runs"))?;
     for experiment in chosen {
         let start = Instant::now();
-        store.write(&Store::run(experiment, experiment.scale)?)?;
+        store.write(&Store::run(
+            experiment,
+            experiment.scale,
+            false,
+            Some(&runs),
+        )?)?;
         let mut small = Small::read(&store)?;
-        small.note(experiment)?;
+        if experiment.is_small {
+            small.note(experiment)?;
+        }
         small.write(&store)?;
         println!("{}: {:.1} s", experiment.id, start.elapsed().as_secs_f64());
     }
-    write_if_changed(&document, &text, &store.render(&text)?)?;
+    for document in documents {
+        let at = || document.display().to_string();
+        let text = fs::read_to_string(&document).with_context(at)?;
+        write_if_changed(&document, &text, &store.render(&text).with_context(at)?)?;
+    }
     let document = Path::new("docs/CLAIMS.md");
     let text = fs::read_to_string(document).context("docs/CLAIMS.md")?;
     let made = Claims::read(Path::new("docs"))?.render(&text, &store)?;

@@ -1,6 +1,6 @@
 //! Every combination of systems, settings with several values, and seeds; and what they came to.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -150,25 +150,7 @@ impl Grid {
                 }));
             }
         }
-        let (of, done) = (cells.len() as u64, Mutex::new(0));
-        let failed = Mutex::new(None);
-        let outcomes = run_all(&cells, jobs, store, &|_, outcome| match outcome {
-            Ok(_) => {
-                let mut done = done.lock();
-                *done += 1;
-                tell(*done, of);
-                ControlFlow::Continue(())
-            }
-            // Nothing more is begun when one has failed.
-            Err(error) => {
-                failed.lock().get_or_insert(error);
-                ControlFlow::Break(())
-            }
-        });
-        if let Some(error) = failed.into_inner() {
-            return Err(error);
-        }
-        let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+        let outcomes = run_each(&cells, jobs, store, tell)?;
         let each = outcomes.chunks(self.seeds as usize);
         let answers = asked.into_iter().zip(each);
         Ok(answers
@@ -178,6 +160,37 @@ impl Grid {
                 outcomes: outcomes.to_vec(),
             })
             .collect())
+    }
+}
+
+/// Runs cells as [`run_all`] does, until one fails; `tell` hears how many of how many are done.
+///
+/// # Errors
+/// Of the first one that fails.
+pub fn run_each(
+    cells: &[Cell],
+    jobs: usize,
+    store: Option<&Store>,
+    tell: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Vec<Outcome>> {
+    let (of, done) = (cells.len() as u64, Mutex::new(0));
+    let failed = Mutex::new(None);
+    let outcomes = run_all(cells, jobs, store, &|_, outcome| match outcome {
+        Ok(_) => {
+            let mut done = done.lock();
+            *done += 1;
+            tell(*done, of);
+            ControlFlow::Continue(())
+        }
+        // Nothing more is begun when one has failed.
+        Err(error) => {
+            failed.lock().get_or_insert(error);
+            ControlFlow::Break(())
+        }
+    });
+    match failed.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(outcomes.into_iter().flatten().collect()),
     }
 }
 
@@ -253,6 +266,31 @@ const STUDENT: [f64; 10] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 ];
 const NORMAL: f64 = 1.960;
+
+/// Four digits are enough to compare by.
+impl fmt::Display for Mean {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = |value: f64| match value {
+            0.0 => "0".to_owned(),
+            _ => {
+                let whole = value.abs().log10().floor() as i32;
+                let places = usize::try_from(3 - whole).unwrap_or(0).min(9);
+                format!("{value:.places$}")
+            }
+        };
+        // What is less than a millionth comes of the arithmetic.
+        match self.half.map(|half| {
+            if half < 1e-6 * self.mean.abs() {
+                0.0
+            } else {
+                half
+            }
+        }) {
+            Some(half) => write!(f, "{} \u{b1} {}", digits(self.mean), digits(half)),
+            None => f.write_str(&digits(self.mean)),
+        }
+    }
+}
 
 impl Mean {
     /// Of these; none of none.

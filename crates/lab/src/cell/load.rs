@@ -154,8 +154,8 @@ struct FioSettings {
     /// Percent.
     reads: u8,
     ops: u64,
-    /// Writes before an fsync; 0: none.
-    fsync: u64,
+    /// Writes before an fsync, on average; 0: none.
+    fsync: f64,
 }
 
 impl Default for FioSettings {
@@ -165,7 +165,7 @@ impl Default for FioSettings {
             block: Bytes::kib(4),
             reads: 0,
             ops: 4096,
-            fsync: 1,
+            fsync: 1.0,
         }
     }
 }
@@ -189,6 +189,8 @@ struct IozoneSettings {
     test: iozone::Test,
     file: Bytes,
     record: Bytes,
+    /// From one record to the next; 0: they are packed.
+    room: Bytes,
 }
 
 impl Default for IozoneSettings {
@@ -197,19 +199,22 @@ impl Default for IozoneSettings {
             test: iozone::Test::Write,
             file: Bytes::mib(16),
             record: Bytes::kib(4),
+            room: Bytes(0),
         }
     }
 }
 
 impl Settings for IozoneSettings {
     fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
-        let Self { test, file, record } = self;
-        Ok(Box::new(Iozone::packed(
-            *test,
-            file.0,
-            record.small(),
-            seed,
-        )))
+        let Self {
+            test, file, record, ..
+        } = self;
+        let packed = Iozone::packed(*test, file.0, record.small(), seed);
+        let room_bytes = self.room.small().max(packed.room_bytes);
+        Ok(Box::new(Iozone {
+            room_bytes,
+            ..packed
+        }))
     }
 }
 
@@ -221,6 +226,8 @@ struct PostmarkSettings {
     most: Bytes,
     transactions: u32,
     directories: u32,
+    /// Bytes of a read or a write; 0: through a buffer, as much as is asked for.
+    block: Bytes,
 }
 
 impl Default for PostmarkSettings {
@@ -231,6 +238,7 @@ impl Default for PostmarkSettings {
             most: Bytes(10_000),
             transactions: 5000,
             directories: 0,
+            block: Bytes(0),
         }
     }
 }
@@ -244,7 +252,15 @@ impl Settings for PostmarkSettings {
             transactions: self.transactions,
             subdirectories: self.directories,
             seed,
-            ..Postmark::default()
+            ..match self.block.small() {
+                0 => Postmark::default(),
+                block => Postmark {
+                    read_block: block,
+                    write_block: block,
+                    buffered: false,
+                    ..Postmark::default()
+                },
+            }
         }))
     }
 }
@@ -253,6 +269,8 @@ impl Settings for PostmarkSettings {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Server<const N: usize> {
+    /// Bytes of the set: as many files, each handled once; 0: by `files` and `loops`.
+    data: Bytes,
     files: u32,
     /// Mean bytes of a file.
     mean: Bytes,
@@ -266,6 +284,7 @@ impl<const N: usize> Default for Server<N> {
     fn default() -> Self {
         let own = Filebench::new(Personality::ALL[N], 10, 0);
         Self {
+            data: Bytes(0),
             files: 1000,
             mean: Bytes(own.mean_file_bytes),
             threads: own.threads,
@@ -277,12 +296,21 @@ impl<const N: usize> Default for Server<N> {
 
 impl<const N: usize> Settings for Server<N> {
     fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        let (files, loops) = match self.data.0.checked_div(self.mean.0.max(1)) {
+            None | Some(0) => (self.files, self.loops),
+            Some(files) => {
+                // Each thread has a file open, of those that do not exist in the beginning.
+                let files = u32::try_from(files).unwrap_or(u32::MAX);
+                let files = files.max(6 * self.threads);
+                (files, files.div_ceil(self.threads.max(1)))
+            }
+        };
         Ok(Box::new(Filebench {
-            files: self.files,
+            files,
             mean_file_bytes: self.mean.0,
             threads: self.threads,
             piece_bytes: self.piece.small(),
-            ..Filebench::new(Personality::ALL[N], self.loops, seed)
+            ..Filebench::new(Personality::ALL[N], loops, seed)
         }))
     }
 }
@@ -293,8 +321,8 @@ struct OverwriteSettings {
     file: Bytes,
     ops: u64,
     order: overwrite::Order,
-    /// Percent of a block.
-    differ: u32,
+    /// Percent of a block, or their distribution: `zipf:3`, `bathtub:0.08`, `uniform`.
+    differ: overwrite::Differences,
     change: overwrite::Change,
 }
 
@@ -304,7 +332,7 @@ impl Default for OverwriteSettings {
             file: Bytes::mib(16),
             ops: 8192,
             order: overwrite::Order::Random,
-            differ: 10,
+            differ: overwrite::Differences::Fixed(10),
             change: overwrite::Change::NewValues,
         }
     }
@@ -313,7 +341,7 @@ impl Default for OverwriteSettings {
 impl Settings for OverwriteSettings {
     fn make(&self, seed: u64) -> Result<Box<dyn Workload>> {
         Ok(Box::new(Overwrite {
-            differences: overwrite::Differences::Fixed(self.differ),
+            differences: self.differ,
             change: self.change,
             order: self.order,
             blocks: self.file.0 / overwrite::BLOCK as u64,

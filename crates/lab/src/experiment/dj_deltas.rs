@@ -18,7 +18,7 @@ use compcol::vec::decompress_to_vec_capped;
 use compcol::{Algorithm, Encoder, lzf::Lzf, lzw::Lzw};
 use stetfs_schemes::delta::{COMPRESSORS, Compressor, difference};
 
-use super::report::{Chart, Report, Said, Series, Table};
+use super::report::{Chart, Report, Said, Series, Swept, Table};
 use super::{Experiment, Setting};
 use stetfs_testkit::rng::Rng;
 
@@ -28,7 +28,8 @@ pub(super) const SIZES: Experiment = Experiment {
     paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 4",
     scale: 1.0,
     has_real_time: false,
-    run: sizes,
+    is_small: true,
+    run: super::Run::Own(sizes),
 };
 
 pub(super) const TIMES: Experiment = Experiment {
@@ -37,7 +38,8 @@ pub(super) const TIMES: Experiment = Experiment {
     paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 5",
     scale: 1.0,
     has_real_time: true,
-    run: times,
+    is_small: true,
+    run: super::Run::Own(times),
 };
 
 const BLOCK: usize = 4096;
@@ -200,6 +202,12 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
     set_up(&mut report);
     let squeezers = Squeezer::all();
     let names: Vec<&str> = squeezers.iter().map(Squeezer::name).collect();
+    let mut swept = Swept {
+        claim: "dj-fig4-lzo-under-a-quarter".to_owned(),
+        value: 0,
+        reached: Vec::new(),
+        missed: Vec::new(),
+    };
     for (n, kind) in Kind::ALL.into_iter().enumerate() {
         (setting.progress)(kind.name(), n as u64, 2);
         let mut values = vec![Vec::new(); names.len()];
@@ -217,6 +225,11 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
             .zip(&values[0])
             .filter(|(level, _)| is_far(**level));
         let largest = far.map(|(_, size)| *size).fold(0.0, f64::max);
+        let list = match largest < quarter {
+            true => &mut swept.reached,
+            false => &mut swept.missed,
+        };
+        list.push(kind.name().to_owned());
         report
             .compare(
                 format!(
@@ -246,7 +259,7 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
                 gzip / lzo,
                 format!("{:.2} of LZO's", gzip / lzo),
             )
-            .because("not known");
+            .because("it is not so here");
         show(
             &mut report,
             kind,
@@ -255,6 +268,7 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
             &values,
         );
     }
+    report.swept.push(swept);
     Ok(report)
 }
 
@@ -332,7 +346,7 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
                 gzip / lzo,
                 format!("{:.0} times", gzip / lzo),
             )
-            .because("not known");
+            .because("it is not so here");
         show(
             &mut report,
             kind,

@@ -11,101 +11,23 @@ use stetfs_media::{Class, Image, SimDev};
 
 /// Bytes in the transactions of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogContents {
+pub(super) struct LogContents {
     /// Transactions that would be replayed.
-    pub transactions: u64,
+    pub(super) transactions: u64,
     /// File data: changed bytes and whole blocks.
-    pub data_bytes: u64,
+    pub(super) data_bytes: u64,
     /// The same of metadata.
-    pub metadata_bytes: u64,
+    pub(super) metadata_bytes: u64,
     /// Everything else: headers, places of changed bytes, checksums of blocks elsewhere, freed
     /// blocks, padding.
-    pub header_bytes: u64,
-}
-
-/// What a record of such a log consists of, in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// Content of blocks by class, in the order of [`Class::ALL`].
-    content: [u64; Class::ALL.len()],
-    /// Places and lengths of that content.
-    pub ranges: u64,
-    /// Heads of chunks, and the bytes that make them whole words.
-    pub chunks: u64,
-    /// Checksums of what was written elsewhere, and freed blocks.
-    pub others: u64,
-    /// Behind the last chunk.
-    pub padding: u64,
-}
-
-impl Record {
-    /// Bytes without the padding.
-    pub fn used(&self) -> u64 {
-        let heads = TRANSACTION_SIZE as u64 + self.chunks;
-        heads + self.others + self.ranges + self.contents()
-    }
-
-    /// Content of blocks.
-    pub fn contents(&self) -> u64 {
-        self.content.iter().sum()
-    }
-
-    /// The same of blocks of a class.
-    pub fn content_of(&self, class: Class) -> u64 {
-        self.content[class as usize]
-    }
-}
-
-/// Bytes of the checksum of a block, and of the number of one.
-const WORD: u64 = 8;
-/// Bytes of a range's place and length.
-const PAIR: u64 = 4;
-
-/// The records that would be replayed of the log of a volume that is mounted by a scheme with a log
-/// of bytes, or was when it crashed.
-///
-/// # Errors
-/// As [`read`].
-pub fn records(image: &Image) -> Result<Vec<Record>> {
-    let mut records = Vec::new();
-    each(image, |transaction, bytes, block| {
-        let mut record = Record::default();
-        chunks(transaction, bytes, block, |chunk, content| {
-            let count = u64::from(chunk.count);
-            let class = usize::from(chunk.class);
-            let others = match chunk.kind {
-                ChunkKind::Ranges | ChunkKind::Inodes | ChunkKind::Zeroed => {
-                    record.ranges += PAIR * count;
-                    record.content[class] += content;
-                    PAIR * count + content
-                }
-                ChunkKind::Block => {
-                    record.content[class] += content;
-                    content
-                }
-                ChunkKind::InPlace => {
-                    record.others += WORD;
-                    WORD
-                }
-                ChunkKind::Run | ChunkKind::Revoke => {
-                    record.others += WORD * count;
-                    WORD * count
-                }
-            };
-            record.chunks += u64::from(chunk.length) - others;
-        })?;
-        record.padding = bytes.len() as u64 - record.used();
-        records.push(record);
-        Ok(())
-    })?;
-    Ok(records)
+    pub(super) header_bytes: u64,
 }
 
 /// Reads the log of a volume that is mounted by scheme `shortcut`, or was when it crashed.
 ///
 /// # Errors
 /// There is no such log, or it is none that a writer makes; it is longer than once around.
-pub fn read(image: &Image) -> Result<LogContents> {
+pub(super) fn read(image: &Image) -> Result<LogContents> {
     let mut contents = LogContents::default();
     each(image, |transaction, record, block| {
         contents.add(transaction, record, block)

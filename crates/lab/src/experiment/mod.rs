@@ -5,42 +5,23 @@
 //! ([`Check`](report::Check)), and how its [`Report`] shows it. [`EXPERIMENTS`] is the one list of
 //! them.
 
-mod dj;
 mod dj_deltas;
 mod dj_fig1;
-mod dj_fig10;
-mod dj_fig9;
-mod dj_sqlite;
-mod dj_thresholds;
-mod dj_tpcc;
 mod ftl_wear;
-mod ground;
-mod jftl;
-mod jftl_fig7;
-mod jftl_fig8;
-pub mod log_contents;
-mod never_worse;
-mod nvm_cache;
-mod operations;
+mod log_contents;
 pub mod report;
 mod shortcut_example;
-mod shortcut_fig4;
-mod shortcut_fig5;
-mod shortcut_recovery;
-mod spindle_fig5;
-mod spindle_fig6;
-mod stet_deltas;
 pub mod stored;
-mod ubj;
 
-pub use shortcut_recovery::RecoveryRun;
+use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 
+use crate::cell;
+use crate::figure::{self, Figure};
 use crate::system::{Bed, Measured, Medium, System, Volume};
 use crate::workload::{Durable, Workload};
 use report::Report;
-use stetfs_testkit::image::Variety;
 
 /// An experiment.
 pub struct Experiment {
@@ -54,40 +35,63 @@ pub struct Experiment {
     pub scale: f64,
     /// Whether it measures on this machine's memory too.
     pub has_real_time: bool,
+    /// Whether it is run in tests, at a small scale.
+    pub is_small: bool,
+    /// What is run.
+    run: Run,
+}
+
+/// What an experiment runs.
+#[derive(Clone, Copy)]
+enum Run {
+    /// What is no selection of cells.
+    Own(fn(&Setting<'_>) -> Result<Report>),
+    /// Cells.
+    Figure(&'static Figure),
+}
+
+impl Experiment {
     /// Runs it.
-    pub run: fn(&Setting<'_>) -> Result<Report>,
+    ///
+    /// # Errors
+    /// Of the setting and the runs.
+    pub fn run(&self, setting: &Setting<'_>) -> Result<Report> {
+        match self.run {
+            Run::Own(run) => run(setting),
+            Run::Figure(figure) => {
+                let mut report = Report::new(self, setting);
+                figure.run(setting, &mut report)?;
+                Ok(report)
+            }
+        }
+    }
+
+    fn of(figure: &'static Figure) -> Self {
+        Self {
+            id: &figure.id,
+            title: &figure.title,
+            paper: &figure.place,
+            scale: figure.scale,
+            has_real_time: false,
+            is_small: figure.is_small,
+            run: Run::Figure(figure),
+        }
+    }
 }
 
 /// Every experiment.
-pub const EXPERIMENTS: &[Experiment] = &[
+pub static EXPERIMENTS: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
+    let figures = figure::all().iter().map(Experiment::of);
+    OWN.into_iter().chain(figures).collect()
+});
+
+/// Those that are not made of cells.
+const OWN: [Experiment; 5] = [
     shortcut_example::EXPERIMENT,
-    shortcut_fig4::EXPERIMENT,
-    shortcut_fig5::EXPERIMENT,
-    shortcut_recovery::EXPERIMENT,
-    jftl_fig7::EXPERIMENT,
-    jftl_fig8::EXPERIMENT,
     ftl_wear::EXPERIMENT,
     dj_deltas::SIZES,
     dj_deltas::TIMES,
-    dj_thresholds::TIMES,
-    dj_thresholds::CHECKPOINTS,
-    dj_thresholds::JOURNAL_WRITES,
-    dj_fig9::EXPERIMENT,
-    dj_fig10::EXPERIMENT,
-    dj_sqlite::EXPERIMENT,
     dj_fig1::EXPERIMENT,
-    dj_tpcc::THROUGHPUT,
-    dj_tpcc::JOURNAL_WRITES,
-    spindle_fig5::EXPERIMENT,
-    spindle_fig6::EXPERIMENT,
-    ubj::IOZONE,
-    ubj::FILEBENCH,
-    ubj::POSTMARK,
-    ubj::PERIOD,
-    ubj::HITS,
-    ubj::COW,
-    operations::EXPERIMENT,
-    stet_deltas::EXPERIMENT,
 ];
 
 /// The experiment of that name.
@@ -96,7 +100,7 @@ pub fn find(id: &str) -> Option<&'static Experiment> {
 }
 
 /// Hears what is being run, and how much of it is done: done, of how many.
-pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
+pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// How an experiment is to be run.
 #[derive(Clone, Copy)]
@@ -109,6 +113,27 @@ pub struct Setting<'a> {
     pub real_time: bool,
     /// Hears how far it is.
     pub progress: Progress<'a>,
+    /// Whether that seed is the only one, where a figure has several.
+    pub is_alone: bool,
+    /// Runs at a time, where they may be done so.
+    pub jobs: usize,
+    /// Where runs are kept.
+    pub store: Option<&'a cell::Store>,
+}
+
+/// Seed 1 first, in virtual time, on all processors.
+impl Default for Setting<'_> {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            scale: 1.0,
+            real_time: false,
+            progress: &|_, _, _| {},
+            is_alone: false,
+            store: None,
+            jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
 }
 
 impl Setting<'_> {
@@ -124,22 +149,6 @@ impl Setting<'_> {
         );
         let scaled = (bytes as f64 * self.scale) as u64;
         Ok((scaled / unit).max(1) * unit)
-    }
-
-    /// A volume of the paper's size and with its journal, scaled: at least as large as schemes and
-    /// mke2fs need.
-    ///
-    /// # Errors
-    /// As [`scaled`](Self::scaled); of mke2fs.
-    pub fn volume(&self, variety: Variety, bytes: u64, journal_bytes: u64) -> Result<Volume> {
-        let mib = |bytes| self.scaled(bytes, 1 << 20).map(|bytes| bytes >> 20);
-        Volume::make(variety, mib(bytes)?.max(64), mib(journal_bytes)?.max(4))
-    }
-
-    /// The media to measure on: this one, and this machine's memory if that was asked for.
-    pub fn media(&self, simulated: Medium) -> Vec<Medium> {
-        let memory = self.real_time.then_some(Medium::Memory);
-        std::iter::once(simulated).chain(memory).collect()
     }
 
     /// Measures a workload on a fresh copy of the volume.
@@ -158,24 +167,5 @@ impl Setting<'_> {
         let tell = |done, of| (self.progress)(&what, done, of);
         tell(0, 1);
         Bed::new(system, medium, volume, memory_mib)?.measure(workload, durable, &tell)
-    }
-
-    /// The median by time of three measurements; virtual time needs one.
-    ///
-    /// # Errors
-    /// As [`measure`](Self::measure).
-    pub fn median(
-        &self,
-        on: (System, Medium),
-        volume: &Volume,
-        memory_mib: u64,
-        workload: &dyn Workload,
-        durable: Durable,
-    ) -> Result<Measured> {
-        let times = if on.1.is_real() { 3 } else { 1 };
-        let runs = (0..times).map(|_| self.measure(on, volume, memory_mib, workload, durable));
-        let mut runs = runs.collect::<Result<Vec<_>>>()?;
-        runs.sort_by_key(Measured::elapsed_ns);
-        Ok(runs.swap_remove(times / 2))
     }
 }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 pub use stetfs_chart::{Chart, Series};
 
-use super::{Experiment, RecoveryRun, Setting};
-use crate::system::{Measured, Medium};
+use super::{Experiment, Setting};
+use crate::system::{Measured, Medium, Outcome};
 
 /// The version of the JSON. Fields may be added to a version; none goes or changes its meaning.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// How far a figure may be from the paper's and still be the same, as a share of it, where nothing
 /// else is said.
@@ -28,6 +28,8 @@ pub struct Report {
     pub scale: f64,
     /// What chance was drawn from.
     pub seed: u64,
+    /// How many seeds there were, from that one.
+    pub seeds: u64,
     /// What was compared on what: a name and a value each.
     pub setup: Vec<(&'static str, String)>,
     /// What the paper says, and whether it is so here.
@@ -35,10 +37,14 @@ pub struct Report {
     /// What plots show.
     pub charts: Vec<Chart>,
     /// Every run.
-    pub runs: Vec<Measured>,
-    /// Every recovery.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recoveries: Vec<RecoveryRun>,
+    pub runs: Vec<Measured>,
+    /// The same of figures that are made of cells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cells: Vec<Answered>,
+    /// Where sweeps reach claims.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub swept: Vec<Swept>,
     /// What a reader must know.
     pub notes: Vec<String>,
     /// The same for people.
@@ -55,11 +61,13 @@ impl Report {
             paper: experiment.paper,
             scale: setting.scale,
             seed: setting.seed,
+            seeds: 1,
             setup: Vec::new(),
             checks: Vec::new(),
             charts: Vec::new(),
             runs: Vec::new(),
-            recoveries: Vec::new(),
+            cells: Vec::new(),
+            swept: Vec::new(),
             notes: Vec::new(),
             tables: Vec::new(),
         }
@@ -81,6 +89,7 @@ impl Report {
         let verdict = said.verdict(ours);
         self.checks.push(Check {
             claim: claim.into(),
+            of: None,
             paper: said.text,
             tolerance: Some(said.tolerance),
             ours: shown,
@@ -90,30 +99,30 @@ impl Report {
         });
         self.checks.last_mut().expect("it was just added")
     }
+}
 
-    /// Adds what the paper says without a figure, what was found, and whether that is as it says.
-    pub fn claim(
-        &mut self,
-        claim: impl Into<String>,
-        paper: &str,
-        ours: String,
-        is_so: bool,
-    ) -> &mut Check {
-        self.checks.push(Check {
-            claim: claim.into(),
-            paper: paper.to_owned(),
-            tolerance: None,
-            ours,
-            verdict: if is_so {
-                Verdict::Reached
-            } else {
-                Verdict::Short
-            },
-            fitted: None,
-            why: None,
-        });
-        self.checks.last_mut().expect("it was just added")
-    }
+/// A system at a point of a figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answered {
+    /// Its name in the figure.
+    pub system: String,
+    /// The settings that tell the point from others.
+    pub point: String,
+    /// What each seed gave.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Where along a sweep a claim would be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swept {
+    /// The claim.
+    pub claim: String,
+    /// Which of its values.
+    pub value: usize,
+    /// Points where it is as the paper has it,
+    pub reached: Vec<String>,
+    /// and where it is not.
+    pub missed: Vec<String>,
 }
 
 /// What became of a claim here.
@@ -122,10 +131,8 @@ impl Report {
 pub enum Verdict {
     /// It is as the paper has it, within the tolerance.
     Reached,
-    /// It is worse, or not so.
-    Short,
-    /// It is better by more than the tolerance: something else was measured than the paper did.
-    Overshot,
+    /// It is not.
+    Missed,
 }
 
 impl Verdict {
@@ -133,8 +140,7 @@ impl Verdict {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reached => "reached",
-            Self::Short => "short",
-            Self::Overshot => "overshot",
+            Self::Missed => "missed",
         }
     }
 }
@@ -146,7 +152,6 @@ pub struct Said {
     least: f64,
     most: f64,
     tolerance: f64,
-    less_is_better: bool,
 }
 
 impl Said {
@@ -156,18 +161,12 @@ impl Said {
             least,
             most,
             tolerance,
-            less_is_better: false,
         }
     }
 
     /// One figure: reached within [`TOLERANCE`].
     pub fn figure(text: impl Into<String>, figure: f64) -> Self {
         Self::new(text, (figure, figure), TOLERANCE)
-    }
-
-    /// From this to that, which leaves no tolerance beyond.
-    pub fn range(text: impl Into<String>, least: f64, most: f64) -> Self {
-        Self::new(text, (least, most), 0.0)
     }
 
     /// So much or more; there is no too much.
@@ -177,20 +176,12 @@ impl Said {
 
     /// So much or less; there is no too little.
     pub fn at_most(text: impl Into<String>, most: f64) -> Self {
-        Self::new(text, (f64::NEG_INFINITY, most), 0.0).less_is_better()
+        Self::new(text, (f64::NEG_INFINITY, most), 0.0)
     }
 
     /// With this tolerance, a share.
     pub fn within(self, tolerance: f64) -> Self {
         Self { tolerance, ..self }
-    }
-
-    /// More than was said is short of it, and less overshoots.
-    pub fn less_is_better(self) -> Self {
-        Self {
-            less_is_better: true,
-            ..self
-        }
     }
 
     fn verdict(&self, ours: f64) -> Verdict {
@@ -203,10 +194,9 @@ impl Said {
         };
         let is_less = ours < self.least - room(self.least);
         let is_more = ours > self.most + room(self.most);
-        match (is_less, is_more) {
-            (false, false) if !ours.is_nan() => Verdict::Reached,
-            (less, _) if less == self.less_is_better && !ours.is_nan() => Verdict::Overshot,
-            _ => Verdict::Short,
+        match is_less || is_more || ours.is_nan() {
+            true => Verdict::Missed,
+            false => Verdict::Reached,
         }
     }
 }
@@ -216,6 +206,9 @@ impl Said {
 pub struct Check {
     /// What is claimed.
     pub claim: String,
+    /// The claim of `docs/claims.json` that it judges, where it says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// The paper's figure, or its words.
     pub paper: String,
     /// How far ours may be from the figure, as a share of it; none where there are words.
@@ -241,20 +234,6 @@ impl Check {
         if !self.is_reached() {
             self.why = Some(why.into());
         }
-        self
-    }
-
-    /// The same where one reason makes it short and another one overshoots.
-    pub fn because_of(&mut self, why: impl FnOnce(Verdict) -> String) -> &mut Self {
-        if !self.is_reached() {
-            self.why = Some(why(self.verdict));
-        }
-        self
-    }
-
-    /// Says what was fitted.
-    pub fn fitted(&mut self, what: impl Into<String>) -> &mut Self {
-        self.fitted = Some(what.into());
         self
     }
 
@@ -310,12 +289,6 @@ impl Table {
     }
 }
 
-/// The geometric mean; 1 of nothing.
-pub fn geometric_mean(values: &[f64]) -> f64 {
-    let sum: f64 = values.iter().map(|v| v.ln()).sum();
-    (sum / values.len().max(1) as f64).exp()
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Said, Verdict};
@@ -323,26 +296,12 @@ mod tests {
     #[test]
     fn too_much_is_not_reached() {
         let of = |said: Said, ours: [f64; 4]| ours.map(|n| said.verdict(n));
-        use Verdict::{Overshot, Reached, Short};
+        use Verdict::{Missed, Reached};
         let twice = of(Said::figure("2.1x", 2.1), [1.85, 1.9, 2.3, 11.4]);
-        assert_eq!(twice, [Short, Reached, Reached, Overshot]);
-        let range = of(Said::range("", 1.13, 1.3), [1.12, 1.13, 1.3, 1.31]);
-        assert_eq!(range, [Short, Reached, Reached, Overshot]);
-        let size = of(
-            Said::figure("3.7 %", 3.7).less_is_better(),
-            [1.1, 3.4, 4.0, 6.9],
-        );
-        assert_eq!(size, [Overshot, Reached, Reached, Short]);
-        let least = of(Said::at_least("", 2.0), [f64::NAN, 1.99, 2.0, 1e9]);
-        assert_eq!(least, [Short, Short, Reached, Reached]);
-        let most = of(Said::at_most("", 1.0), [f64::NAN, 1.01, 1.0, -1e9]);
-        assert_eq!(most, [Short, Short, Reached, Reached]);
-        let none = of(Said::at_most("0", 0.0), [1.0, 0.5, 0.0, 0.0]);
-        assert_eq!(none, [Short, Short, Reached, Reached]);
-    }
-
-    #[test]
-    fn a_mean_of_factors() {
-        assert!((super::geometric_mean(&[1.0, 4.0, 2.0]) - 2.0).abs() < 1e-12);
+        assert_eq!(twice, [Missed, Reached, Reached, Missed]);
+        let most = of(Said::at_most("", 4.0), [0.0, 4.0, 4.1, f64::NAN]);
+        assert_eq!(most, [Reached, Reached, Missed, Missed]);
+        let least = of(Said::at_least("", 4.0), [3.9, 4.0, 1e9, f64::NAN]);
+        assert_eq!(least, [Missed, Reached, Reached, Missed]);
     }
 }

@@ -18,7 +18,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     paper: "Lee, Yoo, Jang, Bahn, MSST 2012, Figures 1 and 2",
     scale: 1.0,
     has_real_time: false,
-    run,
+    is_small: true,
+    run: super::Run::Own(run),
 };
 
 const SYSTEMS: [System; 5] = [EXT3, BLK, DIFF, BLK_S, ADP_S];

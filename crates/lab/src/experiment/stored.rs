@@ -9,7 +9,8 @@
 //! <!-- end -->
 //! ```
 //!
-//! `table` shows the table whose title begins so, of it the rows whose name contains one of these,
+//! `swept` says at which points sweeps reach claims, of those whose names have these words. `table`
+//! shows the table whose title begins so, of it the rows whose name contains one of these,
 //! and the columns with these numbers (the name of a row is 0 and always there). `checks` shows the
 //! claims that contain these words, with their verdicts and why; without words, all of them.
 
@@ -23,8 +24,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_format::checksum::crc32c;
 
-use super::report::{Check, Report, Table, VERSION};
+use super::report::{Check, Report, Swept, Table, VERSION};
 use super::{EXPERIMENTS, Experiment, Setting};
+use crate::cell;
 use stetfs_testkit::document;
 
 /// What of a report is kept: all but the runs and what is drawn from them.
@@ -40,14 +42,24 @@ pub struct Stored {
     pub scale: f64,
     /// What chance was drawn from.
     pub seed: u64,
+    /// How many seeds, from that one.
+    #[serde(default = "one")]
+    pub seeds: u64,
     /// What was compared on what.
     pub setup: Vec<(String, String)>,
     /// What the paper says, and what became of it here.
     pub checks: Vec<Check>,
+    /// Where sweeps reach claims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub swept: Vec<Swept>,
     /// What a reader must know.
     pub notes: Vec<String>,
     /// What was found.
     pub tables: Vec<Table>,
+}
+
+const fn one() -> u64 {
+    1
 }
 
 impl From<Report> for Stored {
@@ -59,8 +71,10 @@ impl From<Report> for Stored {
             paper: report.paper.to_owned(),
             scale: report.scale,
             seed: report.seed,
+            seeds: report.seeds,
             setup: setup.map(|(name, what)| (name.to_owned(), what)).collect(),
             checks: report.checks,
+            swept: report.swept,
             notes: report.notes,
             tables: report.tables,
         }
@@ -88,16 +102,21 @@ impl Store {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// What the experiment gives: in virtual time, with its own scale and seed 1.
+    /// What the experiment gives: in virtual time, with all of its seeds or the first one alone.
     ///
     /// # Errors
     /// Of the experiment.
-    pub fn run(experiment: &Experiment, scale: f64) -> Result<Stored> {
-        let report = (experiment.run)(&Setting {
-            seed: 1,
+    pub fn run(
+        experiment: &Experiment,
+        scale: f64,
+        is_alone: bool,
+        store: Option<&cell::Store>,
+    ) -> Result<Stored> {
+        let report = experiment.run(&Setting {
             scale,
-            real_time: false,
-            progress: &|_, _, _| {},
+            is_alone,
+            store,
+            ..Setting::default()
         });
         Ok(report.with_context(|| experiment.id)?.into())
     }
@@ -146,6 +165,7 @@ impl Store {
         let (verb, rest) = what.split_once(' ').unwrap_or((what, ""));
         match verb {
             "table" => table(&stored, rest),
+            "swept" => swept(&stored, quoted(rest)?.map_or("", |(words, _)| words)),
             "checks" => checks(&stored, quoted(rest)?.map_or("", |(words, _)| words)),
             other => bail!("what is {other}?"),
         }
@@ -219,6 +239,32 @@ fn table(stored: &Stored, args: &str) -> Result<String> {
     Ok(text)
 }
 
+fn swept(stored: &Stored, words: &str) -> Result<String> {
+    let all = stored
+        .swept
+        .iter()
+        .filter(|swept| swept.claim.contains(words));
+    let all: Vec<&Swept> = all.collect();
+    ensure!(!all.is_empty(), "none of its sweeps has these words");
+    let mut text = "| swept claim | within the tolerance | of points |\n|---|---|---|\n".to_owned();
+    for Swept {
+        claim,
+        reached,
+        missed,
+        ..
+    } in all
+    {
+        let points = reached.len() + missed.len();
+        let reached = match (reached.len(), missed.len()) {
+            (0, _) => "nowhere".to_owned(),
+            (_, 0) => "everywhere".to_owned(),
+            _ => reached.join("; "),
+        };
+        writeln!(text, "| `{claim}` | {reached} | {points} |")?;
+    }
+    Ok(text)
+}
+
 fn checks(stored: &Stored, words: &str) -> Result<String> {
     let checks = stored
         .checks
@@ -258,12 +304,20 @@ fn checks(stored: &Stored, words: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The document of which the tables are made, and where the reports are, in a tree.
-pub fn places(root: &Path) -> (PathBuf, Store) {
-    (
-        root.join("docs/LAB.md"),
-        Store::new(root.join("docs/reports")),
-    )
+/// The documents of which the tables are made, and where the reports are, in a tree.
+///
+/// # Errors
+/// Of the directory.
+pub fn places(root: &Path) -> Result<(Vec<PathBuf>, Store)> {
+    let pages = root.join("docs/lab");
+    let pages = fs::read_dir(&pages).with_context(|| pages.display().to_string())?;
+    let mut documents = vec![root.join("docs/LAB.md")];
+    for page in pages {
+        documents.push(page?.path());
+    }
+    documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    documents.sort();
+    Ok((documents, Store::new(root.join("docs/reports"))))
 }
 
 /// What all experiments give on a scale so small that tests run them: a checksum of checks and
@@ -311,7 +365,7 @@ impl Small {
     /// # Errors
     /// Of the experiment.
     pub fn note(&mut self, experiment: &Experiment) -> Result<()> {
-        let checksum = Self::checksum(&Store::run(experiment, Self::SCALE)?)?;
+        let checksum = Self::checksum(&Store::run(experiment, Self::SCALE, true, None)?)?;
         self.0.insert(experiment.id.to_owned(), checksum);
         Ok(())
     }

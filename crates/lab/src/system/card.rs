@@ -2,17 +2,13 @@
 //! telephone would have them, which Delta Journaling was measured on; a hard disk with a cache,
 //! which UBJ, Tinca and Spindle were.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
 use stetfs::Media;
-use stetfs_media::pmem::PmemOptions;
 use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
-use stetfs_media::{Clock, FileOptions, Image, Pmem, SimDev, Survives, Uncached};
+use stetfs_media::{Clock, Image, Pmem, SimDev, Uncached};
 
 use super::deltas::{CountedPmem, DeltaCount};
-use stetfs_testkit::host::scratch;
 
 /// The memory beside a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,16 +64,6 @@ impl Nvram {
             self.bytes >> 20,
             self.timing.load_ns(),
             self.timing.flush_ns()
-        )
-    }
-
-    pub(super) fn about_disk(self) -> String {
-        let dir = std::env::temp_dir();
-        format!(
-            "real time, median of three; a file in {}, past the page cache where that can be, and \
-                {} KiB of this machine's memory for NVRAM",
-            dir.display(),
-            self.bytes >> 10
         )
     }
 }
@@ -140,47 +126,5 @@ impl Card {
             home: Arc::new(Uncached(self.dev.clone())),
             nvm: has_nvm.then(|| self.nvm.clone() as Arc<dyn Pmem>),
         }
-    }
-}
-
-/// The same in files.
-pub(super) struct Disk {
-    home: PathBuf,
-    nvm: PathBuf,
-    _dirs: [tempfile::TempDir; 2],
-}
-
-impl Disk {
-    /// One that holds this.
-    pub(super) fn holding(image: &Image, nvram: Nvram) -> Result<Self> {
-        let on_disk = tempfile::Builder::new().prefix("stetfs-lab-").tempdir()?;
-        let in_memory = scratch()?;
-        let (home, nvm) = (
-            on_disk.path().join("volume"),
-            in_memory.path().join("nvram"),
-        );
-        image.to_file(&home)?;
-        std::fs::File::create(&nvm)?.set_len(nvram.bytes)?;
-        Ok(Self {
-            home,
-            nvm,
-            _dirs: [on_disk, in_memory],
-        })
-    }
-
-    pub(super) fn media(&self, has_nvm: bool) -> Result<Media> {
-        // A file system in memory has no way past the page cache.
-        let past = FileOptions::default().direct(true).open(&self.home);
-        let home = past.or_else(|_| FileOptions::default().open(&self.home))?;
-        let nvm = has_nvm
-            .then(|| {
-                let options = PmemOptions::default().survives(Survives::ProcessCrash);
-                Ok::<_, anyhow::Error>(Arc::new(options.open(&self.nvm)?) as Arc<dyn Pmem>)
-            })
-            .transpose()?;
-        Ok(Media {
-            home: Arc::new(home),
-            nvm,
-        })
     }
 }

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use stetfs::{Fs, MountOptions, clock};
 use stetfs_format::group::{GroupDesc, GroupFlags};
-use stetfs_format::private_log::{CHUNK_SIZE, TRANSACTION_SIZE};
 use stetfs_format::superblock::Superblock;
 use stetfs_format::{BlockNo, GroupNo};
 use stetfs_media::sim::SimOptions;
@@ -36,56 +35,7 @@ pub struct Changes {
     /// What scheme dj's way to capture the differences took one core of this machine, in
     /// nanoseconds: exclusive or, count, and LZO where that is wanted.
     pub capture_ns: u64,
-    /// What deltas of each of the wanted kinds come to.
-    pub deltas: Vec<Deltas>,
 }
-
-/// A way to log what changed in a block.
-pub struct DeltaKind {
-    /// Its name in reports.
-    pub name: &'static str,
-    /// It is of no use without all of the block as it was before. Others may be applied to a home
-    /// of which a checkpoint has written a part.
-    pub needs_base: bool,
-    /// Sets the vector to what has to be logged so that a block of before becomes one of now.
-    pub make: fn(before: &[u8], now: &[u8], delta: &mut Vec<u8>),
-    /// The block of now again.
-    pub apply: fn(before: &[u8], delta: &[u8]) -> Option<Vec<u8>>,
-}
-
-/// What deltas of one kind come to.
-#[derive(Clone, Debug, Default)]
-pub struct Deltas {
-    /// Bytes by class. A block of which a delta is no smaller counts as it is.
-    pub bytes: BTreeMap<Class, u64>,
-    /// What making them took one core of this machine, in nanoseconds.
-    pub ns: u64,
-    /// Bytes of stet's records with them, in sectors of [`SECTORS`]. What is new is written where
-    /// it stays, and is not in them.
-    pub records: [u64; 2],
-    /// By block: what deltas come to that need no base, the smallest each time; and one of these,
-    /// and then deltas of this kind.
-    by_block: HashMap<u64, [u64; 2]>,
-}
-
-impl Deltas {
-    /// Bytes where the block of before has to be in the log, because home may be torn: each block
-    /// is logged whole the first time and then has deltas of this kind, where that is less in the
-    /// end than the smallest deltas without a base are. Nobody knows that beforehand; so it is a
-    /// bound.
-    pub fn with_bases(&self) -> u64 {
-        let best = |[without, this]: &[u64; 2]| *without.min(this);
-        self.by_block.values().map(best).sum()
-    }
-
-    /// Bytes of the smallest deltas without a base.
-    pub fn without_bases(&self) -> u64 {
-        self.by_block.values().map(|[without, _]| without).sum()
-    }
-}
-
-/// Bytes of a sector.
-pub const SECTORS: [u64; 2] = [512, 4096];
 
 impl Changes {
     /// Updated blocks of some classes.
@@ -102,16 +52,14 @@ impl Changes {
     }
 }
 
-/// Runs a workload on a copy of the volume and notes what its transactions change, and what deltas
-/// of these kinds would log of it.
+/// Runs a workload on a copy of the volume and notes what its transactions change.
 ///
 /// # Errors
-/// Of the volume; a delta that does not give back what it was made of.
+/// Of the volume.
 pub fn changes_of(
     volume: &Volume,
     memory_mib: u64,
     workload: &dyn Workload,
-    kinds: &'static [DeltaKind],
     tell: Tell<'_>,
 ) -> Result<Changes> {
     let options = SimOptions {
@@ -121,7 +69,6 @@ pub fn changes_of(
     let watched = Arc::new(Watched {
         dev: options.build(volume.image().clone()),
         block: volume.variety.block as usize,
-        kinds,
         watching: Mutex::new(None),
     });
     let mut options = MountOptions::parse(&format!("scheme=null,noatime,memory={memory_mib}M"))?;
@@ -148,7 +95,6 @@ pub fn changes_of(
 struct Watched {
     dev: SimDev,
     block: usize,
-    kinds: &'static [DeltaKind],
     /// Not while the workload is prepared.
     watching: Mutex<Option<Watching>>,
 }
@@ -236,52 +182,6 @@ impl Watched {
             capture(update, &mut xor, &mut delta);
         }
         changes.capture_ns += processor_ns() - start_ns;
-        self.deltas(changes, &updates)
-    }
-
-    fn deltas(&self, changes: &mut Changes, updates: &[(u64, &Update)]) -> Result<()> {
-        changes
-            .deltas
-            .resize_with(self.kinds.len(), Deltas::default);
-        let mut delta = Vec::new();
-        let whole = self.block as u64;
-        let mut without = vec![whole; updates.len()];
-        for (kind, deltas) in self.kinds.iter().zip(&mut changes.deltas) {
-            let mut sizes = Vec::with_capacity(updates.len());
-            for (_, update) in updates {
-                (kind.make)(&update.before, &update.now, &mut delta);
-                let made = (kind.apply)(&update.before, &delta);
-                ensure!(
-                    made.as_ref() == Some(&update.now),
-                    "a delta of the kind {} does not give back the block",
-                    kind.name
-                );
-                let size = whole.min(delta.len() as u64);
-                *deltas.bytes.entry(update.class).or_default() += size;
-                sizes.push(size);
-            }
-            // Once more, with everything in the processor's caches.
-            let start_ns = processor_ns();
-            for (_, update) in updates {
-                (kind.make)(&update.before, &update.now, &mut delta);
-            }
-            deltas.ns += processor_ns() - start_ns;
-            if !kind.needs_base {
-                let both = without.iter_mut().zip(&sizes);
-                both.for_each(|(least, size)| *least = *size.min(least));
-            }
-            for ((block, _), (without, this)) in updates.iter().zip(without.iter().zip(&sizes)) {
-                let is_first = !deltas.by_block.contains_key(block);
-                let sums = deltas.by_block.entry(*block).or_default();
-                sums[0] += without;
-                sums[1] += if is_first { whole } else { *this };
-            }
-            for (sum, sector) in deltas.records.iter_mut().zip(SECTORS) {
-                let chunks = sizes.iter().map(|size| size.next_multiple_of(8));
-                let chunks: u64 = chunks.map(|size| size + CHUNK_SIZE as u64).sum();
-                *sum += (TRANSACTION_SIZE as u64 + chunks).next_multiple_of(sector);
-            }
-        }
         Ok(())
     }
 }

@@ -1,15 +1,12 @@
 //! The systems that are compared, on the media that they are compared on.
 //!
-//! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, and
-//! then time is virtual and the same on every machine, or the memory of this one. A [`Bed`] is a
-//! volume of the system, mounted; [`Bed::measure`] runs a workload on it.
+//! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, so that
+//! time is virtual and the same on every machine. A [`Bed`] is a volume of the system, mounted;
+//! [`Bed::run`] runs a workload on it.
 //!
 //! What is measured: from the first call until everything is durable, and then, by unmounting,
-//! until everything is home. In virtual time both count, so that no scheme leaves work behind; what
-//! only an unmount does (superblock, log header, wiping the log: [`Cause::Control`]) is left out.
-//! On flash what a commit or a checkpoint writes to the log's superblock is counted all the same,
-//! because a scheme that remaps writes it with every commit. Real time ends when everything is
-//! durable, since an unmount's work cannot be told apart in it.
+//! until everything is home. What only an unmount does (superblock, log header, wiping the log:
+//! [`Cause::Control`]) is left out.
 
 mod bed;
 mod block_layer;
@@ -21,10 +18,10 @@ mod outcome;
 mod processor;
 mod volume;
 
-pub use bed::{Account, Bed, Conditions, Cost, Measured, MountCost};
+pub use bed::{Account, Bed, Conditions, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use card::Nvram;
-pub use changes::{Changes, DeltaKind, Deltas, SECTORS, changes_of};
+pub use changes::{Changes, changes_of};
 pub use deltas::DeltaCount;
 pub use flash::{Chip, Flash, JFTL_NAND, MODERN_NAND};
 pub use outcome::{NUMBERS, Number, Outcome};
@@ -79,34 +76,6 @@ pub const BLK_S: System = shortcut("blk-s", "scheme=shortcut,variant=blk-s");
 /// Shortcut-JFS as it is meant: adaptive logging with in-place checkpoints.
 pub const ADP_S: System = shortcut("adp-s", "scheme=shortcut,variant=adp-s");
 
-/// stet on a volume in memory.
-pub const STET_IN_MEMORY: System = System {
-    name: "stet",
-    options: "scheme=stet,dax",
-    access: Access::Bytes,
-};
-
-const fn flash(name: &'static str, options: &'static str) -> System {
-    System {
-        name,
-        options,
-        access: Access::Blocks,
-    }
-}
-
-/// The JFTL paper's four configurations of ext3: ordered mode,
-pub const ORDERED: System = flash("ordered", "scheme=jftl,data=ordered,remap=off");
-/// the same with remapped metadata,
-pub const ORDERED_REMAP: System = flash("ordered+remap", "scheme=jftl,data=ordered,remap=batch");
-/// everything journaled,
-pub const JOURNAL: System = flash("journal", "scheme=jftl,data=journal,remap=off");
-/// and everything remapped.
-pub const JOURNAL_REMAP: System = flash("journal+remap", "scheme=jftl,data=journal,remap=batch");
-/// Remapped after each commit, as the paper does it.
-pub const ORDERED_EACH: System = flash("ordered+each", "scheme=jftl,data=ordered,remap=on");
-/// The same with everything journaled.
-pub const JOURNAL_EACH: System = flash("journal+each", "scheme=jftl,data=journal,remap=on");
-
 const fn beside_nvram(name: &'static str, options: &'static str) -> System {
     System {
         name,
@@ -115,31 +84,12 @@ const fn beside_nvram(name: &'static str, options: &'static str) -> System {
     }
 }
 
-/// The Delta Journaling paper's ext4 in ordered mode,
+/// The Delta Journaling paper's ext4 in ordered mode.
 pub const EXT4_ORDERED: System = beside_nvram("ext4 ordered", "scheme=jbd2,data=ordered");
-/// and in journal mode.
-pub const EXT4_JOURNAL: System = beside_nvram("ext4 journal", "scheme=jbd2,data=journal");
 /// Delta Journaling in ordered mode,
 pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordered");
 /// and in journal mode.
 pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
-
-/// stet on a block device with nothing beside it.
-pub const STET: System = beside_nvram("stet", "scheme=stet");
-
-/// The same with its log in memory beside the device.
-pub const STET_BESIDE: System = beside_nvram("stet, NVRAM", "scheme=stet,nvm=beside");
-
-/// UBJ, a buffer cache in NVM that is the journal.
-pub const UBJ: System = beside_nvram("UBJ", "scheme=ubj");
-/// The same that logs the changed bytes of frozen blocks.
-pub const UBJ_RANGE: System = beside_nvram("UBJ, range", "scheme=ubj,cow=range");
-/// Tinca, a transactional cache in NVM,
-pub const TINCA: System = beside_nvram("Tinca", "scheme=tinca");
-/// and Spindle, with an eighth of the NVM for metadata as in its paper,
-pub const SPINDLE: System = beside_nvram("Spindle", "scheme=spindle");
-/// and with as much as metadata needs where files are large.
-pub const SPINDLE_2: System = beside_nvram("Spindle, 2 %", "scheme=spindle,meta=2");
 
 /// Where a volume lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,19 +99,9 @@ pub enum Medium {
     /// A simulated NAND part behind our flash translation layer; time is virtual. Schemes that have
     /// memory beside the volume have this much.
     Nand(Flash, Nvram),
-    /// A simulated disk with a write cache, with sectors of so many bytes and nothing beside it. No
-    /// time passes on it.
-    Plain(u32),
     /// A simulated drive of some kind; time is virtual. Schemes that have memory beside the volume
     /// have this much.
     Drive(Timing, Nvram),
-    /// A file on this machine's disk, past the page cache where that can be, and a mapped file in
-    /// its memory beside it.
-    Disk(Nvram),
-    /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device,
-    /// which is a block layer, for those that see blocks. Without the privilege for that the file
-    /// itself, whose block layer is the kernel's page cache.
-    Memory,
 }
 
 /// Phase change memory.
@@ -178,29 +118,15 @@ impl Medium {
         Self::Drive(Timing::MicroSd, nvram)
     }
 
-    /// A hard disk.
-    pub const fn hard_disk(nvram: Nvram) -> Self {
-        Self::Drive(Timing::Hdd, nvram)
-    }
-
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim(timing) => timing.name(),
             Self::Nand(flash, _) => flash.name,
-            Self::Plain(512) => "disk, sectors of 512 B",
-            Self::Plain(_) => "disk, sectors of 4 KiB",
             Self::Drive(Timing::MicroSd, _) => "microSD",
             Self::Drive(Timing::Hdd, _) => "hard disk",
             Self::Drive(timing, _) => timing.name(),
-            Self::Disk(_) => "disk",
-            Self::Memory => "memory",
         }
-    }
-
-    /// Whether the time is that of this machine.
-    pub fn is_real(self) -> bool {
-        matches!(self, Self::Disk(_) | Self::Memory)
     }
 
     /// What it is and whose time passes on it, for reports.
@@ -219,20 +145,9 @@ impl Medium {
                 nvram.bytes >> 10,
                 nvram.timing.flush_ns()
             ),
-            Self::Plain(sector) => format!(
-                "a simulated disk with a write cache and forced unit access, sectors of {sector} \
-                    bytes; no time passes"
-            ),
             Self::Drive(Timing::MicroSd, nvram) => nvram.about_card(),
             Self::Drive(Timing::Hdd, nvram) => nvram.about_hard_disk(),
             Self::Drive(timing, nvram) => nvram.about_drive(timing),
-            Self::Disk(nvram) => nvram.about_disk(),
-            Self::Memory => {
-                "real time, median of three; systems that see bytes map a file in this \
-                machine's memory, the others have a \
-                             loop device on one, or without privilege the file"
-                    .to_owned()
-            }
         }
     }
 }

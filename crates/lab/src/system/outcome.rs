@@ -37,6 +37,11 @@ pub const NUMBERS: &[Number] = &[
         "s",
         "of the time until durable, the media's; the rest is the processor's",
     ),
+    number(
+        "capture",
+        "s",
+        "of the processor's time, what scheme dj looks for differences in",
+    ),
     number("rate", "calls/s", "calls by the time until durable"),
     number("calls", "", "calls"),
     number("written", "B", "handed to writes"),
@@ -52,6 +57,11 @@ pub const NUMBERS: &[Number] = &[
         "written to the log on the device, records included",
     ),
     number("placed", "B", "written home by commits"),
+    number(
+        "checkpointed",
+        "B",
+        "written home by checkpoints, until home",
+    ),
     number("device", "B", "written to the device"),
     number("device.home", "B", "the same until home"),
     number("requests", "", "writes to the device"),
@@ -158,6 +168,8 @@ impl Outcome {
         let logged = written(device, Cause::Log) + written(device, Cause::CommitRecord);
         self.count("logged", logged);
         self.count("placed", written(device, Cause::Home));
+        let checkpointed = written(&until_home.device, Cause::Checkpoint);
+        self.count("checkpointed", checkpointed);
         self.count("device", device.total().write_bytes);
         let control = written(&unmounting.device, Cause::Control);
         let all = until_home.device.total().write_bytes - control;
@@ -206,8 +218,12 @@ impl Outcome {
         }
     }
 
+    pub(super) fn note_capture(&mut self, ns: u64) {
+        self.note("capture", seconds(ns));
+    }
+
     pub(super) fn note_recovery(&mut self, mount: &MountCost) {
-        self.note("recovery", seconds(mount.virtual_ns.unwrap_or_default()));
+        self.note("recovery", seconds(mount.virtual_ns));
         self.count("recovery.read", mount.device.total().read_bytes);
     }
 

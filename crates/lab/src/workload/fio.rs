@@ -24,8 +24,8 @@ pub struct Fio {
     pub read_percent: u8,
     /// Operations (`number_ios`).
     pub operations: u64,
-    /// Writes before an fsync (`fsync`); 0: none.
-    pub fsync_every: u64,
+    /// Writes before an fsync (`fsync`); 0: none. Where it is no whole number, on average.
+    pub fsync_every: f64,
     /// What places and contents are drawn from (`randseed`).
     pub seed: u64,
 }
@@ -64,7 +64,8 @@ impl Fio {
             } else {
                 session.write(ino, at, content.piece(n, len))?;
                 done.writes += 1;
-                if self.fsync_every > 0 && done.writes.is_multiple_of(self.fsync_every) {
+                let due = done.writes as f64 / self.fsync_every;
+                if self.fsync_every > 0.0 && due >= (done.fsyncs + 1) as f64 {
                     session.fsync(ino)?;
                     done.fsyncs += 1;
                 }

@@ -7,13 +7,13 @@
 
 use anyhow::{Result, ensure};
 use rand_distr::{Beta, Distribution, Uniform, Zipf};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stetfs_format::InodeNo;
 
 use super::{Session, Workload};
 use stetfs_testkit::rng::Rng;
 
-/// Which shares of blocks differ.
+/// Which shares of blocks differ. As text a number, `zipf:3`, `bathtub:0.08` or `uniform`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Differences {
     /// So many percent of each.
@@ -25,6 +25,35 @@ pub enum Differences {
     Bathtub(f64),
     /// Each share is as likely as any other.
     Uniform,
+}
+
+impl Serialize for Differences {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(percent) => to.serialize_u32(*percent),
+            Self::Zipf(exponent) => to.collect_str(&format_args!("zipf:{exponent}")),
+            Self::Bathtub(shape) => to.collect_str(&format_args!("bathtub:{shape}")),
+            Self::Uniform => to.serialize_str("uniform"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Differences {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = match serde_json::Value::deserialize(from)? {
+            serde_json::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let found = match text.split_once(':') {
+            Some(("zipf", exponent)) => exponent.parse().ok().map(Self::Zipf),
+            Some(("bathtub", shape)) => shape.parse().ok().map(Self::Bathtub),
+            Some(_) => None,
+            None if text == "uniform" => Some(Self::Uniform),
+            None => text.parse().ok().map(Self::Fixed),
+        };
+        let wrong = format!("{text}: a percentage, zipf:EXPONENT, bathtub:SHAPE or uniform");
+        found.ok_or_else(|| serde::de::Error::custom(wrong))
+    }
 }
 
 impl Differences {

@@ -28,6 +28,8 @@ pub enum JournalMode {
     Group,
     /// The same, and the file is truncated.
     Truncate,
+    /// The same, and the file's head is cleared.
+    Persist,
     /// The new pages go to a log.
     Wal,
     /// Not at all: for loading.
@@ -48,6 +50,7 @@ impl JournalMode {
         match self {
             Self::Delete | Self::Group => "DELETE",
             Self::Truncate => "TRUNCATE",
+            Self::Persist => "PERSIST",
             Self::Wal => "WAL",
             Self::Off => "OFF",
         }

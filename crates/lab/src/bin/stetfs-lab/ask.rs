@@ -10,7 +10,6 @@ use stetfs_lab::cell::{
     Answer, Axis, Device, Grid, LOADS, Load, Machine, Store, chart, csv, number,
 };
 use stetfs_lab::experiment::report::Table;
-use stetfs_lab::ground::figure;
 use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
 use stetfs_lab::text::{Bytes, all, set};
 use stetfs_lab::workload::calls::text::SYNTAX;
@@ -193,9 +192,11 @@ fn table(grid: &Grid, answers: &[Answer], shown: &[&Number]) -> Result<()> {
     let system = std::iter::once("system".to_owned());
     let mut table = Table::new("", point("").into_iter().chain(system).chain(names));
     for answer in answers {
-        let figures = shown
-            .iter()
-            .map(|number| answer.mean(number.name).map_or("-".to_owned(), figure));
+        let figures = shown.iter().map(|number| {
+            answer
+                .mean(number.name)
+                .map_or("-".to_owned(), |mean| mean.to_string())
+        });
         let system = std::iter::once(answer.system.to_owned());
         let mut row = point(&answer.point)
             .into_iter()

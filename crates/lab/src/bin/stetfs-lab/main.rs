@@ -20,13 +20,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use stetfs_lab::experiment::report::{self, Report};
 use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
+use stetfs_lab::figure;
 
 /// Run the papers' experiments: systems side by side, with the paper's figures beside ours
 ///
-/// Without an experiment it lists them. Each experiment compares journaling schemes on the same
-/// media with the same workload: in virtual time on simulated media, where equal seeds give equal
-/// results on every machine, and in real time in the memory of this machine. It says which of the
-/// paper's claims are reached here, which are not and which are overshot, and why.
+/// Without an experiment it lists them. Each figure compares journaling schemes on the same machine
+/// with the same workload, in virtual time on simulated media, where equal seeds give equal results
+/// on every machine. It says which of the paper's claims are reached here; docs/CLAIMS.md has what
+/// became of each.
 #[derive(Debug, Parser)]
 #[command(name = "stetfs-lab", version, after_long_help = help())]
 #[command(args_conflicts_with_subcommands = true)]
@@ -39,10 +40,10 @@ struct Args {
     /// Factor on the paper's data sets (default: the experiment's own, see the list)
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
-    /// Seed of contents, orders and choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Virtual time only, so that the result is the same on every machine
+    /// This seed of contents, orders and choices alone (default: 1, or as many as a figure has)
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Leave out what is measured in real time (dj-fig5)
     #[arg(long)]
     no_real_time: bool,
     /// Write each report (ID.json) and its plots (SVG and PNG) into this directory, made if missing
@@ -193,7 +194,7 @@ fn list(args: &Args) -> Result<()> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(["experiment", "scale", "what it shows"]);
-    for e in EXPERIMENTS {
+    for e in EXPERIMENTS.iter() {
         table.add_row([e.id.to_owned(), e.scale.to_string(), e.title.to_owned()]);
     }
     line(table.trim_fmt())?;
@@ -218,8 +219,9 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static Experiment>> {
 
 fn measure(args: &Args, experiment: &Experiment) -> Result<Report> {
     let bar = bar();
-    let report = (experiment.run)(&Setting {
-        seed: args.seed,
+    let report = experiment.run(&Setting {
+        seed: args.seed.unwrap_or(1),
+        is_alone: args.seed.is_some(),
         scale: args.scale.unwrap_or(experiment.scale),
         real_time: experiment.has_real_time && !args.no_real_time,
         progress: &|what, done, of| {
@@ -227,6 +229,7 @@ fn measure(args: &Args, experiment: &Experiment) -> Result<Report> {
             bar.set_position(done);
             bar.set_message(what.to_owned());
         },
+        ..Setting::default()
     });
     bar.finish_and_clear();
     report.context(experiment.id)
@@ -310,6 +313,10 @@ fn numbers(table: &report::Table) -> Table {
 fn keep(report: &Report, dir: &Path) -> Result<String> {
     let file = dir.join(format!("{}.json", report.experiment));
     json_to(&file, report)?;
+    if !report.cells.is_empty() {
+        let text = figure::csv(&report.cells, report.seed)?;
+        fs::write(file.with_extension("csv"), text)?;
+    }
     let plots = stetfs_chart::write_all(&report.charts, dir)?;
     let files: Vec<_> = std::iter::once(file)
         .chain(plots)
@@ -330,17 +337,17 @@ fn help() -> String {
 Experiments:
 {}
 
-Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance \
-(10 % unless the claim says otherwise), which means that we measured something else than the paper \
-did. A claim is \"fitted\" when a part of the experiment was chosen to fit the figure that it is \
-compared with.
+A figure runs its seeds and shows means and half of their 95 % interval; it prints the `stetfs lab \
+run` that asks the same. A claim is reached when the interval meets the paper's bound within its \
+tolerance, and missed otherwise: then docs/CLAIMS.md says what a sweep shows. A claim is \"fitted\" \
+when a part of the figure was chosen to fit what it is compared with.
 
 Exit codes: 0 it ran, whether the paper's claims are reached or not; 1 it could not run.
 
 Examples:
   stetfs lab                                       the list
   stetfs lab shortcut-example                      in a second
-  stetfs lab shortcut-fig5 --no-real-time          the same on every machine
+  stetfs lab spindle-commits --seed 1              one seed alone, sooner
   stetfs lab all --out report                      tables, and JSON, SVG and PNG in report/
   stetfs lab shortcut-fig4 --scale 1               the paper's own sizes
   stetfs lab run --help                            a question of your own
