@@ -32,9 +32,9 @@ slow=(stetfs stress posix power_cuts recoveries pairings regions experiments)
 later=(contiguity contents_agree_with_a_vector large:: refused:: space:: stops_the_volume_and_loses planted_bug)
 
 # The verdicts of a list, counted. The interval is Wilson's. A mutant that hangs is noticed by whoever waits for the tests; one whose `kind` is
-# "equal" is no mistake, and counts for nothing.
+# "equal" is no mistake, and counts for nothing; "cost" is a survivor that does no harm.
 count() {
-    jq -r '.[] | if .kind == "equal" then "Equal" else .verdict end' | awk '
+    jq -r '.[] | if .kind == "equal" then "Equal" else .verdict end, if .kind == "cost" then "Cost" else empty end' | awk '
         { n[$1]++ }
         END {
             noticed = n["Killed"] + n["TimedOut"]
@@ -47,6 +47,8 @@ count() {
             h = z * sqrt(p * (1 - p) / all + z * z / (4 * all * all)) / d
             printf "noticed: %.1f %% of %d; of all mutants, with 95 %% confidence, between %.1f and %.1f %%\n",
                 100 * p, all, 100 * (m - h), 100 * (m + h)
+            if (n["Cost"] > 0)
+                printf "noticed, or shown to cost something and to do no other harm: %.1f %%\n", 100 * (noticed + n["Cost"]) / all
         }'
 }
 
