@@ -200,7 +200,7 @@ fn the_page_sorts_filters_and_draws() {
         "plot-medium=card%2B16M&plot-number=p99&plot-ratio=no",
     );
     assert_eq!(bars.matches("class=\"bar\"").count(), 2 * 4);
-    assert!(bars.matches("class=\"point\"").count() > 10);
+    assert!(bars.matches("class=\"point\"").count() > 0);
     assert!(cells(&bars, "claim-table").len() > 90 && cells(&bars, "assumption-table").len() > 20);
     // Nothing comes from elsewhere.
     let html = fs::read_to_string(&page).expect("the page");
