@@ -131,6 +131,8 @@ mkdir -p "$dir"
 # It resolves the dependencies of every platform without a look at the network.
 "$cargo" fetch --locked --quiet
 export STETFS_LAB_CUTS=${STETFS_LAB_CUTS:-10} STETFS_LAB_CASES=1
+# What `make` says of how it was called: only in the same environment does a stage go on in the middle.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL MAKE_TERMOUT MAKE_TERMERR RESUME SAMPLE SEED SHARD ARGS
 # Without systemd there is no memory control to be had, which it would try to get by starting itself anew.
 run=("$cargo" gamma run --no-relaunch --progress never)
 
