@@ -431,9 +431,9 @@ impl Figure {
             .unwrap_or(0);
         let heads = columns.iter().map(|(head, _)| *head);
         let mut table = Table::new(&shown.title, std::iter::once("").chain(heads));
-        for row in 0..rows {
+        for (row, name) in names.iter().enumerate().take(rows) {
             let cell = |(_, means): &(&str, Vec<Mean>)| means.get(row).map(|m| m.to_string());
-            let name = if rows > 1 { names[row].as_str() } else { "" };
+            let name = if rows > 1 { name.as_str() } else { "" };
             table.row(name, columns.iter().map(|c| cell(c).unwrap_or_default()));
         }
         report.tables.push(table);
