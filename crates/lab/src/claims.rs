@@ -4,9 +4,9 @@
 //! A claim is of a paper; our own aims are none. It says where it stands, what is compared, the
 //! bound, and until when time counts. [Checks](crate::experiment::report::Check) judge it: those of
 //! figures name their claim, and a claim names those of other experiments. One whose checks do not
-//! measure what the paper measured is *withdrawn*, with the reason, and counts as open like one that
-//! has no check. Of one that is not reached a sweep says why: it is *settled*, *not determined* or
-//! *contradicted*, and the sweep must bear that out.
+//! measure what the paper measured is *withdrawn*, with the reason, and counts as open like one
+//! that has no check. Of one that is not reached a sweep says why: it is *settled*, *not
+//! determined* or *contradicted*, and the sweep must bear that out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

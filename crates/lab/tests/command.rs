@@ -258,8 +258,8 @@ fn a_processor_takes_time_too() {
     );
 }
 
-/// A list of calls is a workload: each call is made and counted, a wrong line is named, and what was
-/// kept of another list in the same file is not taken for this one's.
+/// A list of calls is a workload: each call is made and counted, a wrong line is named, and what
+/// was kept of another list in the same file is not taken for this one's.
 #[test]
 fn a_workload_of_ones_own() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,8 @@
 //! The papers' figures, as data: `*.json` beside this file has one list a paper.
 //!
 //! A figure is one or more selections of cells, what is shown of them, and what is compared with
-//! the paper's claims (`docs/claims.json` has these with their bounds). Everything is run and judged
-//! here, the same way for all:
+//! the paper's claims (`docs/claims.json` has these with their bounds). Everything is run and
+//! judged here, the same way for all:
 //!
 //! 1. A [`Selection`] is systems on a machine with a workload; settings with several values make
 //!    its *points*. A value that begins with `~` is the paper's, and is multiplied by the scale;
