@@ -5,6 +5,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What makes the file system, relative to a package.
+const FILE_SYSTEM: [&str; 8] = [
+    "../format/src",
+    "../media/src",
+    "../ftl/src",
+    "../sync/src",
+    "../scheme/src",
+    "../schemes/src",
+    "../journal/src",
+    "../core/src",
+];
+
 /// Sets `STETFS_SOURCES` to the checksum of what is at these places, relative to the package:
 /// Rust's sources, but for tests, in directories; and files that are named.
 fn note_sources(places: impl IntoIterator<Item = &'static str>) -> io::Result<()> {

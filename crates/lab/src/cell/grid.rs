@@ -9,7 +9,7 @@ use serde::Serialize;
 use stetfs_chart::{Chart, Series};
 
 use super::{Cell, Load, Machine, Store, system};
-use crate::system::{NUMBERS, Number, Outcome};
+use crate::system::{Columns, NUMBERS, Number, Outcome};
 use crate::text::set;
 
 /// A setting with its values: of the machine, or of the workload.
@@ -106,14 +106,17 @@ impl Grid {
         };
         let mut points = vec![begin];
         for axis in &self.set {
-            points = spread(points, axis, |point, word| {
-                point.machine = set(&point.machine, word)?;
+            points = spread(points, axis, |point, value| {
+                let word = format!("{}={value}", axis.name);
+                point.machine = set(&point.machine, &word)?;
+                point.told(axis, value);
                 Ok(())
             })?;
         }
         for axis in &self.with {
-            points = spread(points, axis, |point, word| {
-                write!(point.workload, " {word}")?;
+            points = spread(points, axis, |point, value| {
+                write!(point.workload, " {}={value}", axis.name)?;
+                point.told(axis, value);
                 Ok(())
             })?;
         }
@@ -240,20 +243,30 @@ pub fn run_all(
     done.into_inner()
 }
 
+impl Point {
+    /// Its name says this value, if there are others.
+    fn told(&mut self, axis: &Axis, value: &str) {
+        if axis.values.len() > 1 {
+            let name = format!("{} {}={value}", self.name, axis.name);
+            name.trim().clone_into(&mut self.name);
+        }
+    }
+}
+
 /// Each point with each value of an axis.
-fn spread(
-    points: Vec<Point>,
+///
+/// # Errors
+/// Of the change that a value makes.
+pub fn spread<P: Clone>(
+    points: Vec<P>,
     axis: &Axis,
-    change: impl Fn(&mut Point, &str) -> Result<()>,
-) -> Result<Vec<Point>> {
+    change: impl Fn(&mut P, &str) -> Result<()>,
+) -> Result<Vec<P>> {
     let mut all = Vec::new();
     for point in points {
         for value in &axis.values {
-            let (mut point, word) = (point.clone(), format!("{}={value}", axis.name));
-            change(&mut point, &word)?;
-            if axis.values.len() > 1 {
-                point.name = format!("{} {word}", point.name).trim().to_owned();
-            }
+            let mut point = point.clone();
+            change(&mut point, value)?;
             all.push(point);
         }
     }
@@ -341,18 +354,14 @@ pub fn csv(grid: &Grid, answers: &[Answer]) -> Result<String> {
         several.map(|axis| axis.name.clone()).collect()
     };
     let axes: Vec<String> = [swept(&grid.set), swept(&grid.with)].concat();
-    let known = |n: &&Number| answers.iter().any(|a| a.mean(n.name).is_some());
-    let numbers: Vec<_> = NUMBERS.iter().filter(known).collect();
+    let columns = Columns::of(answers.iter().flat_map(|answer| &answer.outcomes));
     let mut head = vec![
         "system".to_owned(),
         "workload".to_owned(),
         "seed".to_owned(),
     ];
     head.extend(axes.iter().cloned());
-    head.extend(numbers.iter().map(|number| match number.unit {
-        "" => number.name.to_owned(),
-        unit => format!("{} [{unit}]", number.name),
-    }));
+    head.extend(columns.heads());
     let mut text = head.join(",") + "\n";
     for answer in answers {
         for (n, outcome) in answer.outcomes.iter().enumerate() {
@@ -363,11 +372,7 @@ pub fn csv(grid: &Grid, answers: &[Answer]) -> Result<String> {
                 .split_whitespace()
                 .filter_map(|word| word.split_once('='));
             cells.extend(values.map(|(_, value)| value.to_owned()));
-            cells.extend(numbers.iter().map(|number| {
-                outcome
-                    .get(number.name)
-                    .map_or_else(String::new, |value| value.to_string())
-            }));
+            cells.extend(columns.values(outcome));
             writeln!(text, "{}", cells.join(","))?;
         }
     }

@@ -9,7 +9,9 @@ mod load;
 mod machine;
 mod store;
 
-pub use grid::{Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, run_all, run_each};
+pub use grid::{
+    Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, run_all, run_each, spread,
+};
 pub use load::{LOADS, Load};
 pub use machine::{Atime, Commit, Device, Format, Machine, Speed};
 pub use store::{SOURCES, Store};

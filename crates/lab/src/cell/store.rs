@@ -68,6 +68,10 @@ impl Question {
             seed: cell.seed,
         })
     }
+
+    fn key(&self) -> Result<u64> {
+        Ok(checksum(&serde_json::to_vec(self)?))
+    }
 }
 
 impl Cell {
@@ -76,7 +80,7 @@ impl Cell {
     /// # Errors
     /// There is no such workload.
     pub fn key(&self) -> Result<u64> {
-        Ok(checksum(&serde_json::to_vec(&Question::of(self)?)?))
+        Question::of(self)?.key()
     }
 }
 
@@ -98,8 +102,8 @@ impl Store {
         Ok(Self { dir })
     }
 
-    fn place(&self, cell: &Cell) -> Result<PathBuf> {
-        Ok(self.dir.join(format!("{:016x}.json", cell.key()?)))
+    fn place(&self, question: &Question) -> Result<PathBuf> {
+        Ok(self.dir.join(format!("{:016x}.json", question.key()?)))
     }
 
     /// What a run gave, if it is kept.
@@ -107,7 +111,11 @@ impl Store {
     /// # Errors
     /// Its file cannot be read, or is of another run; there is no such workload.
     pub fn get(&self, cell: &Cell) -> Result<Option<Outcome>> {
-        let path = self.place(cell)?;
+        self.answer(&Question::of(cell)?)
+    }
+
+    fn answer(&self, question: &Question) -> Result<Option<Outcome>> {
+        let path = self.place(question)?;
         let read = || -> Result<Option<Outcome>> {
             let text = match fs::read(&path) {
                 Ok(text) => text,
@@ -115,24 +123,11 @@ impl Store {
                 Err(error) => return Err(error.into()),
             };
             let kept: Kept = serde_json::from_slice(&text)?;
-            let is_it = kept.sources == SOURCES && kept.question == Question::of(cell)?;
+            let is_it = kept.sources == SOURCES && kept.question == *question;
             ensure!(is_it, "it is of another run");
             Ok(Some(kept.outcome))
         };
         read().with_context(|| format!("{}: no run is kept there; remove it", path.display()))
-    }
-
-    /// Keeps what a run gave.
-    ///
-    /// # Errors
-    /// Of the file.
-    pub fn keep(&self, cell: &Cell, outcome: &Outcome) -> Result<()> {
-        let kept = Kept {
-            sources: SOURCES.to_owned(),
-            question: Question::of(cell)?,
-            outcome: outcome.clone(),
-        };
-        write_durably(&self.place(cell)?, &kept)
     }
 
     /// What is kept of a cell; otherwise it is run and kept.
@@ -140,11 +135,18 @@ impl Store {
     /// # Errors
     /// Of the run and of the file.
     pub fn run(&self, cell: &Cell) -> Result<Outcome> {
-        if let Some(outcome) = self.get(cell)? {
+        let question = Question::of(cell)?;
+        if let Some(outcome) = self.answer(&question)? {
             return Ok(outcome);
         }
         let outcome = cell.run(&|_, _| {})?;
-        self.keep(cell, &outcome)?;
-        Ok(outcome)
+        let path = self.place(&question)?;
+        let kept = Kept {
+            sources: SOURCES.to_owned(),
+            question,
+            outcome,
+        };
+        write_durably(&path, &kept)?;
+        Ok(kept.outcome)
     }
 }

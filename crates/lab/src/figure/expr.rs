@@ -70,17 +70,6 @@ impl Expr {
             }
         }
     }
-
-    /// The same as one number.
-    ///
-    /// # Errors
-    /// As [`value`](Self::value); it is several.
-    pub fn number(&self, cells: Cells<'_>) -> Result<f64> {
-        match self.value(cells)?[..] {
-            [number] => Ok(number),
-            ref several => bail!("{} values, where one is wanted", several.len()),
-        }
-    }
 }
 
 /// For each point; one value stands for all points.

@@ -15,7 +15,6 @@
 
 pub mod expr;
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -23,11 +22,11 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use self::expr::Expr;
-use crate::cell::{Axis, Cell, Machine, Mean, number, run_each, system};
+use crate::cell::{Axis, Cell, Machine, Mean, number, run_each, spread, system};
 use crate::claims::{Claim, Claims, Value};
 use crate::experiment::Setting;
 use crate::experiment::report::{Answered, Chart, Check, Report, Series, Swept, Table, Verdict};
-use crate::system::{NUMBERS, Outcome};
+use crate::system::{Columns, Outcome};
 use crate::text::{Bytes, set};
 
 /// A figure or a table of a paper.
@@ -202,31 +201,27 @@ impl Selection {
             workload: load.to_owned(),
         });
         let mut points: Vec<_> = begin.collect();
-        let spread = |points: Vec<Point>, axis: &Axis, is_machines: bool| -> Result<Vec<Point>> {
-            let mut all = Vec::new();
-            for point in points {
-                for value in &axis.values {
-                    let mut point = point.clone();
-                    let word = format!("{}={}", axis.name, scaled(value, scale)?);
-                    match is_machines {
-                        true => point.machine = set(&point.machine, &word)?,
-                        false => write!(point.workload, " {word}")?,
-                    }
-                    if axis.values.len() > 1 {
-                        let said = value.trim_start_matches('~');
-                        let said = said.split('>').next().unwrap_or_default();
-                        point.words.push(format!("{}={said}", axis.name));
-                    }
-                    all.push(point);
-                }
+        let told = |point: &mut Point, axis: &Axis, value: &str| {
+            if axis.values.len() > 1 {
+                let said = value.trim_start_matches('~');
+                let said = said.split('>').next().unwrap_or_default();
+                point.words.push(format!("{}={said}", axis.name));
             }
-            Ok(all)
         };
         for axis in Axis::parse(&self.machine)? {
-            points = spread(points, &axis, true)?;
+            points = spread(points, &axis, |point, value| {
+                let word = format!("{}={}", axis.name, scaled(value, scale)?);
+                point.machine = set(&point.machine, &word)?;
+                told(point, &axis, value);
+                Ok(())
+            })?;
         }
         for axis in Axis::parse(&self.with)? {
-            points = spread(points, &axis, false)?;
+            points = spread(points, &axis, |point, value| {
+                write!(point.workload, " {}={}", axis.name, scaled(value, scale)?)?;
+                told(point, &axis, value);
+                Ok(())
+            })?;
         }
         Ok(points)
     }
@@ -570,17 +565,8 @@ impl Measure {
 /// # Errors
 /// None, as long as memory lasts.
 pub fn csv(cells: &[Answered], seed: u64) -> Result<String> {
-    let known: BTreeSet<&str> = cells
-        .iter()
-        .flat_map(|cell| {
-            cell.outcomes
-                .iter()
-                .flat_map(|o| o.iter().map(|(name, _)| name))
-        })
-        .collect();
-    let numbers: Vec<_> = NUMBERS.iter().filter(|n| known.contains(n.name)).collect();
-    let heads = numbers.iter().map(|n| format!("{} [{}]", n.name, n.unit));
-    let heads: Vec<String> = heads.map(|head| head.replace(" []", "")).collect();
+    let columns = Columns::of(cells.iter().flat_map(|cell| &cell.outcomes));
+    let heads: Vec<_> = columns.heads().collect();
     let mut text = format!("system,point,seed,{}\n", heads.join(","));
     for Answered {
         system,
@@ -589,10 +575,7 @@ pub fn csv(cells: &[Answered], seed: u64) -> Result<String> {
     } in cells
     {
         for (n, outcome) in outcomes.iter().enumerate() {
-            let values = numbers.iter().map(|number| outcome.get(number.name));
-            let values: Vec<_> = values
-                .map(|v| v.map_or(String::new(), |v| v.to_string()))
-                .collect();
+            let values: Vec<_> = columns.values(outcome).collect();
             writeln!(
                 text,
                 "{system},{point},{},{}",

@@ -17,7 +17,7 @@ use stetfs_crash::sharing::Shard;
 use stetfs_scheme::{About, Beside, DataMode};
 use stetfs_schemes::for_use;
 
-pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, figure, short};
+pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, short};
 
 use crate::cell::{Cell, Load, Machine, Store, run_all, system};
 use crate::system::{Outcome, System};
@@ -216,30 +216,12 @@ impl Ground {
                 );
             }
         }
-        // Of a kind of which nothing is named, all are meant.
-        let named = |is_it: &dyn Fn(&str) -> bool| names.iter().any(|name| is_it(name));
-        if self
-            .media
-            .iter()
-            .any(|place| named(&|name| name == place.name))
-        {
-            self.media.retain(|place| named(&|name| name == place.name));
-        }
-        if self
-            .workloads
-            .iter()
-            .any(|job| named(&|name| name == job.name))
-        {
-            self.workloads.retain(|job| named(&|name| name == job.name));
-        }
-        if self
-            .systems
-            .iter()
-            .any(|s| named(&|name| is_of(&s.name, name)))
-        {
-            self.systems
-                .retain(|s| s.name == BASELINE || named(&|name| is_of(&s.name, name)));
-        }
+        let is_named = |one: &str| names.iter().any(|name| name == one);
+        let is_ours = |system: &str| names.iter().any(|name| is_of(system, name));
+        narrow(&mut self.media, |place| is_named(&place.name), |_| false);
+        narrow(&mut self.workloads, |job| is_named(&job.name), |_| false);
+        let is_baseline = |system: &Contestant| system.name == BASELINE;
+        narrow(&mut self.systems, |s| is_ours(&s.name), is_baseline);
         Ok(self)
     }
 
@@ -370,6 +352,13 @@ impl Ground {
             cell.workload,
             self.seeds
         ))
+    }
+}
+
+/// Leaves those that are named, and those that always stay. Where none is named, all are meant.
+fn narrow<T>(all: &mut Vec<T>, is_named: impl Fn(&T) -> bool, stays: impl Fn(&T) -> bool) {
+    if all.iter().any(&is_named) {
+        all.retain(|one| stays(one) || is_named(one));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{BASELINE, Contestant, Found, Ground, Job, Pairing, Place, Whose};
 use crate::cell::{Mean, SOURCES, number};
 use crate::experiment::report::Table;
-use crate::system::{NUMBERS, Number, Outcome};
+use crate::system::{Columns, Outcome};
 
 /// A cell: a system on a medium with a workload.
 #[derive(Clone, Debug, Serialize)]
@@ -259,7 +259,7 @@ impl Sheet {
                 match (mean, square.failed, is_baseline) {
                     (None, true, _) => "FAILED".to_owned(),
                     (None, false, _) => "-".to_owned(),
-                    (Some(mean), _, true) => figure(mean),
+                    (Some(mean), _, true) => mean.to_string(),
                     (Some(mean), ..) => short(mean),
                 }
             });
@@ -369,15 +369,12 @@ impl Sheet {
     /// # Errors
     /// None, as long as memory lasts.
     pub fn csv(&self) -> Result<String> {
-        let known = |n: &&Number| self.squares.iter().any(|s| s.mean(n.name).is_some());
-        let numbers: Vec<_> = NUMBERS.iter().filter(known).collect();
+        let runs = self.squares.iter().flat_map(|square| &square.runs);
+        let columns = Columns::of(runs.map(|(_, outcome)| outcome));
         let mut head = ["medium", "workload", "system", "seed"]
             .map(str::to_owned)
             .to_vec();
-        head.extend(numbers.iter().map(|number| match number.unit {
-            "" => number.name.to_owned(),
-            unit => format!("{} [{unit}]", number.name),
-        }));
+        head.extend(columns.heads());
         let mut text = head.join(",") + "\n";
         for square in &self.squares {
             for (seed, outcome) in &square.runs {
@@ -388,34 +385,13 @@ impl Sheet {
                     self.workloads[square.workload].name,
                     self.systems[square.system].name
                 )?;
-                for number in &numbers {
-                    let value = outcome.get(number.name);
-                    write!(
-                        text,
-                        ",{}",
-                        value.map_or_else(String::new, |v| v.to_string())
-                    )?;
+                for value in columns.values(outcome) {
+                    write!(text, ",{value}")?;
                 }
                 text.push('\n');
             }
         }
         Ok(text)
-    }
-}
-
-/// Four digits are enough to compare by.
-pub fn figure(mean: Mean) -> String {
-    let digits = |value: f64| match value {
-        0.0 => "0".to_owned(),
-        _ => {
-            let whole = value.abs().log10().floor() as i32;
-            let places = usize::try_from(3 - whole).unwrap_or(0).min(9);
-            format!("{value:.places$}")
-        }
-    };
-    match mean.half {
-        Some(half) => format!("{} \u{b1} {}", digits(mean.mean), digits(half)),
-        None => digits(mean.mean),
     }
 }
 

@@ -24,7 +24,7 @@ pub use card::Nvram;
 pub use changes::{Changes, changes_of};
 pub use deltas::DeltaCount;
 pub use flash::{Chip, Flash, JFTL_NAND, MODERN_NAND};
-pub use outcome::{NUMBERS, Number, Outcome};
+pub use outcome::{Columns, NUMBERS, Number, Outcome};
 pub use processor::{Costs, Figure, Processor, Profile, Work};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 

@@ -1,6 +1,6 @@
 //! What a run came to, as numbers with names: what tables, plots, claims and CSV take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stetfs_ftl::Wear;
@@ -101,6 +101,33 @@ pub const NUMBERS: &[Number] = &[
     ),
     number("recovery.read", "B", "read from the device by it"),
 ];
+
+/// Columns of CSV: the numbers that any of some runs has.
+pub struct Columns(Vec<&'static Number>);
+
+impl Columns {
+    /// Of these runs.
+    pub fn of<'o>(outcomes: impl Iterator<Item = &'o Outcome>) -> Self {
+        let names = outcomes.flat_map(|outcome| outcome.iter().map(|(name, _)| name));
+        let known: BTreeSet<&str> = names.collect();
+        let numbers = NUMBERS.iter().filter(|n| known.contains(n.name));
+        Self(numbers.collect())
+    }
+
+    /// Their heads.
+    pub fn heads(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|number| match number.unit {
+            "" => number.name.to_owned(),
+            unit => format!("{} [{unit}]", number.name),
+        })
+    }
+
+    /// What a run has in them.
+    pub fn values(&self, outcome: &Outcome) -> impl Iterator<Item = String> {
+        let values = self.0.iter().map(|number| outcome.get(number.name));
+        values.map(|value| value.map_or_else(String::new, |value| value.to_string()))
+    }
+}
 
 /// The numbers of a run that it has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

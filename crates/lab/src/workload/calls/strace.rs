@@ -234,8 +234,7 @@ impl Trace {
 
     /// A path of a call, from a directory or from where the process is.
     fn path(&self, pid: &str, dir: Option<&str>, arg: &str) -> Option<String> {
-        let (bytes, _) = string(arg)?;
-        let path = String::from_utf8_lossy(&bytes).into_owned();
+        let path = String::from_utf8_lossy(&string(arg)?).into_owned();
         if path.starts_with('/') {
             return self.inside(&path);
         }
@@ -382,7 +381,7 @@ impl Trace {
                 self.renamed(name, from, to);
             }
             "symlink" | "symlinkat" => {
-                let (target, _) = string(arg(0)?)?;
+                let target = string(arg(0)?)?;
                 let path = match name {
                     "symlink" => self.path(pid, None, arg(1)?)?,
                     _ => self.path(pid, arg(1), arg(2)?)?,
@@ -392,8 +391,7 @@ impl Trace {
                 self.tell(What::Symlink(target, path));
             }
             "chdir" => {
-                let (path, _) = string(arg(0)?)?;
-                let path = String::from_utf8_lossy(&path).into_owned();
+                let path = String::from_utf8_lossy(&string(arg(0)?)?).into_owned();
                 let path = match (path.starts_with('/'), self.cwd.get(pid)) {
                     (false, Some(from)) => format!("{from}/{path}"),
                     _ => path,
@@ -532,9 +530,9 @@ impl Trace {
             }
             Some(text) => {
                 self.changes(&path);
-                let given = string(text).filter(|(bytes, _)| bytes.len() as u64 >= len);
+                let given = string(text).filter(|bytes| bytes.len() as u64 >= len);
                 let bytes = match given {
-                    Some((mut bytes, _)) => {
+                    Some(mut bytes) => {
                         bytes.truncate(len as usize);
                         Bytes::Given(bytes)
                     }
@@ -611,13 +609,13 @@ fn words(text: &str) -> Option<(&str, Words<'_>)> {
     ))
 }
 
-/// A string as C writes it, and whether all of it is there.
-fn string(arg: &str) -> Option<(Vec<u8>, bool)> {
+/// A string as C writes it, as far as it is there.
+fn string(arg: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut chars = arg.strip_prefix('"')?.bytes().peekable();
     loop {
         match chars.next()? {
-            b'"' => return Some((bytes, !arg.ends_with("..."))),
+            b'"' => return Some(bytes),
             b'\\' => {
                 let byte = match chars.next()? {
                     b'n' => b'\n',
