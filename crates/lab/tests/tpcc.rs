@@ -11,7 +11,6 @@ use stetfs_lab::system::{
 use stetfs_lab::workload::sqlite::{Database, JournalMode};
 use stetfs_lab::workload::tpcc::{Cardinality, FILE, Outcome, Tpcc, check::check_consistency};
 use stetfs_lab::workload::{Durable, Session, Workload};
-use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Class, Image, MeterSnapshot};
 use stetfs_testkit::host::{needs, scratch};
 use stetfs_testkit::image::{EXT4_4K, check};
@@ -312,7 +311,7 @@ fn what_descriptors_say_is_what_the_device_gets() {
     let volume = Volume::make(EXT4_4K, 64, 8).expect("a volume");
     let card = Medium::card(Nvram {
         bytes: 1 << 20,
-        timing: PmemTiming::Dram,
+        ..Nvram::NONE
     });
     let measure = |system| {
         let bed = Bed::new(system, card, &volume, 64).expect("a bed");

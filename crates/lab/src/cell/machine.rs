@@ -13,7 +13,7 @@ use stetfs_testkit::image::Variety;
 
 use crate::system::{Conditions, Flash, JFTL_NAND, MODERN_NAND, Medium, Nvram, Processor, Volume};
 use crate::text::{Bytes, Nanos};
-use crate::workload::Durable;
+use crate::workload::{Background, Durable};
 
 /// Where the volume lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -135,6 +135,11 @@ pub struct Machine {
     pub nvm: Bytes,
     /// How fast that is.
     pub nvm_speed: Speed,
+    /// How long a fence takes in memory, beside the lines that it waits for.
+    pub fence: Nanos,
+    /// How much longer than on such a drive a write takes that does not continue the last one. A
+    /// card's takes 3.5 ms.
+    pub jump: Nanos,
     /// The volume's size; of NAND, what the part exports.
     pub volume: Bytes,
     /// Its journal.
@@ -152,6 +157,13 @@ pub struct Machine {
     pub fill: u8,
     /// How old the running transaction gets, or `each` for a commit with each write.
     pub commit: Commit,
+    /// Commits by age and checkpoints go on while the processor works for calls, on another one;
+    /// otherwise callers wait for them.
+    pub background: bool,
+    /// How long data without a place waits past commits, as mounts have it: 30 s. 0: not at all.
+    pub dirty_expire: Nanos,
+    /// The longest time without a checkpoint.
+    pub checkpoint: Nanos,
     /// Access times.
     pub atime: Atime,
     /// Whose processor is charged: `stetfs lab run --list` has the profiles.
@@ -167,6 +179,8 @@ impl Default for Machine {
             medium: Device::Ssd,
             nvm: Bytes(0),
             nvm_speed: Speed::Dram,
+            fence: Nanos(0),
+            jump: Nanos(0),
             volume: Bytes::mib(256),
             journal: Bytes::mib(16),
             format: Format::Ext4,
@@ -175,6 +189,9 @@ impl Default for Machine {
             memory: Bytes::mib(128),
             fill: 0,
             commit: Commit(Durable::EXT3),
+            background: false,
+            dirty_expire: Nanos(0),
+            checkpoint: Nanos::NEVER,
             atime: Atime::No,
             processor: Processor::None,
             cpu: 1.0,
@@ -188,6 +205,7 @@ impl Machine {
         let nvram = Nvram {
             bytes: self.nvm.0,
             timing: self.nvm_speed.timing(),
+            fence_ns: self.fence.0,
         };
         match (self.medium, self.medium.drive(), self.medium.flash()) {
             (_, Some(drive), _) => Medium::Drive(drive, nvram),
@@ -257,6 +275,16 @@ impl Machine {
             fill_percent: self.fill,
             processor: self.processor,
             processor_factor: self.cpu,
+            background: Background {
+                overlaps: self.background,
+                expire: Duration::from_nanos(self.dirty_expire.0),
+                checkpoint: match self.checkpoint {
+                    Nanos::NEVER => Duration::MAX,
+                    Nanos(ns) => Duration::from_nanos(ns),
+                },
+            },
+            jump_ns: self.jump.0,
+            fence_ns: self.fence.0,
         };
         (self.medium(), conditions)
     }

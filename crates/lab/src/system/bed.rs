@@ -7,18 +7,19 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, Media, MountOptions, MountReport, Stats, clock};
 use stetfs_ftl::Ftl;
-use stetfs_media::sim::{Rig, SimPmemOptions};
-use stetfs_media::{BlockDev, Cause, Clock, Image, MeterSnapshot, Pmem, PmemDev, SimPmem};
+use stetfs_media::sim::{PmemTiming, Rig, SimPmemOptions};
+use stetfs_media::{BlockDev, Cause, Clock, Image, MeterSnapshot, Pmem, PmemDev};
 
 use super::card::Card;
+use super::deltas::CountedPmem;
 use super::processor::{Processor, Work};
 use super::volume::START;
 use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, Outcome, System, Volume};
-use crate::workload::{Content, Counts, Durable, Session, Tell, Time, Workload};
+use crate::workload::{Background, Content, Counts, Durable, Session, Tell, Time, Workload};
 
 /// What holds the volume, mounted or not.
 enum Ground {
-    Sim(Arc<SimPmem>),
+    Sim(Arc<CountedPmem>),
     Nand(Chip),
     Card(Card),
 }
@@ -37,6 +38,12 @@ pub struct Conditions {
     pub processor: Processor,
     /// and how many times.
     pub processor_factor: f64,
+    /// What goes on beside calls.
+    pub background: Background,
+    /// How much longer a write to a drive takes that does not continue the last one.
+    pub jump_ns: u64,
+    /// How long a fence takes, in a volume in memory.
+    pub fence_ns: u64,
 }
 
 impl Conditions {
@@ -48,6 +55,9 @@ impl Conditions {
             fill_percent: 0,
             processor: Processor::None,
             processor_factor: 1.0,
+            background: Background::NONE,
+            jump_ns: 0,
+            fence_ns: 0,
         }
     }
 }
@@ -173,12 +183,15 @@ impl Bed {
         conditions: Conditions,
     ) -> Result<Self> {
         let ground = match medium {
-            Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
+            Medium::Sim(timing) => {
+                Ground::Sim(sim(timing, volume.image().clone(), conditions.fence_ns))
+            }
             Medium::Nand(flash, nvram) => {
                 Ground::Nand(flash.holding(volume.on_flash(flash)?, nvram)?)
             }
             Medium::Drive(timing, nvram) => {
-                Ground::Card(Card::holding(timing, volume.image().clone(), nvram))
+                let image = volume.image().clone();
+                Ground::Card(Card::holding(timing, image, nvram, conditions.jump_ns))
             }
         };
         let mounted = mount(&ground, system, conditions)?;
@@ -208,7 +221,7 @@ impl Bed {
     /// What is in the simulated memory, or on the simulated card.
     pub fn image(&self) -> Option<Image> {
         match &self.ground {
-            Ground::Sim(pmem) => Some(pmem.newest()),
+            Ground::Sim(pmem) => Some(pmem.memory().newest()),
             Ground::Card(card) => Some(card.image()),
             Ground::Nand(_) => None,
         }
@@ -216,11 +229,7 @@ impl Bed {
 
     /// The time that passes on this medium.
     pub fn time(&self) -> Time {
-        match &self.ground {
-            Ground::Sim(pmem) => Time::Virtual(pmem.rig().clock.clone()),
-            Ground::Nand(chip) => Time::Virtual(chip.clock().clone()),
-            Ground::Card(card) => Time::Virtual(card.clock().clone()),
-        }
+        Time::Virtual(clock_of(&self.ground))
     }
 
     /// Unmounts and mounts again: everything is home, the log and the caches are empty.
@@ -330,7 +339,12 @@ impl Bed {
             .conditions
             .processor
             .costs(self.conditions.processor_factor);
-        let mut session = Session::new(self.fs(), self.time(), durable, tell).timed();
+        let late_ns = || match &self.ground {
+            Ground::Card(card) => card.late_ns(),
+            _ => 0,
+        };
+        let session = Session::new(self.fs(), self.time(), durable, tell).timed();
+        let mut session = session.beside(self.conditions.background, &late_ns);
         if self.conditions.processor != Processor::None {
             session = session.charged(costs, &work);
         }
@@ -342,6 +356,7 @@ impl Bed {
         let counts = session.counts();
         let spent = session.spent();
         let durable_at = self.reading();
+        clock_of(&self.ground).advance(spent.owed_ns);
         let done = self.work().since(work_before);
         let recovery = self.recovery_after_cut()?;
         self.fs().unmount()?;
@@ -388,10 +403,16 @@ impl Bed {
     fn work(&self) -> Work {
         let stats = self.fs().stats();
         // A store to memory is no request to a block layer.
-        let device = match self.system.access {
+        let mut device = match self.system.access {
             Access::Blocks => stats.device.total(),
             Access::Bytes => Default::default(),
         };
+        if self.conditions.background.overlaps && self.system.access == Access::Blocks {
+            // Another processor's.
+            let behind = stats.device.by_cause(Cause::Checkpoint);
+            device.writes -= behind.writes;
+            device.write_bytes -= behind.write_bytes;
+        }
         let deltas = self.deltas().unwrap_or_default();
         Work {
             handles: stats.journal.handles,
@@ -407,7 +428,10 @@ impl Bed {
     /// What a mount costs if the power goes now, where that can be tried beside the running one.
     fn recovery_after_cut(&self) -> Result<Option<MountCost>> {
         let ground = match &self.ground {
-            Ground::Sim(pmem) => Ground::Sim(sim(self.medium, pmem.stable())),
+            Ground::Sim(pmem) => {
+                let (memory, fence_ns) = (pmem.memory(), pmem.fence_ns());
+                Ground::Sim(sim(memory.options().timing, memory.stable(), fence_ns))
+            }
             Ground::Card(card) => Ground::Card(card.after_cut()),
             Ground::Nand(chip) => match chip.after_cut()? {
                 Some(chip) => Ground::Nand(chip),
@@ -463,15 +487,13 @@ fn fill(session: &mut Session<'_>, percent: u8) -> Result<()> {
 }
 
 /// Simulated memory on a machine of its own.
-fn sim(medium: Medium, image: Image) -> Arc<SimPmem> {
-    let Medium::Sim(timing) = medium else {
-        unreachable!("only simulated media come here");
-    };
+fn sim(timing: PmemTiming, image: Image, fence_ns: u64) -> Arc<CountedPmem> {
     let options = SimPmemOptions {
         record: false,
         timing,
     };
-    Arc::new(options.build_on(&Rig::default(), image))
+    let memory = options.build_on(&Rig::default(), image);
+    Arc::new(CountedPmem::new(memory, fence_ns))
 }
 
 fn mount(ground: &Ground, system: System, conditions: Conditions) -> Result<Mounted> {
@@ -506,7 +528,7 @@ fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media
 /// The machine's.
 fn clock_of(ground: &Ground) -> Clock {
     match ground {
-        Ground::Sim(pmem) => pmem.rig().clock.clone(),
+        Ground::Sim(pmem) => pmem.memory().rig().clock.clone(),
         Ground::Nand(chip) => chip.clock().clone(),
         Ground::Card(card) => card.clock().clone(),
     }
@@ -521,9 +543,8 @@ fn options(system: System, conditions: Conditions) -> Result<MountOptions> {
     let common = format!("{},{atime},memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
     options.commit = Duration::MAX;
-    // ext3 knows no waiting past commits, and the session's commits stand for all that the
-    // clock does.
-    options.dirty_expire = Duration::ZERO;
+    // ext3 knows no waiting past commits. How long others wait, the session decides.
+    options.dirty_expire = conditions.background.expire;
     options.clock = clock::Clock::manual(START);
     let about = stetfs_schemes::find(&options.scheme)?.about;
     if about

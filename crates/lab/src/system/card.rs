@@ -3,10 +3,11 @@
 //! which UBJ, Tinca and Spindle were.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs::Media;
 use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
-use stetfs_media::{Clock, Image, Pmem, SimDev, Uncached};
+use stetfs_media::{BlockDev, Cause, Clock, Image, Layer, MediaError, Pmem, SimDev, Tag};
 
 use super::deltas::{CountedPmem, DeltaCount};
 
@@ -17,6 +18,8 @@ pub struct Nvram {
     pub bytes: u64,
     /// How long it takes, where it is simulated.
     pub timing: PmemTiming,
+    /// How long a fence takes, beside the lines that it waits for.
+    pub fence_ns: u64,
 }
 
 impl Nvram {
@@ -24,6 +27,7 @@ impl Nvram {
     pub const NONE: Self = Self {
         bytes: 0,
         timing: PmemTiming::Dram,
+        fence_ns: 0,
     };
 
     /// On a machine, with this content; none of no bytes.
@@ -32,7 +36,10 @@ impl Nvram {
             record: false,
             timing: self.timing,
         };
-        (self.bytes > 0).then(|| Arc::new(CountedPmem::new(options.build_on(rig, image))))
+        (self.bytes > 0).then(|| {
+            let pmem = options.build_on(rig, image);
+            Arc::new(CountedPmem::new(pmem, self.fence_ns))
+        })
     }
 
     pub(super) fn about_card(self) -> String {
@@ -71,18 +78,20 @@ impl Nvram {
 /// A simulated card or hard disk with its NVRAM.
 pub(super) struct Card {
     timing: Timing,
-    dev: Arc<SimDev>,
+    dev: Arc<Jumps>,
     nvm: Arc<CountedPmem>,
+    nvram: Nvram,
 }
 
 impl Card {
-    /// One that holds this, on a machine of its own; there is nothing in the NVRAM.
-    pub(super) fn holding(timing: Timing, image: Image, nvram: Nvram) -> Self {
-        let nvm = Image::new(nvram.bytes);
-        Self::on(timing, Rig::default(), image, nvm, nvram.timing)
+    /// One that holds this, on a machine of its own; there is nothing in the NVRAM. A write that
+    /// does not continue the last one takes `jump_ns` longer than on such a device.
+    pub(super) fn holding(timing: Timing, image: Image, nvram: Nvram, jump_ns: u64) -> Self {
+        Self::on(timing, image, Image::new(nvram.bytes), nvram, jump_ns)
     }
 
-    fn on(timing: Timing, rig: Rig, image: Image, nvm: Image, nvm_timing: PmemTiming) -> Self {
+    fn on(timing: Timing, image: Image, nvm: Image, nvram: Nvram, jump_ns: u64) -> Self {
+        let rig = Rig::default();
         let dev = SimOptions {
             volatile_cache: timing == Timing::Hdd,
             record: false,
@@ -91,24 +100,24 @@ impl Card {
         };
         let pmem = SimPmemOptions {
             record: false,
-            timing: nvm_timing,
+            timing: nvram.timing,
         };
         Self {
             timing,
-            dev: Arc::new(dev.build_on(&rig, image)),
-            nvm: Arc::new(CountedPmem::new(pmem.build_on(&rig, nvm))),
+            dev: Arc::new(Jumps::new(dev.build_on(&rig, image), jump_ns)),
+            nvm: Arc::new(CountedPmem::new(pmem.build_on(&rig, nvm), nvram.fence_ns)),
+            nvram,
         }
     }
 
     /// What a power cut leaves of it.
     pub(super) fn after_cut(&self) -> Self {
-        let (dev, pmem) = (self.dev.stable(), self.nvm.memory());
-        let nvm_timing = pmem.options().timing;
-        Self::on(self.timing, Rig::default(), dev, pmem.stable(), nvm_timing)
+        let (dev, nvm) = (self.dev.sim.stable(), self.nvm.memory().stable());
+        Self::on(self.timing, dev, nvm, self.nvram, self.dev.jump_ns)
     }
 
     pub(super) fn clock(&self) -> &Clock {
-        &self.dev.rig().clock
+        &self.dev.sim.rig().clock
     }
 
     /// What scheme dj has logged so far.
@@ -116,15 +125,61 @@ impl Card {
         self.nvm.count()
     }
 
+    /// What checkpoints took that the device's meter does not know.
+    pub(super) fn late_ns(&self) -> u64 {
+        self.dev.late_ns.load(Relaxed)
+    }
+
     pub(super) fn image(&self) -> Image {
-        self.dev.newest()
+        self.dev.sim.newest()
     }
 
     pub(super) fn media(&self, has_nvm: bool) -> Media {
         Media {
-            // The file system keeps what was read, as a kernel does in its page cache.
-            home: Arc::new(Uncached(self.dev.clone())),
+            home: self.dev.clone(),
             nvm: has_nvm.then(|| self.nvm.clone() as Arc<dyn Pmem>),
         }
+    }
+}
+
+/// A device on which a write that does not continue the last one takes longer. The file system
+/// keeps what was read, as a kernel does in its page cache.
+struct Jumps {
+    sim: SimDev,
+    jump_ns: u64,
+    end: AtomicU64,
+    /// Of checkpoints.
+    late_ns: AtomicU64,
+}
+
+impl Jumps {
+    fn new(sim: SimDev, jump_ns: u64) -> Self {
+        Self {
+            sim,
+            jump_ns,
+            end: AtomicU64::new(0),
+            late_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Layer for Jumps {
+    fn below(&self) -> &dyn BlockDev {
+        &self.sim
+    }
+
+    fn host_cached(&self) -> bool {
+        false
+    }
+
+    fn write_vectored_at(&self, at: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if self.end.swap(at + len as u64, Relaxed) != at {
+            self.sim.rig().clock.advance(self.jump_ns);
+            if tag.cause == Cause::Checkpoint {
+                self.late_ns.fetch_add(self.jump_ns, Relaxed);
+            }
+        }
+        self.sim.write_vectored_at(at, parts, tag)
     }
 }

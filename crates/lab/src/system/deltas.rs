@@ -66,9 +66,10 @@ impl Sub for DeltaCount {
     }
 }
 
-/// NVRAM of which that is counted.
+/// Memory of which that is counted, and whose fences take time.
 pub(super) struct CountedPmem {
     pmem: SimPmem,
+    fence_ns: u64,
     counting: Mutex<Counting>,
 }
 
@@ -81,15 +82,20 @@ struct Counting {
 }
 
 impl CountedPmem {
-    pub(super) fn new(pmem: SimPmem) -> Self {
+    pub(super) fn new(pmem: SimPmem, fence_ns: u64) -> Self {
         Self {
             pmem,
+            fence_ns,
             counting: Mutex::default(),
         }
     }
 
     pub(super) fn memory(&self) -> &SimPmem {
         &self.pmem
+    }
+
+    pub(super) fn fence_ns(&self) -> u64 {
+        self.fence_ns
     }
 
     pub(super) fn count(&self) -> DeltaCount {
@@ -124,6 +130,7 @@ impl PmemLayer for CountedPmem {
         let stored = take(&mut counting.stored);
         counting.count.add(&stored);
         drop(counting);
+        self.pmem.rig().clock.advance(self.fence_ns);
         self.pmem.fence(cause)
     }
 }

@@ -100,6 +100,7 @@ impl Chip {
             let nvram = Nvram {
                 bytes: pmem.size(),
                 timing: pmem.options().timing,
+                fence_ns: nvm.fence_ns(),
             };
             nvram.holding(&rig, pmem.stable())
         });

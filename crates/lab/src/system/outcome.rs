@@ -49,6 +49,12 @@ pub const NUMBERS: &[Number] = &[
     number("p50", "s", "half of the calls take no longer"),
     number("p99", "s", "99 % of the calls take no longer"),
     number("p99.9", "s", "99.9 % of the calls take no longer"),
+    number(
+        "commit.p50",
+        "s",
+        "half of the calls that commit take no longer, where there is a background",
+    ),
+    number("commit.p99", "s", "99 % of them take no longer"),
     number("commits", "", "transactions"),
     number("checkpoints", "", "checkpoints until durable"),
     number(
@@ -160,11 +166,17 @@ impl Outcome {
         self.count("read", counts.read_bytes);
         self.note("returned", seconds(returned_ns));
         self.note("media", -seconds(spent.processor_ns));
-        let mut calls_ns = spent.calls_ns;
-        calls_ns.sort_unstable();
-        for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
-            let at = (calls_ns.len() as f64 * share) as usize;
-            if let Some(ns) = calls_ns.get(at) {
+        let calls = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+        let commits = [("commit.p50", 0.5), ("commit.p99", 0.99)];
+        self.note_shares(spent.calls_ns, &calls);
+        self.note_shares(spent.commits_ns, &commits);
+    }
+
+    fn note_shares(&mut self, mut all_ns: Vec<u64>, shares: &[(&'static str, f64)]) {
+        all_ns.sort_unstable();
+        for (name, share) in shares {
+            let at = (all_ns.len() as f64 * share) as usize;
+            if let Some(ns) = all_ns.get(at) {
                 self.note(name, seconds(*ns));
             }
         }

@@ -5,6 +5,7 @@
 //! durable, counts, and tells how far it is. The same workload with the same seed makes the same
 //! calls on every system. (What power cuts are explored with is in `crash/workload.rs`.)
 
+mod beside;
 pub mod bonnie;
 pub mod calls;
 mod content;
@@ -19,6 +20,7 @@ pub mod sqlite;
 pub mod tpcc;
 pub mod updates;
 
+pub use beside::Background;
 pub use bonnie::Bonnie;
 pub use content::Content;
 pub use filebench::{Filebench, Personality};

@@ -8,6 +8,7 @@ use stetfs::{Caller, Error, Fs, OpenFlags, RenameFlags, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
+use super::beside::{Background, Beside};
 use crate::system::{Costs, Work};
 
 /// When what was written becomes durable.
@@ -55,6 +56,17 @@ pub struct Counts {
     pub read_bytes: u64,
 }
 
+impl Counts {
+    /// These with what the volume and the media did.
+    fn work(self, rest: Work) -> Work {
+        Work {
+            calls: self.operations,
+            copied: self.written_bytes + self.read_bytes,
+            ..rest
+        }
+    }
+}
+
 /// Hears how much of a phase is done: done, of how many.
 pub type Tell<'a> = &'a dyn Fn(u64, u64);
 
@@ -71,6 +83,9 @@ pub struct Session<'a> {
     calls: Option<(Vec<u64>, u64)>,
     charged: Option<Charged<'a>>,
     processor_ns: u64,
+    beside: Option<Beside<'a>>,
+    /// Of the calls, those that committed, where that is kept.
+    commits: Vec<u64>,
 }
 
 /// A processor that is charged after each call, and what it has worked so far.
@@ -86,6 +101,10 @@ pub struct Spent {
     /// Each of them, in nanoseconds, in their order; commits that were due behind them are not in
     /// it.
     pub calls_ns: Vec<u64>,
+    /// Of these, the calls that committed, where there is a background.
+    pub commits_ns: Vec<u64>,
+    /// What the background has begun and not done, of the device's time.
+    pub owed_ns: u64,
     /// Of the time of the run, the processor's.
     pub processor_ns: u64,
 }
@@ -106,6 +125,8 @@ impl<'a> Session<'a> {
             calls: None,
             charged: None,
             processor_ns: 0,
+            beside: None,
+            commits: Vec::new(),
         }
     }
 
@@ -127,10 +148,24 @@ impl<'a> Session<'a> {
         self
     }
 
+    /// Has a background, in virtual time; `late_ns` is what checkpoints took beside what the
+    /// device's meter knows.
+    #[must_use]
+    pub fn beside(mut self, how: Background, late_ns: &'a dyn Fn() -> u64) -> Self {
+        if let Time::Virtual(clock) = &self.time
+            && how != Background::NONE
+        {
+            self.beside = Some(Beside::new(self.fs, clock.clone(), how, late_ns));
+        }
+        self
+    }
+
     /// What calls took so far.
     pub fn spent(self) -> Spent {
         Spent {
             calls_ns: self.calls.map_or_else(Vec::new, |(calls, _)| calls),
+            commits_ns: self.commits,
+            owed_ns: self.beside.map_or(0, |beside| beside.owed_ns()),
             processor_ns: self.processor_ns,
         }
     }
@@ -240,6 +275,7 @@ impl<'a> Session<'a> {
     /// Of the volume.
     pub fn fsync(&mut self, ino: InodeNo) -> Result<()> {
         self.fs.fsync(ino, false)?;
+        self.wait_for_commit();
         self.called()
     }
 
@@ -333,6 +369,10 @@ impl<'a> Session<'a> {
     pub fn sync(&mut self) -> Result<()> {
         self.fs.sync()?;
         self.charge();
+        self.wait_for_commit();
+        if let Some(beside) = &mut self.beside {
+            beside.called();
+        }
         self.committed_ns = self.time.now_ns();
         Ok(())
     }
@@ -344,7 +384,9 @@ impl<'a> Session<'a> {
     pub fn pause(&mut self, time: Duration) -> Result<()> {
         match &self.time {
             Time::Virtual(clock) => {
-                clock.advance(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+                let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                clock.advance(ns);
+                self.beside.iter_mut().for_each(|beside| beside.idle(ns));
             }
             Time::Real(_) => std::thread::sleep(time),
         }
@@ -375,9 +417,12 @@ impl<'a> Session<'a> {
 
     fn commit_if_due(&mut self) -> Result<()> {
         self.charge();
+        let has_committed = self.beside.as_mut().is_some_and(Beside::called);
         let now_ns = self.time.now_ns();
         if let Some((calls, ended_ns)) = &mut self.calls {
             calls.push(now_ns - *ended_ns);
+            self.commits
+                .extend(has_committed.then_some(now_ns - *ended_ns));
         }
         self.commit_if_old()?;
         let now_ns = self.time.now_ns();
@@ -392,18 +437,34 @@ impl<'a> Session<'a> {
         let (Time::Virtual(clock), Some(charged)) = (&self.time, &mut self.charged) else {
             return;
         };
-        let work = Work {
-            calls: self.counts.operations,
-            copied: self.counts.written_bytes + self.counts.read_bytes,
-            ..(charged.work)()
-        };
+        let work = self.counts.work((charged.work)());
         let ns = charged.costs.of(work.since(charged.before));
         charged.before = work;
         clock.advance(ns);
         self.processor_ns += ns;
+        self.beside.iter_mut().for_each(|beside| beside.idle(ns));
+    }
+
+    fn wait_for_commit(&mut self) {
+        self.beside.iter_mut().for_each(Beside::wait_for_commit);
     }
 
     fn commit_if_old(&mut self) -> Result<()> {
+        if let Some(beside) = &mut self.beside {
+            let period = match self.durable {
+                Durable::Every(period) => Some(period),
+                Durable::EachWrite => None,
+            };
+            let (is_done, overlaps) = (beside.look(period)?, beside.overlaps());
+            match &mut self.charged {
+                // Another processor's.
+                Some(charged) if is_done && overlaps => {
+                    charged.before = self.counts.work((charged.work)());
+                }
+                _ => self.charge(),
+            }
+            return Ok(());
+        }
         if let (Time::Virtual(clock), Durable::Every(period)) = (&self.time, self.durable) {
             let age_ns = clock.now_ns().wrapping_sub(self.committed_ns);
             if u128::from(age_ns) >= period.as_nanos() {
