@@ -2,11 +2,12 @@
 //! [`replay`](crate::parts::replay).
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use stetfs_format::Tid;
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, TRANSACTION_SIZE, Transaction, state_of};
-use stetfs_format::width::u64_as_usize;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_media::Block;
 
 use crate::parts::byte_log::Start;
 use crate::parts::record::apply_mask;
@@ -64,6 +65,23 @@ pub(crate) struct Reader<'a, M> {
     pub(crate) end: u64,
     /// Bytes of records that may still be kept in memory.
     room: Cell<usize>,
+    ahead: RefCell<Option<Ahead>>,
+}
+
+/// The piece of the log that was read last. Records are short and follow each other: a disk that is
+/// asked for one after the other turns once for each.
+struct Ahead {
+    /// Its position.
+    at: u64,
+    len: usize,
+    bytes: Block,
+}
+
+impl Ahead {
+    fn has(&self, at: u64, len: usize) -> bool {
+        let end = self.at + usize_as_u64(self.len);
+        at >= self.at && at + usize_as_u64(len) <= end
+    }
 }
 
 impl<'a, M: Medium> Reader<'a, M> {
@@ -75,7 +93,29 @@ impl<'a, M: Medium> Reader<'a, M> {
             epoch: start.epoch,
             end: start.at + ring.capacity,
             room: Cell::new(args.memory),
+            ahead: RefCell::new(None),
         }
+    }
+
+    /// Fills `out` with what lies at `at`, from the piece that was read last where it can.
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        let piece = self.ring.medium.piece().min(self.end - at);
+        if usize_as_u64(out.len()) >= piece {
+            return self.ring.read(at, out);
+        }
+        let mut ahead = self.ahead.borrow_mut();
+        if !ahead.as_ref().is_some_and(|it| it.has(at, out.len())) {
+            *ahead = None;
+            let len = u64_as_usize(piece);
+            let mut bytes = aligned(len);
+            self.ring.read(at, &mut bytes.bytes_mut()[..len])?;
+            *ahead = Some(Ahead { at, len, bytes });
+        }
+        if let Some(it) = &*ahead {
+            let from = u64_as_usize(at - it.at);
+            out.copy_from_slice(&it.bytes.bytes()[from..from + out.len()]);
+        }
+        Ok(())
     }
 
     /// All transactions that are whole, and the position behind them.
@@ -147,15 +187,14 @@ impl<'a, M: Medium> Reader<'a, M> {
             return Ok(Seen::Nothing);
         }
         let ring = self.ring;
-        let unit = u64_as_usize(self.unit());
-        let mut first = aligned(unit);
-        let first = &mut first.bytes_mut()[..unit];
-        ring.read(at, first)?;
+        let mut first = vec![0; u64_as_usize(self.unit())];
+        let first = &mut first[..];
+        self.read(at, first)?;
         let Some((length, header)) = self.length(at, sequence, first) else {
             return Ok(Seen::Damaged(why(), None));
         };
         let mut record = vec![0; u64_as_usize(length)];
-        ring.read(at, &mut record)?;
+        self.read(at, &mut record)?;
         apply_mask(&mut record, at, self.masked, header.mask);
         let next = at + length;
         let seed = ring.seed(&self.args.uuid, self.epoch, at, sequence);

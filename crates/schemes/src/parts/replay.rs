@@ -63,10 +63,35 @@ impl<M: Medium> Reader<'_, M> {
         Ok(true)
     }
 
-    /// Hands over all bytes that count, in the order of the log, when everything was looked at.
+    /// Looks at everything: what counts of it, and what that rests on.
+    pub(crate) fn survey(&self, found: &[ByteTransaction]) -> Result<Survey> {
+        let mut survey = Survey::default();
+        for (i, found) in found.iter().enumerate() {
+            let record = self.record(found)?;
+            let mut freed = Vec::new();
+            for (_, change) in changes(&record, found.chunks, self.args.block_size)? {
+                match change {
+                    Change::Revoked(blocks) => freed.extend(blocks.iter().copied()),
+                    Change::Bytes { block, is_all, .. } => {
+                        check_block(self.args, block)?;
+                        survey.rests_on_home.entry(block).or_insert(!is_all);
+                    }
+                    Change::InPlace(..) => {}
+                }
+            }
+            for block in freed {
+                survey.revoked.insert(block, i);
+                survey.rests_on_home.remove(&block);
+            }
+        }
+        Ok(survey)
+    }
+
+    /// Hands over all bytes that count, in the order of the log.
     pub(crate) fn replay(
         &self,
         found: &[ByteTransaction],
+        Survey { revoked, .. }: &Survey,
         report: &mut RecoveryReport,
         mut take: impl FnMut(Bytes<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -75,16 +100,6 @@ impl<M: Medium> Reader<'_, M> {
             report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
         }
         let size = self.args.block_size;
-        let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
-        for (i, found) in found.iter().enumerate() {
-            for (_, change) in changes(&self.record(found)?, found.chunks, size)? {
-                match change {
-                    Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
-                    Change::Bytes { block, .. } => check_block(self.args, block)?,
-                    Change::InPlace(..) => {}
-                }
-            }
-        }
         for (i, found) in found.iter().enumerate() {
             for (at, change) in changes(&self.record(found)?, found.chunks, size)? {
                 let Change::Bytes {
@@ -115,6 +130,28 @@ impl<M: Medium> Reader<'_, M> {
             }
         }
         Ok(())
+    }
+}
+
+/// What a log says as a whole.
+#[derive(Default)]
+pub(crate) struct Survey {
+    /// The last transaction that freed each block: its bytes up to there do not count.
+    revoked: HashMap<BlockNo, usize>,
+    /// Each block of which bytes count, and whether the first of them leave the others as they are
+    /// at home.
+    rests_on_home: HashMap<BlockNo, bool>,
+}
+
+impl Survey {
+    /// The blocks of which bytes count that lack some, as they are at home, which is read in
+    /// ascending order: a disk takes them along in few turns.
+    pub(crate) fn bases(&self, args: &OpenArgs) -> Result<HashMap<BlockNo, Block>> {
+        let rests = self.rests_on_home.iter().filter(|(_, rests)| **rests);
+        let mut blocks: Vec<BlockNo> = rests.map(|(block, _)| *block).collect();
+        blocks.sort_unstable();
+        let read = |block| Ok((block, read_home(args, block)?));
+        blocks.into_iter().map(read).collect()
     }
 }
 

@@ -16,6 +16,9 @@ use stetfs_scheme::{Result, SchemeError};
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
+/// What a block device reads at a time, in bytes: a multiple of every unit.
+const PIECE: u64 = 64 << 10;
+
 /// What a ring of bytes can lie on.
 pub(crate) trait Medium: Send + Sync {
     /// Bytes of the smallest piece that is written: records are as many of them as they take.
@@ -23,6 +26,9 @@ pub(crate) trait Medium: Send + Sync {
 
     /// Its size in bytes.
     fn size(&self) -> u64;
+
+    /// Bytes that take hardly longer to read than a unit.
+    fn piece(&self) -> u64;
 
     /// Fills `out` from byte `offset` on. Both are multiples of [`unit`](Self::unit) where the
     /// medium wants that.
@@ -41,6 +47,10 @@ impl Medium for Arc<dyn Pmem> {
 
     fn size(&self) -> u64 {
         (**self).size()
+    }
+
+    fn piece(&self) -> u64 {
+        LINE
     }
 
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()> {
@@ -67,6 +77,13 @@ impl Medium for Arc<dyn BlockDev> {
 
     fn size(&self) -> u64 {
         (**self).size()
+    }
+
+    fn piece(&self) -> u64 {
+        match self.pmem() {
+            Some(pmem) => pmem.piece(),
+            None => PIECE,
+        }
     }
 
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()> {

@@ -67,7 +67,7 @@ fn apply(
 ) -> Result<()> {
     let tag = Tag::new(Class::Journal, Cause::Recovery);
     let size = usize_as_u64(reader.args.block_size);
-    reader.replay(found, report, |bytes| {
+    reader.replay(found, &reader.survey(found)?, report, |bytes| {
         for (offset, piece) in bytes.pieces {
             let at = bytes.block.0 * size + usize_as_u64(offset);
             medium.store(at, piece, tag)?;

@@ -69,9 +69,12 @@ fn index_log(
     if !log.is_beside() {
         at = reader.drop_unplaced(&mut found)?.unwrap_or(at);
     }
+    let survey = reader.survey(&found)?;
+    let mut bases = survey.bases(args)?;
     let index = Index::default();
-    reader.replay(&found, report, |bytes| {
-        add(&mut index.write(), log, args, bytes)
+    reader.replay(&found, &survey, report, |bytes| {
+        let base = bases.remove(&bytes.block);
+        add(&mut index.write(), log, args, base, bytes)
     })?;
     if at < reader.end {
         log.ring().wipe_unit(at)?;
@@ -90,11 +93,12 @@ fn index_log(
     })
 }
 
-/// Takes what a transaction changed over into the index.
+/// Takes what a transaction changed over into the index. `base` is home, where that was read.
 fn add(
     versions: &mut Changing<'_, Version>,
     log: &Log,
     args: &OpenArgs,
+    base: Option<Block>,
     bytes: Bytes<'_>,
 ) -> Result<()> {
     let (size, block) = (args.block_size, bytes.block);
@@ -110,7 +114,10 @@ fn add(
                 _ if is_all => Block::zeroed(size).into(),
                 Some(Content::Here(content)) => content.clone(),
                 Some(Content::Logged(at)) => log.content(*at, size)?,
-                Some(Content::Home) | None => read_home(args, block)?.into(),
+                Some(Content::Home) | None => match base {
+                    Some(base) => base.into(),
+                    None => read_home(args, block)?.into(),
+                },
             };
             // Nobody else has it then, and it is not copied.
             versions.change(&block, Version::forget_content);

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
-use stetfs_media::sim::{CrashPoint, Keep, SimOptions};
-use stetfs_media::{Block, BlockDev, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
+use stetfs_media::sim::{CrashPoint, Keep, SimOptions, Timing};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
     About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LogExtent, LoggedBlock, Mark,
     Opened, Ranges, Registration, SchemeError, SchemeOptions, Snapshot, Trial,
@@ -613,6 +613,64 @@ fn a_transaction_that_was_dropped_does_not_come_back() {
             panic!("{what}: the first transaction is lost");
         };
         assert!(found[..] == first.meta[0].content[..], "{what}: it counts");
+    }
+}
+
+/// Log and homes are read in their order: a disk that is asked for one record or block after the
+/// other turns once for each.
+#[test]
+fn a_disk_recovers_in_a_few_turns() {
+    const CHANGES: u32 = 30;
+    const TURNS: u64 = 16;
+    let turn_ns = 60_000_000_000 / 7200;
+    let on_disk = |scheme: &'static Registration| {
+        let trials = scheme.trials.iter();
+        trials.filter_map(move |trial| (trial.ground == Ground::Block).then_some((scheme, trial)))
+    };
+    for (scheme, trial) in schemes().flat_map(on_disk) {
+        let options = SimOptions {
+            timing: Timing::Hdd,
+            ..SimOptions::default()
+        };
+        let dev = Arc::new(options.build(volume()));
+        let rig = Rig::on(dev.clone()).with(trial);
+        let opened = rig.open(scheme, false).expect("it opens");
+        let old = BlockRef::from(Block::zeroed(BLOCK));
+        for tid in 1..=CHANGES {
+            let mut content = old.clone();
+            content.make_mut()[100..108].fill(1);
+            let mut ranges = Ranges::new();
+            ranges.add(100, 8);
+            // Far from the one before.
+            let home = BlockNo(WORLD.start - 80 + u64::from(tid) * 37 % 80);
+            let logged = LoggedBlock {
+                home,
+                class: Class::Directory,
+                content,
+                ranges,
+                fresh: false,
+                base: opened.terms.wants.base.then(|| old.clone()),
+                whole: false,
+                owner: None,
+                relocated: false,
+                spot: None,
+            };
+            let txn = Snapshot {
+                tid: Tid(tid),
+                meta: vec![logged],
+                data: Vec::new(),
+                revoked: Vec::new(),
+                time: (u64::from(tid), 0),
+            };
+            opened.scheme.commit(&txn).expect("a commit");
+        }
+        let is_marked = opened.terms.mark == Mark::PrivateLog;
+        drop(opened);
+        let busy_ns = || dev.meter().snapshot().total_busy_ns();
+        let before = busy_ns();
+        rig.open(scheme, is_marked).expect("it opens");
+        let turns = (busy_ns() - before) / turn_ns;
+        assert!(turns <= TURNS, "{}: {turns} turns", trial.name);
     }
 }
 
