@@ -1,8 +1,9 @@
 //! Reading and writing image files without touching their holes.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -56,19 +57,29 @@ pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -
     Ok(size)
 }
 
-/// Makes a file of `size` bytes with the given pieces in it and holes elsewhere.
+/// Bytes that are written in one go.
+const RUN: usize = 1 << 20;
+
+/// Makes a file of `size` bytes with the given pieces in it and holes elsewhere. Pieces that follow
+/// each other are written together.
 pub(crate) fn store<P: AsRef<[u8]>>(
     path: &Path,
     size: u64,
     pieces: impl Iterator<Item = (u64, P)>,
 ) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let file = File::create(path)?;
     file.set_len(size)?;
+    let (mut start, mut run) = (0, Vec::new());
     for (offset, bytes) in pieces {
-        file.seek(SeekFrom::Start(offset))?;
-        file.write_all(bytes.as_ref())?;
+        let bytes = bytes.as_ref();
+        if offset != start + usize_as_u64(run.len()) || run.len() + bytes.len() > RUN {
+            file.write_all_at(&run, start)?;
+            run.clear();
+            start = offset;
+        }
+        run.extend_from_slice(bytes);
     }
-    Ok(())
+    file.write_all_at(&run, start)
 }
 
 /// Whether all bytes are zero.
