@@ -61,6 +61,11 @@ pub trait Workload {
     /// Of the volume.
     fn run(&self, session: &mut Session<'_>) -> Result<()>;
 
+    /// Its updates, where SQLite makes its calls.
+    fn sqlite(&self) -> Option<Updates> {
+        None
+    }
+
     /// Whether there is something to [`judge`](Self::judge).
     fn is_judged(&self) -> bool {
         false

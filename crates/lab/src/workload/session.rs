@@ -9,6 +9,7 @@ use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
 use super::beside::{Background, Beside};
+use super::calls::{Bytes, Call, Noted, Place, What};
 use crate::system::{Costs, Work};
 
 /// When what was written becomes durable.
@@ -86,6 +87,7 @@ pub struct Session<'a> {
     beside: Option<Beside<'a>>,
     /// Of the calls, those that committed, where that is kept.
     commits: Vec<u64>,
+    noted: Option<Noted>,
 }
 
 /// A processor that is charged after each call, and what it has worked so far.
@@ -127,6 +129,27 @@ impl<'a> Session<'a> {
             processor_ns: 0,
             beside: None,
             commits: Vec::new(),
+            noted: None,
+        }
+    }
+
+    /// Notes each call that changes something or makes it durable, with a length for its bytes.
+    #[must_use]
+    pub fn noting(mut self) -> Self {
+        self.noted = Some(Noted::new(self.root()));
+        self
+    }
+
+    /// The calls that were noted; none where the workload made others past the session.
+    pub fn noted(self) -> Option<Vec<Call>> {
+        self.noted?.calls()
+    }
+
+    fn note(&mut self, what: impl FnOnce(&mut Noted) -> Option<What>) {
+        if let Some(noted) = &mut self.noted
+            && let Some(what) = what(noted)
+        {
+            noted.note(what);
         }
     }
 
@@ -220,6 +243,7 @@ impl<'a> Session<'a> {
     pub fn mkdir(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let entry = self.fs.mkdir(&self.caller, parent, name.as_bytes(), 0o755);
         let ino = entry.with_context(|| format!("mkdir {name}"))?.ino;
+        self.note(|noted| Some(What::Mkdir(noted.name(parent, name, ino)?)));
         self.called()?;
         Ok(ino)
     }
@@ -234,6 +258,7 @@ impl<'a> Session<'a> {
             .fs
             .create(&self.caller, parent, name.as_bytes(), 0o644, flags);
         let ino = entry.with_context(|| format!("create {name}"))?.ino;
+        self.note(|noted| Some(What::Create(noted.name(parent, name, ino)?)));
         self.called()?;
         Ok(ino)
     }
@@ -246,6 +271,7 @@ impl<'a> Session<'a> {
         let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
         let ino = entry.with_context(|| format!("open {name}"))?.ino;
         self.fs.open(&self.caller, ino, READ_WRITE)?;
+        self.note(|noted| noted.name(parent, name, ino).and(None));
         self.called()?;
         Ok(ino)
     }
@@ -256,7 +282,9 @@ impl<'a> Session<'a> {
     /// Of the volume.
     pub fn find(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
-        Ok(entry.with_context(|| format!("lookup {name}"))?.ino)
+        let ino = entry.with_context(|| format!("lookup {name}"))?.ino;
+        self.note(|noted| noted.name(parent, name, ino).and(None));
+        Ok(ino)
     }
 
     /// Looks at a file's attributes.
@@ -276,6 +304,7 @@ impl<'a> Session<'a> {
     pub fn fsync(&mut self, ino: InodeNo) -> Result<()> {
         self.fs.fsync(ino, false)?;
         self.wait_for_commit();
+        self.note(|noted| Some(What::Fsync(noted.path(ino)?)));
         self.called()
     }
 
@@ -285,6 +314,7 @@ impl<'a> Session<'a> {
     /// Of the volume.
     pub fn close(&mut self, ino: InodeNo) -> Result<()> {
         self.fs.release(ino)?;
+        self.note(|noted| Some(What::Close(noted.path(ino)?)));
         self.called()
     }
 
@@ -295,6 +325,7 @@ impl<'a> Session<'a> {
     pub fn remove(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let removed = self.fs.unlink(&self.caller, parent, name.as_bytes());
         removed.with_context(|| format!("remove {name}"))?;
+        self.note(|noted| Some(What::Unlink(noted.below(parent, name)?)));
         self.called()
     }
 
@@ -305,6 +336,7 @@ impl<'a> Session<'a> {
     pub fn rmdir(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let removed = self.fs.rmdir(&self.caller, parent, name.as_bytes());
         removed.with_context(|| format!("rmdir {name}"))?;
+        self.note(|noted| Some(What::Rmdir(noted.below(parent, name)?)));
         self.called()
     }
 
@@ -317,6 +349,10 @@ impl<'a> Session<'a> {
         let none = RenameFlags::empty();
         let renamed = self.fs.rename(&self.caller, parent, old, parent, new, none);
         renamed.with_context(|| format!("rename {from}"))?;
+        self.note(|noted| {
+            let (from, to) = (noted.below(parent, from)?, noted.below(parent, to)?);
+            Some(What::Rename(from, to))
+        });
         self.called()
     }
 
@@ -348,6 +384,17 @@ impl<'a> Session<'a> {
             bytes.len()
         );
         self.counts.written_bytes += n as u64;
+        self.note(|noted| {
+            let place = match how.contains(WriteFlags::APPEND) {
+                true => Place::End,
+                false => Place::At(at),
+            };
+            Some(What::Write(
+                noted.path(ino)?,
+                place,
+                Bytes::Random(n as u64),
+            ))
+        });
         self.called()
     }
 
@@ -368,6 +415,7 @@ impl<'a> Session<'a> {
     /// Of the volume.
     pub fn sync(&mut self) -> Result<()> {
         self.fs.sync()?;
+        self.note(|_| Some(What::Sync));
         self.charge();
         self.wait_for_commit();
         if let Some(beside) = &mut self.beside {
@@ -398,11 +446,21 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// After a call that was made on the volume itself, and is noted so where it changes anything.
+    ///
+    /// # Errors
+    /// Of the volume, when a commit was due.
+    pub fn has_made(&mut self, what: Option<&What>) -> Result<()> {
+        self.note(|_| what.cloned());
+        self.called()
+    }
+
     /// After calls that others have made on the volume.
     ///
     /// # Errors
     /// Of the volume, when a commit was due.
     pub fn was_called(&mut self, more: Counts) -> Result<()> {
+        self.note(Noted::miss);
         self.counts.operations += more.operations;
         self.counts.written_bytes += more.written_bytes;
         self.counts.read_bytes += more.read_bytes;

@@ -45,6 +45,24 @@ impl JournalMode {
         }
     }
 
+    /// What a connection is told: `synchronous=FULL` (none without a journal), temporary files in
+    /// memory, and otherwise SQLite's defaults.
+    pub fn settings(self) -> String {
+        let exclusive = match self {
+            Self::Wal => "PRAGMA locking_mode=EXCLUSIVE;",
+            _ => "",
+        };
+        let synchronous = match self {
+            Self::Off => "OFF",
+            _ => "FULL",
+        };
+        format!(
+            "PRAGMA temp_store=MEMORY; {exclusive} PRAGMA journal_mode={}; \
+                PRAGMA synchronous={synchronous};",
+            self.pragma()
+        )
+    }
+
     /// The word of the pragma.
     pub const fn pragma(self) -> &'static str {
         match self {
@@ -68,8 +86,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens it, or makes it, with `synchronous=FULL` (none without a journal) and otherwise
-    /// SQLite's defaults; temporary files are in memory.
+    /// Opens it, or makes it, with the mode's [`settings`](JournalMode::settings).
     ///
     /// # Errors
     /// Of SQLite and the volume.
@@ -83,26 +100,13 @@ impl Database {
         let path = attached.path(name);
         let connection = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
         connection.set_prepared_statement_cache_capacity(64);
-        let exclusive = match mode {
-            JournalMode::Wal => "PRAGMA locking_mode=EXCLUSIVE;",
-            _ => "",
-        };
-        let synchronous = match mode {
-            JournalMode::Off => "OFF",
-            _ => "FULL",
-        };
-        let all = format!(
-            "PRAGMA temp_store=MEMORY; {exclusive} PRAGMA journal_mode={}; \
-                PRAGMA synchronous={synchronous};",
-            mode.pragma()
-        );
         let database = Self {
             connection: Some(connection),
             tally,
             _attached: attached,
             _random: random,
         };
-        let done = database.connection().execute_batch(&all);
+        let done = database.connection().execute_batch(&mode.settings());
         done.map_err(|e| database.explain(e.into()))?;
         let is: String = database.value("PRAGMA journal_mode")?;
         anyhow::ensure!(

@@ -22,7 +22,8 @@ pub struct Updates {
 
 /// Bytes of what is updated.
 const BYTES: usize = 100;
-const NAME: &str = "updates.db";
+/// The database.
+pub const NAME: &str = "updates.db";
 
 impl Workload for Updates {
     fn name(&self) -> String {
@@ -32,6 +33,10 @@ impl Workload for Updates {
             self.mode.name(),
             self.rows
         )
+    }
+
+    fn sqlite(&self) -> Option<Updates> {
+        Some(*self)
     }
 
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {

@@ -6,10 +6,12 @@
 //! closed where the list says so, or at the end.
 
 pub mod blkparse;
+mod noted;
 mod recorded;
 pub mod strace;
 pub mod text;
 
+pub use noted::Noted;
 pub use recorded::Recorded;
 
 use std::collections::HashMap;
@@ -23,17 +25,10 @@ use stetfs::{Caller, FallocateMode, SetAttr};
 use stetfs_format::InodeNo;
 use stetfs_testkit::rng::Rng;
 
-use super::{Content, Counts, Session, Workload};
+use super::{Content, Session, Workload};
 
 /// Bytes of a write or read at most: what is longer is made in pieces.
 const PIECE: u64 = 1 << 20;
-
-/// A call that sessions do not have: it is made on the volume, and counted behind it.
-const ONE: Counts = Counts {
-    operations: 1,
-    written_bytes: 0,
-    read_bytes: 0,
-};
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -373,7 +368,7 @@ impl Player {
                     ..SetAttr::default()
                 };
                 session.fs().setattr(&caller, ino, &set)?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Allocate(path, range) => {
                 let ino = self.file(path, session)?;
@@ -381,14 +376,14 @@ impl Player {
                 session
                     .fs()
                     .fallocate(&caller, ino, FallocateMode::empty(), at, len)?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Punch(path, range) => {
                 let ino = self.file(path, session)?;
                 let how = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
                 let (at, len) = (range.start, range.end - range.start);
                 session.fs().fallocate(&caller, ino, how, at, len)?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Fsync(path) => {
                 let ino = self.object(path, session)?;
@@ -397,7 +392,7 @@ impl Player {
             What::Fdatasync(path) => {
                 let ino = self.object(path, session)?;
                 session.fs().fsync(ino, true)?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Close(path) => {
                 let found = self.gone.remove(path).or_else(|| self.open.remove(path));
@@ -410,13 +405,13 @@ impl Player {
                 let ino = Self::walk(from, session)?;
                 let (dir, name) = Self::split(to, session)?;
                 session.fs().link(&caller, ino, dir, name.as_bytes())?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Symlink(target, path) => {
                 let (dir, name) = Self::split(path, session)?;
                 let (name, target) = (name.as_bytes(), target.as_bytes());
                 session.fs().symlink(&caller, dir, name, target)?;
-                session.was_called(ONE)?;
+                session.has_made(Some(what))?;
             }
             What::Unlink(path) => {
                 let (dir, name) = Self::split(path, session)?;
@@ -426,16 +421,16 @@ impl Player {
             What::Stat(path) => {
                 let ino = Self::walk(path, session)?;
                 session.fs().getattr(ino)?;
-                session.was_called(ONE)?;
+                session.has_made(None)?;
             }
             What::List(path) => {
                 let ino = Self::walk(path, session)?;
                 session.fs().readdir(ino, 0, &mut |_| true)?;
-                session.was_called(ONE)?;
+                session.has_made(None)?;
             }
             What::Sync => {
                 session.sync()?;
-                session.was_called(ONE)?;
+                session.has_made(None)?;
             }
             What::Wait(time) => session.pause(*time)?,
         }
@@ -450,7 +445,7 @@ impl Player {
         let fs = session.fs();
         fs.rename(&Caller::root(), dir, old, new_dir, new, none)
             .with_context(|| format!("rename {from} {to}"))?;
-        session.was_called(ONE)?;
+        session.has_made(Some(&What::Rename(from.to_owned(), to.to_owned())))?;
         self.goes(to, session)?;
         // What is open below it has another path now.
         let below = format!("{from}/");
