@@ -8,6 +8,7 @@ pub mod claims;
 pub mod experiment;
 pub mod figure;
 pub mod ground;
+pub mod kernel;
 pub mod page;
 pub mod system;
 pub mod text;

@@ -88,7 +88,7 @@ impl AllOnOne {
         let store = self.resume.as_deref().map(Store::open).transpose()?;
         let sheet = self.measure(ground, store.as_ref())?;
         if let Some(path) = &self.csv {
-            write(path, sheet.csv()?.trim_end())?;
+            write(path, &sheet.csv()?)?;
         }
         if let Some(path) = &self.json {
             json_to(path, &sheet)?;
@@ -98,10 +98,10 @@ impl AllOnOne {
                 docs: self.docs.as_deref(),
                 figures: self.figures.as_deref(),
             };
-            write(path, page(&sheet, &self.show, beside)?.trim_end())?;
+            write(path, &page(&sheet, &self.show, beside)?)?;
         }
         if let Some(path) = &self.svg {
-            write(path, picture(&sheet, &self.show)?.trim_end())?;
+            write(path, &picture(&sheet, &self.show)?)?;
         }
         if let Some(path) = &self.summary {
             json_to(path, &sheet.summary(&self.show)?)?;
@@ -140,7 +140,9 @@ impl AllOnOne {
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+/// Writes text to a file, or to standard output where that is `-`.
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+    let text = text.trim_end();
     if path.as_os_str() == "-" {
         return line(text);
     }

@@ -5,6 +5,7 @@
 
 mod ask;
 mod ground;
+mod kernel;
 
 use std::fmt::Display;
 use std::fs;
@@ -64,6 +65,7 @@ struct Args {
 enum Command {
     Run(ask::Ask),
     Ground(ground::AllOnOne),
+    Kernel(kernel::Control),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +108,7 @@ fn run(args: &Args) -> Result<()> {
     match &args.command {
         Some(Command::Run(ask)) => return ask.run(),
         Some(Command::Ground(ground)) => return ground.run(),
+        Some(Command::Kernel(kernel)) => return kernel.run(),
         None => {}
     }
     if let Some(file) = &args.man_page {

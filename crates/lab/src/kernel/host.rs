@@ -1,0 +1,300 @@
+//! A file system of the kernel, each request of which passes a device of ours: the device is served
+//! as a file, and a loop device on that is mounted. A signal makes the next call fail, and all of
+//! it is taken away.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::fs::{FallocateFlags, fallocate, syncfs};
+use rustix::time::{ClockId, clock_gettime};
+use stetfs_export::ByteDev;
+use stetfs_fuse::background::Waiting;
+use stetfs_fuse::{Ended, ExportOptions, SessionError, check_dir};
+use stetfs_testkit::host::{KernelMount, Loop, needs, scratch, unmount};
+use stetfs_testkit::rng::Rng;
+
+use super::device::Recorder;
+use crate::workload::calls::{Bytes, Call, Place, What};
+
+/// What a run of the kernel needs that is not here.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn check(kind: &str) -> Result<()> {
+    let make = if kind == "xfs" { "mkfs.xfs" } else { "mke2fs" };
+    needs(true, true, &[make, "losetup", "mount"]).map_err(|missing| anyhow!("{missing}"))?;
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let is_known = known
+        .lines()
+        .any(|line| line.ends_with(&format!("\t{kind}")));
+    ensure!(
+        is_known,
+        "the kernel has no {kind} (/proc/filesystems; modprobe {kind})"
+    );
+    Ok(())
+}
+
+/// A device of ours with a loop device on it. Dropped, both are gone.
+pub struct Served {
+    // Let go in this order.
+    device: Option<Loop>,
+    server: Option<JoinHandle<Result<Ended, SessionError>>>,
+    place: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+}
+
+impl Served {
+    /// Serves a device.
+    ///
+    /// # Errors
+    /// It cannot be mounted; of losetup.
+    pub fn new(dev: Arc<Recorder>) -> Result<Self> {
+        let place = scratch()?;
+        let (dir, mount) = (place.path().join("device"), place.path().join("mount"));
+        fs::create_dir(&dir)?;
+        fs::create_dir(mount)?;
+        let dir = check_dir(&dir)?;
+        let stop = Arc::<AtomicBool>::default();
+        let (ready, stands) = mpsc::channel();
+        let options = ExportOptions {
+            watchdog: Some(Duration::from_secs(60)),
+            stats: Box::new(|| serde_json::json!({})),
+            let_go: Some(Box::new({
+                let stop = stop.clone();
+                move || stop.store(true, Relaxed)
+            })),
+        };
+        let on = dir.clone();
+        let server = thread::Builder::new()
+            .name("device".to_owned())
+            .spawn(move || {
+                stetfs_fuse::export(
+                    Arc::new(ByteDev::new(dev)),
+                    Path::new("stetfs-lab"),
+                    &on,
+                    options,
+                    || {
+                        let _ = ready.send(());
+                        Ok(Waiting::nobody())
+                    },
+                )
+            })?;
+        let mut served = Self {
+            device: None,
+            server: Some(server),
+            place,
+            stop,
+        };
+        if stands.recv().is_err() {
+            let ended = served.server.take().map(JoinHandle::join);
+            bail!("the device was not served: {ended:?}");
+        }
+        served.device = Some(Loop::attach(&dir.join(stetfs_fuse::FILE_NAME))?);
+        Ok(served)
+    }
+
+    /// Mounts the file system on it.
+    ///
+    /// # Errors
+    /// What mount(8) says.
+    pub fn mount(&self, kind: &str, options: &str) -> Result<KernelMount> {
+        let device = self.device.as_ref().context("it is attached")?;
+        let dir = self.place.path().join("mount");
+        KernelMount::new(kind, device.device(), &dir, options)
+    }
+
+    /// What plays calls on a mount of it.
+    pub fn player(&self, dir: &Path, seed: u64) -> Player {
+        Player {
+            dir: dir.to_owned(),
+            stop: self.stop.clone(),
+            rng: Rng::new(seed),
+            open: HashMap::new(),
+            gone: HashMap::new(),
+            buffer: Vec::new(),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.device = None;
+        let Some(server) = self.server.take() else {
+            return;
+        };
+        let dir = self.place.path().join("device");
+        // After a signal the server has taken the mount away itself.
+        if !self.stop.load(Relaxed)
+            && let Err(error) = unmount(&dir)
+        {
+            eprintln!("warning: {error:#}");
+            return;
+        }
+        if let Ok(Err(error)) = server.join() {
+            eprintln!("warning: {}: {error}", dir.display());
+        }
+    }
+}
+
+/// Makes calls below a directory. Files stay open as the lab's player has them open.
+pub struct Player {
+    dir: PathBuf,
+    stop: Arc<AtomicBool>,
+    rng: Rng,
+    open: HashMap<String, File>,
+    gone: HashMap<String, File>,
+    buffer: Vec<u8>,
+}
+
+impl Player {
+    /// Makes the calls, and closes what is still open.
+    ///
+    /// # Errors
+    /// Of a call; a signal came.
+    pub fn play(&mut self, calls: &[Call]) -> Result<()> {
+        for call in calls {
+            let done = self.goes_on().and_then(|()| self.call(&call.what));
+            done.with_context(|| format!("call {}, {:?}", call.line, call.what))?;
+        }
+        self.open.clear();
+        self.gone.clear();
+        Ok(())
+    }
+
+    /// # Errors
+    /// A signal came.
+    pub fn goes_on(&self) -> Result<()> {
+        ensure!(!self.stop.load(Relaxed), "interrupted");
+        Ok(())
+    }
+
+    /// Where a path of the volume is.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.dir.join(path.trim_start_matches('/'))
+    }
+
+    fn file(&mut self, path: &str) -> Result<&File> {
+        if !self.open.contains_key(path) {
+            if self.gone.contains_key(path) {
+                return self.gone.get(path).context("it is there");
+            }
+            let at = self.path(path);
+            let file = match at.is_dir() {
+                true => File::open(&at),
+                false => OpenOptions::new().read(true).write(true).open(&at),
+            };
+            let file = file.with_context(|| at.display().to_string())?;
+            self.open.insert(path.to_owned(), file);
+        }
+        self.open.get(path).context("it is there")
+    }
+
+    fn write(&mut self, path: &str, place: Place, bytes: &Bytes) -> Result<()> {
+        let len = bytes.len();
+        let size = self.file(path)?.metadata()?.len();
+        let at = match place {
+            Place::At(at) => at,
+            Place::End => size,
+            Place::Random => self.rng.below((size / len.max(1)).max(1)) * len,
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        match bytes {
+            Bytes::Given(given) => buffer.clone_from(given),
+            Bytes::Random(len) => {
+                buffer.resize(usize::try_from(*len)?, 0);
+                self.rng.clone().fill(&mut buffer);
+            }
+        }
+        self.file(path)?.write_all_at(&buffer, at)?;
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Of the call.
+    pub fn call(&mut self, what: &What) -> Result<()> {
+        match what {
+            What::Mkdir(path) => fs::create_dir(self.path(path))?,
+            What::Rmdir(path) => fs::remove_dir(self.path(path))?,
+            What::Create(path) => {
+                let mut options = OpenOptions::new();
+                let file = options.read(true).write(true).create_new(true);
+                self.open.insert(path.clone(), file.open(self.path(path))?);
+            }
+            What::Write(path, place, bytes) => self.write(path, *place, bytes)?,
+            What::Truncate(path, size) => self.file(path)?.set_len(*size)?,
+            What::Allocate(path, range) => {
+                let (at, len) = (range.start, range.end - range.start);
+                fallocate(self.file(path)?, FallocateFlags::empty(), at, len)?;
+            }
+            What::Punch(path, range) => {
+                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let (at, len) = (range.start, range.end - range.start);
+                fallocate(self.file(path)?, how, at, len)?;
+            }
+            What::Fsync(path) => {
+                self.file(path)?.sync_all()?;
+                next_tick();
+            }
+            What::Fdatasync(path) => {
+                self.file(path)?.sync_data()?;
+                next_tick();
+            }
+            What::Close(path) => drop(self.gone.remove(path).or_else(|| self.open.remove(path))),
+            What::Rename(from, to) => {
+                fs::rename(self.path(from), self.path(to))?;
+                self.goes(to);
+                let below = format!("{from}/");
+                let is_moved = |path: &String| path == from || path.starts_with(&below);
+                let moved: Vec<_> = self.open.extract_if(|path, _| is_moved(path)).collect();
+                let moved = moved.into_iter().map(|(path, file)| {
+                    let path = format!("{to}{}", &path[from.len()..]);
+                    (path, file)
+                });
+                self.open.extend(moved);
+            }
+            What::Link(from, to) => fs::hard_link(self.path(from), self.path(to))?,
+            What::Symlink(target, path) => std::os::unix::fs::symlink(target, self.path(path))?,
+            What::Unlink(path) => {
+                fs::remove_file(self.path(path))?;
+                self.goes(path);
+            }
+            What::Sync => {
+                syncfs(File::open(&self.dir)?)?;
+                next_tick();
+            }
+            // They change nothing.
+            What::Read(..) | What::Stat(_) | What::List(_) | What::Wait(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A name goes: a file that is open under it stays open.
+    fn goes(&mut self, path: &str) {
+        if let Some(file) = self.open.remove(path) {
+            self.gone.insert(path.to_owned(), file);
+        }
+    }
+}
+
+/// Waits until files get another time than before. The kernel takes it from its last tick, and
+/// within one an inode would change once for several calls that are each made durable.
+pub fn next_tick() {
+    let tick = || {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        (now.tv_sec, now.tv_nsec)
+    };
+    let before = tick();
+    while tick() == before {
+        thread::sleep(Duration::from_micros(200));
+    }
+}

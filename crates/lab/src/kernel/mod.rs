@@ -1,0 +1,344 @@
+//! The kernel as control: the same calls on a file system of the kernel's and on our `jbd2`, each
+//! on a device that notes every request, by what it is ([`device`]).
+//!
+//! What differs by construction is kept away. Nothing happens by the clock: a run is shorter than
+//! 30 s, the kernel's commits by time are off (`commit=300`), and ours too. Files get another time
+//! for each call that is made durable. Neither initialises inode tables in the background. At the
+//! end both sync and unmount, and everything until then counts: the kernel's `sync` writes
+//! metadata home that ours leaves to the unmount.
+
+pub mod device;
+pub mod host;
+mod sheet;
+
+pub use sheet::{Deviation, Reasons, Sheet};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+use stetfs::{Fs, MountOptions, clock};
+use stetfs_media::{BlockDev, Clock, MeterSnapshot, RamDev};
+use stetfs_testkit::host::{run, scratch};
+use stetfs_testkit::image::Variety;
+
+use crate::cell::Load;
+use crate::system::Volume;
+use crate::workload::calls::{Call, What, text};
+use crate::workload::sqlite::JournalMode;
+use crate::workload::updates::{NAME, Updates};
+use crate::workload::{Durable, Session, Tell, Time, Workload};
+use device::{Account, Recorder};
+use host::{Player, Served, next_tick};
+
+/// Volumes: room for each workload, and XFS takes no less than 300 MiB.
+const VOLUME_MIB: u64 = 512;
+/// Journals hold a whole run, so that checkpoints come at its end alone.
+const JOURNAL_MIB: u64 = 64;
+const START: u64 = 1_700_000_000;
+/// Of a kernel with 250 in a second.
+const TICK_NS: u64 = 4_000_000;
+
+/// What is compared, and with which calls.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// File systems of the kernel's, each with what of ours stands beside it.
+    pub pairs: Vec<Pair>,
+    /// Workloads.
+    pub jobs: Vec<Job>,
+}
+
+/// A file system of the kernel's, and ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    /// Its name.
+    pub name: String,
+    /// `ext4` or `xfs`.
+    pub kind: String,
+    /// Features that mke2fs is told besides.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub features: String,
+    /// Mount options of the kernel's.
+    pub options: String,
+    /// Mount options of ours.
+    pub ours: String,
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// In words.
+    pub what: String,
+    /// One of `stetfs lab run --list`, with its settings; or
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub load: String,
+    /// a list of calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub list: Vec<String>,
+    /// Operations, to which numbers are shown.
+    pub per: u64,
+}
+
+impl Job {
+    fn workload(&self, seed: u64) -> Result<Box<dyn Workload>> {
+        if !self.list.is_empty() {
+            let list = text::parse(&self.list.join("\n"), &self.name, seed)?;
+            return Ok(Box::new(list));
+        }
+        let (load, words) = Load::find(&self.load)?;
+        load.make(words, seed)
+    }
+}
+
+/// The same calls on both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The pair's name.
+    pub pair: String,
+    /// The workload's name.
+    pub job: String,
+    /// Of the kernel.
+    pub kernel: Account,
+    /// Of ours.
+    pub ours: Account,
+}
+
+impl Plan {
+    /// The one that is compared by itself.
+    ///
+    /// # Errors
+    /// Never, as long as tests pass.
+    pub fn whole() -> Result<Self> {
+        serde_json::from_str(include_str!("kernel.json")).context("kernel.json")
+    }
+
+    /// Only what has one of these names, of each list that has one.
+    ///
+    /// # Errors
+    /// Nothing has the name.
+    pub fn only(mut self, names: &[String]) -> Result<Self> {
+        let has = |name: &str| names.iter().any(|wanted| wanted == name);
+        for name in names {
+            let all = self
+                .pairs
+                .iter()
+                .map(|p| &p.name)
+                .chain(self.jobs.iter().map(|j| &j.name));
+            let all: Vec<_> = all.map(String::as_str).collect();
+            ensure!(
+                all.contains(&&**name),
+                "nothing is called {name}; there are {}",
+                all.join(", ")
+            );
+        }
+        if self.pairs.iter().any(|pair| has(&pair.name)) {
+            self.pairs.retain(|pair| has(&pair.name));
+        }
+        if self.jobs.iter().any(|job| has(&job.name)) {
+            self.jobs.retain(|job| has(&job.name));
+        }
+        Ok(self)
+    }
+
+    /// The same pairs with this workload alone, as [`Load::find`] takes it.
+    #[must_use]
+    pub fn with_load(mut self, load: &str) -> Self {
+        self.jobs = vec![Job {
+            name: "yours".to_owned(),
+            what: load.to_owned(),
+            load: load.to_owned(),
+            list: Vec::new(),
+            per: 1,
+        }];
+        self
+    }
+
+    /// Compares all of it; `tell` hears what is done next.
+    ///
+    /// # Errors
+    /// What is missing on this machine; of a run; a signal came.
+    pub fn run(&self, seed: u64, tell: &dyn Fn(&str)) -> Result<Vec<Compared>> {
+        let mut done = Vec::new();
+        for pair in &self.pairs {
+            host::check(&pair.kind)?;
+            for job in &self.jobs {
+                let name = format!("{}, {}", pair.name, job.name);
+                tell(&name);
+                done.push(compare(pair, job, seed).with_context(|| name)?);
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Runs a workload on both.
+///
+/// # Errors
+/// What is missing on this machine; of a run.
+pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
+    let workload = job.workload(seed)?;
+    let (ours, lists) = on_ours(pair, &*workload)?;
+    let program = match (workload.sqlite(), lists) {
+        (Some(updates), _) => Program::Sqlite(updates),
+        (None, Some(lists)) => Program::Calls(lists),
+        (None, None) => anyhow::bail!(
+            "{}: it makes calls of which the lab has no list; workloads of `calls`, files, \
+                servers and `sqlite` can be compared",
+            workload.name()
+        ),
+    };
+    Ok(Compared {
+        pair: pair.name.clone(),
+        job: job.name.clone(),
+        kernel: on_kernel(pair, &program, seed)?,
+        ours: ours.account,
+    })
+}
+
+/// What the kernel is made to do.
+enum Program {
+    /// These calls.
+    Calls(Lists),
+    /// SQLite with its own VFS, of which the lab's makes the calls.
+    Sqlite(Updates),
+}
+
+fn variety(features: &'static str) -> Variety {
+    Variety {
+        name: "lab",
+        block: 4096,
+        inode: 256,
+        features,
+        extents: true,
+    }
+}
+
+/// The calls that prepare a workload, and those that count.
+type Lists = (Vec<Call>, Vec<Call>);
+
+/// What our side did, by the device's account and by what the file system itself says of it.
+#[derive(Debug)]
+pub struct Ours {
+    /// As of the kernel.
+    pub account: Account,
+    /// By the labels of our own writes.
+    pub meter: MeterSnapshot,
+}
+
+/// Runs a workload on ours alone.
+///
+/// # Errors
+/// Of the run.
+pub fn ours(pair: &Pair, job: &Job, seed: u64) -> Result<Ours> {
+    Ok(on_ours(pair, &*job.workload(seed)?)?.0)
+}
+
+fn on_ours(pair: &Pair, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)> {
+    let volume = Volume::make(variety(""), VOLUME_MIB, JOURNAL_MIB)?;
+    let dev = Recorder::new(RamDev::from_image(&volume.image().to_bytes()))?;
+    // Between SQLite's calls nobody waits for the kernel's next tick, but after each update.
+    let clock = match workload.sqlite() {
+        Some(_) => clock::Clock::still(START),
+        None => clock::Clock::manual(START),
+    };
+    let tick = |n: u64, _| clock.set((START + 1) * 1_000_000_000 + n * TICK_NS);
+    let mount = || -> Result<Fs> {
+        let mut options = MountOptions::parse(&format!("noatime,memory=256M,{}", pair.ours))?;
+        options.commit = Duration::MAX;
+        options.clock = clock.clone();
+        let dev: Arc<Recorder> = dev.clone();
+        Ok(Fs::mount(dev, options)?.0)
+    };
+    fn session<'a>(fs: &'a Fs, tell: Tell<'a>) -> Session<'a> {
+        let time = Time::Virtual(Clock::default());
+        Session::new(fs, time, Durable::Every(Duration::MAX), tell)
+    }
+    let fs = mount()?;
+    let mut preparing = session(&fs, &tick).noting();
+    workload.prepare(&mut preparing)?;
+    let prepare = preparing.noted();
+    fs.unmount()?;
+    drop(fs);
+    let fs = mount()?;
+    dev.take();
+    let before = dev.meter().snapshot();
+    let mut running = session(&fs, &tick).noting();
+    workload.run(&mut running)?;
+    running.sync()?;
+    let run = running.noted();
+    fs.unmount()?;
+    let ours = Ours {
+        account: dev.take(),
+        meter: dev.meter().snapshot() - &before,
+    };
+    Ok((ours, prepare.zip(run)))
+}
+
+fn on_kernel(pair: &Pair, program: &Program, seed: u64) -> Result<Account> {
+    let dev = match &*pair.kind {
+        "ext4" => {
+            let features = pair.features.clone().leak();
+            let volume = Volume::make(variety(features), VOLUME_MIB, JOURNAL_MIB)?;
+            RamDev::from_image(&volume.image().to_bytes())
+        }
+        _ => {
+            let place = scratch()?;
+            let path = place.path().join("image");
+            std::fs::File::create(&path)?.set_len(VOLUME_MIB << 20)?;
+            run("mkfs.xfs", &["-q", &path.to_string_lossy()])?;
+            RamDev::from_file(&path)?
+        }
+    };
+    let dev = Recorder::new(dev)?;
+    let served = Served::new(dev.clone())?;
+    let mount = || served.mount(&pair.kind, &pair.options);
+    let mounted = mount()?;
+    program.prepare(&mut served.player(mounted.dir(), seed))?;
+    mounted.unmount()?;
+    let mounted = mount()?;
+    dev.take();
+    let mut player = served.player(mounted.dir(), seed);
+    program.run(&mut player)?;
+    // It has files open.
+    drop(player);
+    mounted.unmount()?;
+    Ok(dev.take())
+}
+
+impl Program {
+    fn prepare(&self, player: &mut Player) -> Result<()> {
+        match self {
+            Self::Calls((prepare, _)) => player.play(prepare),
+            Self::Sqlite(updates) => {
+                let db = Connection::open(player.path(NAME))?;
+                db.execute_batch(&JournalMode::Off.settings())?;
+                db.execute_batch(&format!("{}; BEGIN", Updates::SCHEMA))?;
+                updates.fill(&db)?;
+                Ok(db.execute_batch("COMMIT")?)
+            }
+        }
+    }
+
+    fn run(&self, player: &mut Player) -> Result<()> {
+        match self {
+            Self::Calls((_, run)) => player.play(run),
+            Self::Sqlite(updates) => {
+                let db = Connection::open(player.path(NAME))?;
+                db.execute_batch(&updates.mode.settings())?;
+                updates.update(&db, &mut |_| {
+                    next_tick();
+                    player.goes_on()
+                })?;
+                db.close().map_err(|(_, error)| error)?;
+                player.call(&What::Sync)
+            }
+        }
+    }
+}
