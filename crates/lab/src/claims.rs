@@ -127,7 +127,8 @@ pub struct Claim {
     /// Why its checks do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<String>,
-    /// What it is where its checks do not reach it.
+    /// What it is where its checks do not reach it, and where they do but a sweep shows that it is
+    /// not determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
 }
@@ -436,7 +437,7 @@ impl Claim {
         };
         let standing = match (&self.withdrawn, found.len()) {
             (Some(_), _) | (_, 0) => Standing::Open,
-            (None, all) if reached == all => Standing::Reached,
+            (None, all) if reached == all && !self.is_moved() => Standing::Reached,
             _ => match &self.otherwise {
                 Some(otherwise) => {
                     otherwise.is_borne_out(self, reports)?;
@@ -450,6 +451,12 @@ impl Claim {
             standing,
             ours,
         })
+    }
+
+    /// Within what is plausible it is so and not so: that our setting reaches it says little.
+    fn is_moved(&self) -> bool {
+        let otherwise = self.otherwise.as_ref();
+        otherwise.is_some_and(|otherwise| otherwise.verdict == Standing::NotDetermined)
     }
 
     /// Its figures in words.
