@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Pixels.
 const SIZE: (u32, u32) = (1200, 640);
@@ -33,8 +33,11 @@ const COLOURS: [RGBColor; 7] = [
 /// Those of lines across.
 const LINES: [RGBColor; 2] = [RGBColor(0xD5, 0x5E, 0x00), BLACK];
 
+/// That of bands.
+const BAND: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
+
 /// Bars in groups.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
     /// The name of its file, without what comes behind the dot.
     pub name: String,
@@ -47,16 +50,37 @@ pub struct Chart {
     /// A bar in each group.
     pub series: Vec<Series>,
     /// Lines across all groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<(String, f64)>,
+    /// Bands across all groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bands: Vec<Band>,
+}
+
+/// What lies between two values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Band {
+    /// What it is.
+    pub name: String,
+    /// From here; none: from the lower end of the axis.
+    pub low: Option<f64>,
+    /// Up to here; none: up to its upper end.
+    pub high: Option<f64>,
 }
 
 /// The bars of one colour.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// What they are.
     pub name: String,
     /// A value a group; none where there is no bar.
     pub values: Vec<Option<f64>>,
+    /// Half of each value's interval, where it has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub halves: Vec<Option<f64>>,
+    /// What each value is compared with: a mark on its bar.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Option<f64>>,
 }
 
 /// Writes each chart into a directory, as SVG and as PNG; the files.
@@ -79,12 +103,44 @@ pub fn write_all(charts: &[Chart], dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn svg(chart: &Chart, path: &Path) -> Result<()> {
-    let mut text = String::new();
-    draw(
-        chart,
-        SVGBackend::with_string(&mut text, SIZE).into_drawing_area(),
-    )?;
-    Ok(fs::write(path, text)?)
+    Ok(fs::write(path, chart.svg()?)?)
+}
+
+impl Chart {
+    /// As SVG.
+    ///
+    /// # Errors
+    /// Of the drawing.
+    pub fn svg(&self) -> Result<String> {
+        let mut text = String::new();
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        draw(self, area)?;
+        Ok(text)
+    }
+
+    /// The largest value that is shown.
+    fn most(&self) -> f64 {
+        let bars = self.series.iter().flat_map(|series| {
+            let half = |n: usize| series.halves.get(n).copied().flatten().unwrap_or(0.0);
+            let values = series.values.iter().enumerate();
+            let ends = values.filter_map(move |(n, value)| Some((*value)? + half(n)));
+            ends.chain(series.marks.iter().flatten().copied())
+        });
+        let lines = self.lines.iter().map(|line| line.1);
+        let bands = self.bands.iter().flat_map(|band| [band.low, band.high]);
+        let finite = bars.chain(lines).chain(bands.flatten());
+        finite.filter(|value| value.is_finite()).fold(0.0, f64::max)
+    }
+
+    /// How names of groups are written: the size of their letters, and whether they stand upright.
+    fn labels(&self) -> (i32, bool) {
+        let longest = self.groups.iter().map(|g| g.len()).max().unwrap_or(0);
+        match longest * self.groups.len() {
+            0..120 => (TEXT, false),
+            120..160 => (TEXT - 4, false),
+            _ => (TEXT - 5, true),
+        }
+    }
 }
 
 fn png(chart: &Chart, path: &Path) -> Result<()> {
@@ -119,25 +175,37 @@ where
     font()?;
     let failed = |e: DrawingAreaErrorKind<DB::ErrorType>| anyhow!("drawing: {e}");
     area.fill(&WHITE).map_err(failed)?;
-    let values = chart
-        .series
-        .iter()
-        .flat_map(|s| s.values.iter().flatten().copied());
-    let top = values
-        .chain(chart.lines.iter().map(|l| l.1))
-        .fold(0.0, f64::max);
+    let top = chart.most();
     // The legend stands above the bars.
-    let legend = 0.05 * (chart.series.len() + chart.lines.len()) as f64;
+    let legend = 0.05 * (chart.series.len() + chart.lines.len() + chart.bands.len()) as f64;
     let top = if top > 0.0 {
         top * (1.08 + legend)
     } else {
         1.0
     };
     let groups = chart.groups.len() as f64;
+    let (size, is_upright) = chart.labels();
+    let label = FontDesc::from((FONT, size));
+    let (label, room) = match is_upright {
+        true => {
+            let longest = chart.groups.iter().map(|g| g.len()).max().unwrap_or(0);
+            let room = (longest as u32 * 7).clamp(44, SIZE.1 / 2);
+            (label.transform(FontTransform::Rotate90), room)
+        }
+        false => (label, 44),
+    };
+    let title = (
+        FONT,
+        if chart.title.len() > 110 {
+            TEXT
+        } else {
+            TEXT + 4
+        },
+    );
     let mut context = ChartBuilder::on(&area)
-        .caption(&chart.title, (FONT, TEXT + 4))
+        .caption(&chart.title, title)
         .margin(12)
-        .x_label_area_size(44)
+        .x_label_area_size(room)
         .y_label_area_size(76)
         .build_cartesian_2d(0.0..groups, 0.0..top)
         .map_err(failed)?;
@@ -157,10 +225,21 @@ where
         .y_label_formatter(&|y| number(*y, top))
         .light_line_style(BLACK.mix(0.06))
         .y_desc(&chart.unit)
-        .label_style((FONT, label_size(chart)))
+        .x_label_style(label)
+        .y_label_style((FONT, TEXT - 2))
         .axis_desc_style((FONT, TEXT))
         .draw()
         .map_err(failed)?;
+    for band in &chart.bands {
+        let (low, high) = (band.low.unwrap_or(0.0), band.high.unwrap_or(top));
+        let style = BAND.mix(0.3).filled();
+        let area = Rectangle::new([(0.0, low), (groups, high.min(top))], style);
+        context
+            .draw_series([area])
+            .map_err(failed)?
+            .label(&band.name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], style));
+    }
     let width = 0.84 / chart.series.len().max(1) as f64;
     for (at, series) in chart.series.iter().enumerate() {
         let colour = COLOURS[at % COLOURS.len()];
@@ -178,6 +257,29 @@ where
             .map_err(failed)?
             .label(&series.name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled()));
+        let middle = |group: usize| group as f64 + 0.08 + (at as f64 + 0.46) * width;
+        let interval = series.halves.iter().zip(&series.values).enumerate();
+        let interval = interval.filter_map(|(group, (half, value))| {
+            let (half, value) = ((*half).filter(|half| *half > 0.0)?, (*value)?);
+            let ends = [value - half, value + half].map(|y| (middle(group), y.max(0.0)));
+            Some(PathElement::new(ends, BLACK.mix(0.6)))
+        });
+        context.draw_series(interval).map_err(failed)?;
+    }
+    let marks = chart.series.iter().enumerate().flat_map(|(at, series)| {
+        let marks = series.marks.iter().enumerate();
+        marks.filter_map(move |(group, mark)| {
+            let x = group as f64 + 0.08 + (at as f64 + 0.46) * width;
+            Some(TriangleMarker::new((x, (*mark)?), 7, LINES[0].filled()))
+        })
+    });
+    let marks: Vec<_> = marks.collect();
+    if !marks.is_empty() {
+        context
+            .draw_series(marks)
+            .map_err(failed)?
+            .label("the paper")
+            .legend(|(x, y)| TriangleMarker::new((x + 7, y), 7, LINES[0].filled()));
     }
     for (at, (name, value)) in chart.lines.iter().enumerate() {
         let style = LINES[at % LINES.len()].stroke_width(2);
@@ -207,16 +309,6 @@ fn number(value: f64, top: f64) -> String {
     }
 }
 
-/// Names of many groups are written smaller.
-fn label_size(chart: &Chart) -> i32 {
-    let longest = chart.groups.iter().map(|g| g.len()).max().unwrap_or(0);
-    match longest * chart.groups.len() {
-        0..120 => TEXT,
-        120..200 => TEXT - 4,
-        _ => TEXT - 6,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,15 +323,30 @@ mod tests {
             series: vec![Series {
                 name: "a".to_owned(),
                 values: vec![Some(3.0), None],
+                halves: vec![Some(0.5), None],
+                marks: vec![None, Some(1.5)],
             }],
             lines: vec![("paper".to_owned(), 2.1)],
+            bands: vec![Band {
+                name: "as good".to_owned(),
+                low: Some(3.4),
+                high: None,
+            }],
         };
         let dir = tempfile::tempdir().expect("a directory");
         let (vector, raster) = (dir.path().join("a.svg"), dir.path().join("a.png"));
         svg(&chart, &vector).expect("an SVG");
         png(&chart, &raster).expect("a PNG");
         let text = fs::read_to_string(vector).expect("text");
-        for word in ["Some bars", "MiB/s", "one", "two", "paper: 2.1"] {
+        for word in [
+            "Some bars",
+            "MiB/s",
+            "one",
+            "two",
+            "paper: 2.1",
+            "the paper",
+            "as good",
+        ] {
             assert!(text.contains(word), "{word}");
         }
         let file = std::io::BufReader::new(fs::File::open(raster).expect("a file"));

@@ -3,10 +3,9 @@
 //!
 //! A claim is of a paper; our own aims are none. It says where it stands, what is compared, the
 //! bound, and until when time counts. [Checks](crate::experiment::report::Check) judge it: those of
-//! figures name their claim, and a claim names those of other experiments. One whose checks do not
-//! measure what the paper measured is *withdrawn*, with the reason, and counts as open like one
-//! that has no check. Of one that is not reached a sweep says why: it is *settled*, *not
-//! determined* or *contradicted*, and the sweep must bear that out.
+//! figures name their claim, and a claim names those of other experiments. Of one that is not
+//! reached a sweep says why: it is *settled*, *not determined* or *contradicted*, and the sweep
+//! must bear that out. A sweep is a plot too, which is kept beside the documents.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use stetfs_testkit::document;
 
 use crate::cell::Mean;
-use crate::experiment::report::{Check, Swept, Verdict};
-use crate::experiment::stored::Store;
+use crate::experiment::report::{Band, Chart, Verdict};
+use crate::experiment::stored::{Store, Stored};
+use crate::experiment::{Experiment, find};
 
 /// The papers: as a claim names them, and as a title.
 pub const PAPERS: [(&str, &str); 5] = [
@@ -124,9 +124,6 @@ pub struct Claim {
     /// Who judges it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Judge>,
-    /// Why its checks do not count.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub withdrawn: Option<String>,
     /// What it is where its checks do not reach it, and where they do but a sweep shows that it is
     /// not determined.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,10 +193,14 @@ pub struct Judged<'a> {
     pub standing: Standing,
     /// What was found.
     pub ours: String,
+    /// Why it is so, where it is not reached.
+    pub why: Option<&'a Otherwise>,
+    /// The plots of the sweep that shows it.
+    pub plots: Vec<Chart>,
 }
 
-/// What the reports say: checks and sweeps.
-type Reports = BTreeMap<String, (Vec<Check>, Vec<Swept>)>;
+/// What the reports say.
+type Reports = BTreeMap<String, Stored>;
 
 /// A parameter that a paper leaves out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -288,7 +289,7 @@ impl Claims {
     pub fn judge(&self, store: &Store) -> Result<Vec<Judged<'_>>> {
         let reports = Store::experiments().map(|experiment| {
             let stored = store.read(experiment.id)?;
-            Ok((stored.experiment, (stored.checks, stored.swept)))
+            Ok((stored.experiment.clone(), stored))
         });
         let reports: Reports = reports.collect::<Result<_>>()?;
         self.claims
@@ -374,23 +375,20 @@ fn table(paper: &str, all: &[Judged<'_>]) -> Result<String> {
             Standing::Reached => judged.standing.name().to_owned(),
             standing => format!("**{}**", standing.name()),
         };
-        let otherwise = claim.otherwise.as_ref();
-        let otherwise = otherwise.filter(|otherwise| otherwise.verdict == judged.standing);
-        let why = otherwise.map(|otherwise| match &otherwise.by {
+        let why = judged.why.map(|otherwise| match &otherwise.by {
             Some(by) => format!("{} (`{by}`)", otherwise.why),
             None => otherwise.why.clone(),
         });
-        let withdrawn = claim
-            .withdrawn
-            .as_ref()
-            .map(|why| format!("Withdrawn: {why}"));
-        if let Some(why) = why.or(withdrawn) {
+        if let Some(why) = why {
             let known = reasons.iter().position(|known: &String| *known == why);
             let at = known.unwrap_or(reasons.len());
             if known.is_none() {
                 reasons.push(why);
             }
             write!(verdict, " [{}]", at + 1)?;
+        }
+        for plot in &judged.plots {
+            write!(verdict, " [plot](lab/plots/{}.svg)", plot.name)?;
         }
         let cells = [
             format!("`{}`", claim.id),
@@ -419,12 +417,12 @@ impl Claim {
             let mut checks = reports
                 .get(&judge.report)
                 .into_iter()
-                .flat_map(|(checks, _)| checks);
+                .flat_map(|report| &report.checks);
             let check = checks.find(|check| check.claim == judge.check);
             let no_check = || format!("{}: {} has no check {}", self.id, judge.report, judge.check);
             found.push(check.with_context(no_check)?);
         }
-        let checks = reports.values().flat_map(|(checks, _)| checks);
+        let checks = reports.values().flat_map(|report| &report.checks);
         found.extend(checks.filter(|check| check.of.as_ref() == Some(&self.id)));
         let reached = found
             .iter()
@@ -435,21 +433,23 @@ impl Claim {
             [check] => check.ours.clone(),
             several => format!("{reached} of {} checks", several.len()),
         };
-        let standing = match (&self.withdrawn, found.len()) {
-            (Some(_), _) | (_, 0) => Standing::Open,
-            (None, all) if reached == all && !self.is_moved() => Standing::Reached,
-            _ => match &self.otherwise {
-                Some(otherwise) => {
-                    otherwise.is_borne_out(self, reports)?;
-                    otherwise.verdict
-                }
-                None => Standing::Missed,
-            },
-        };
+        let is_reached = !found.is_empty() && reached == found.len() && !self.is_moved();
+        let why = self.otherwise.as_ref().filter(|_| !is_reached);
+        let (mut standing, mut plots) = (Standing::Reached, Vec::new());
+        if let Some(otherwise) = why {
+            plots = otherwise.plots(self, reports)?;
+            standing = otherwise.verdict;
+        } else if found.is_empty() {
+            standing = Standing::Open;
+        } else if !is_reached {
+            standing = Standing::Missed;
+        }
         Ok(Judged {
             claim: self,
             standing,
             ours,
+            why,
+            plots,
         })
     }
 
@@ -499,6 +499,29 @@ impl Value {
         }
     }
 
+    /// What counts as the same, for a plot.
+    pub(crate) fn band(&self, name: &str, tolerance: f64) -> Band {
+        let number = self.number;
+        let room = |number: f64| tolerance * if number == 0.0 { 1.0 } else { number.abs() };
+        let (low, high) = (number.map(|n| n - room(n)), number.map(|n| n + room(n)));
+        let (low, high) = match self.kind {
+            Bound::About | Bound::Trend => (low, high),
+            Bound::AtLeast => (low, None),
+            Bound::AtMost => (None, high),
+            Bound::Ordering => (high, None),
+        };
+        Band {
+            name: name.to_owned(),
+            low,
+            high,
+        }
+    }
+
+    /// The same with the tolerance.
+    pub(crate) fn said(&self, tolerance: f64) -> String {
+        format!("{} (\u{b1} {} %)", self.in_words(), 100.0 * tolerance)
+    }
+
     /// Whether what was found is as it says: the interval of the mean meets the bound with its
     /// tolerance, which is a share of the figure, or the figure itself where that is 0. What is to
     /// be more than something must be so by more than the tolerance. Nothing reaches what is not
@@ -520,17 +543,18 @@ impl Value {
 }
 
 impl Otherwise {
-    /// Whether the sweep that it names says so too.
-    fn is_borne_out(&self, claim: &Claim, reports: &Reports) -> Result<()> {
+    /// The plots of the sweep that it names, which must say so too.
+    fn plots(&self, claim: &Claim, reports: &Reports) -> Result<Vec<Chart>> {
         let Some(by) = &self.by else {
             let is_legible = claim.values.iter().any(|value| value.number.is_some());
             ensure!(!is_legible, "{}: no sweep is named", claim.id);
-            return Ok(());
+            return Ok(Vec::new());
         };
-        let (_, swept) = reports
+        let report = reports
             .get(by)
             .with_context(|| format!("there is no report {by}"))?;
-        let swept: Vec<_> = swept
+        let swept: Vec<_> = report
+            .swept
             .iter()
             .filter(|swept| swept.claim == claim.id)
             .collect();
@@ -549,7 +573,22 @@ impl Otherwise {
             claim.id,
             self.verdict.name()
         );
-        Ok(())
+        let name = format!("{by}-{}", claim.id);
+        let is_its = |chart: &&Chart| {
+            let rest = chart.name.strip_prefix(&name);
+            // The second sweep of a claim has `-2` behind its name.
+            rest.is_some_and(|rest| {
+                rest.trim_start_matches('-').parse::<u8>().is_ok() || rest.is_empty()
+            })
+        };
+        let mut plots = report.charts()?;
+        match find(by).is_some_and(Experiment::is_figure) {
+            true => plots.retain(|chart| is_its(&chart)),
+            // Those with the paper's figures in them.
+            false => plots.retain(|chart| !chart.lines.is_empty()),
+        }
+        ensure!(!plots.is_empty(), "{}: {by} has no plot of it", claim.id);
+        Ok(plots)
     }
 }
 

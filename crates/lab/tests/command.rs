@@ -64,9 +64,9 @@ fn a_report_as_tables_as_json_and_as_plots() {
             "{field}"
         );
     }
-    let svg = fs::read_to_string(place.join("shortcut-example-figure2.svg")).expect("an SVG");
+    let svg = fs::read_to_string(place.join("shortcut-example-1.svg")).expect("an SVG");
     assert!(svg.starts_with("<svg") && svg.contains("adp-s"));
-    let png = fs::read(place.join("shortcut-example-figure2.png")).expect("a PNG");
+    let png = fs::read(place.join("shortcut-example-1.png")).expect("a PNG");
     assert!(png.starts_with(b"\x89PNG"));
 }
 

@@ -202,6 +202,14 @@ fn the_page_sorts_filters_and_draws() {
     assert_eq!(bars.matches("class=\"bar\"").count(), 2 * 4);
     assert!(bars.matches("class=\"point\"").count() > 0);
     assert!(cells(&bars, "claim-table").len() > 90 && cells(&bars, "assumption-table").len() > 20);
+    // Each figure's plots are pictures, with the paper's points and bands in them.
+    let widths = bars
+        .match_indices("data-width=\"")
+        .map(|(at, name)| &bars[at + name.len()..]);
+    let widths: Vec<_> = widths.filter_map(|rest| rest.split('"').next()).collect();
+    assert!(widths.len() > 60, "{widths:?}");
+    assert!(widths.iter().all(|width| *width == "1200"), "{widths:?}");
+    assert!(bars.contains("the paper%3A "), "no band of a sweep");
     // Nothing comes from elsewhere.
     let html = fs::read_to_string(&page).expect("the page");
     for far in ["src=\"http", "href=\"http", "@import", "fetch("] {

@@ -105,6 +105,7 @@ fn perform(operation: single::Operation) -> (Counts, u64, u64, Vec<u64>) {
         operations: after.operations - before.operations,
         written_bytes: after.written_bytes - before.written_bytes,
         read_bytes: after.read_bytes - before.read_bytes,
+        ..Default::default()
     };
     let (mut sizes, root) = (Vec::new(), bed.fs().root());
     files_below(&bed, root, &mut sizes);
@@ -380,6 +381,7 @@ fn serve(bench: &Filebench) -> ([Vec<u64>; 2], Counts, u64) {
         operations: after.operations - before.operations,
         written_bytes: after.written_bytes - before.written_bytes,
         read_bytes: after.read_bytes - before.read_bytes,
+        ..Default::default()
     };
     (sizes, counts, bed.fs().stats().journal.commits - commits)
 }

@@ -143,6 +143,7 @@ fn charts(args: &Args, report: &Report) -> Vec<Chart> {
             let series = args.systems.iter().map(|system| Series {
                 name: system.clone(),
                 values: numbers.iter().map(|number| value(system, number)).collect(),
+                ..Series::default()
             });
             let name = format!("scale {what} {of}").replace(" + ", " ");
             charts.push(Chart {
@@ -151,7 +152,7 @@ fn charts(args: &Args, report: &Report) -> Vec<Chart> {
                 unit: if is_rate { "us each" } else { unit }.to_owned(),
                 groups: numbers.iter().map(u64::to_string).collect(),
                 series: series.collect(),
-                lines: Vec::new(),
+                ..Chart::default()
             });
         }
     }

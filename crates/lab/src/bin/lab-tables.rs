@@ -1,5 +1,5 @@
 //! Runs experiments, keeps their reports in `docs/reports`, and makes the tables of `docs/LAB.md`
-//! and `docs/CLAIMS.md` from all that are kept there. See `--help`.
+//! and `docs/CLAIMS.md`, and the plots of claims, from all that are kept there. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,11 +12,13 @@ use stetfs_lab::claims::Claims;
 use stetfs_lab::experiment::stored::{Small, Store, places};
 use stetfs_lab::experiment::{Experiment, find};
 
+/// Where the plots that verdicts rest on are.
+const PLOTS: &str = "docs/lab/plots";
+
 const HELP: &str = "usage: lab-tables [ID...|all]
-Runs these experiments in virtual time at their own scale (`all` takes long) and keeps their \
-reports in docs/reports; then, and without
-an experiment at once, makes the tables of docs/LAB.md and docs/CLAIMS.md. In the directory of the \
-sources.";
+Runs these experiments at their own scale (`all`: those in virtual time; long) and keeps their \
+reports in docs/reports; then, and without an experiment at once, makes the tables of docs/LAB.md, \
+docs/lab and docs/CLAIMS.md, and the claims' plots. In the directory of the sources.";
 
 fn main() -> Result<()> {
     let ids: Vec<String> = std::env::args().skip(1).collect();
@@ -27,7 +29,7 @@ fn main() -> Result<()> {
     let (documents, store) =
         places(Path::new(".")).context("lab-tables runs in the directory of the sources")?;
     let chosen: Vec<&Experiment> = match ids.iter().any(|id| id == "all") {
-        true => Store::experiments().collect(),
+        true => Store::experiments().filter(|e| !e.has_real_time).collect(),
         false => ids.iter().map(|id| one(id)).collect::<Result<_>>()?,
     };
     let runs = cell::Store::open(Path::new("target/lab-runs"))?;
@@ -54,7 +56,29 @@ fn main() -> Result<()> {
     let document = Path::new("docs/CLAIMS.md");
     let text = fs::read_to_string(document).context("docs/CLAIMS.md")?;
     let made = Claims::read(Path::new("docs"))?.render(&text, &store)?;
-    write_if_changed(document, &text, &made)
+    write_if_changed(document, &text, &made)?;
+    write_plots(&store)
+}
+
+/// The plots that verdicts rest on, and no others.
+fn write_plots(store: &Store) -> Result<()> {
+    let dir = Path::new(PLOTS);
+    fs::create_dir_all(dir)?;
+    let claims = Claims::read(Path::new("docs"))?;
+    let mut names = Vec::new();
+    for plot in claims.judge(store)?.iter().flat_map(|judged| &judged.plots) {
+        let path = dir.join(format!("{}.svg", plot.name));
+        let old = fs::read_to_string(&path).unwrap_or_default();
+        write_if_changed(&path, &old, &plot.svg()?)?;
+        names.push(path);
+    }
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if !names.contains(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_if_changed(document: &Path, text: &str, made: &str) -> Result<()> {
@@ -72,11 +96,8 @@ fn one(id: &str) -> Result<&'static Experiment> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    match find(id).filter(|found| Store::experiments().any(|e| e.id == found.id)) {
+    match find(id) {
         Some(experiment) => Ok(experiment),
-        None => bail!(
-            "there is no experiment {id} in virtual time; there are {}",
-            known()
-        ),
+        None => bail!("there is no experiment {id}; there are {}", known()),
     }
 }

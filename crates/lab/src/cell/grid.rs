@@ -402,9 +402,10 @@ pub fn chart(grid: &Grid, answers: &[Answer], name: &str) -> Result<Chart> {
             .map(|text| Series {
                 name: text.clone(),
                 values: values(text),
+                ..Series::default()
             })
             .collect(),
-        lines: Vec::new(),
+        ..Chart::default()
     })
 }
 

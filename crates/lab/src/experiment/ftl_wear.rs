@@ -12,7 +12,7 @@ use stetfs_ftl::{Ftl, FtlStats, Wear};
 use stetfs_media::nand::{NandGeometry, NandPart, parts};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
-use super::report::{Chart, Report, Said, Series, Table};
+use super::report::{Report, Said, Table};
 use super::{Experiment, Setting};
 use crate::system::{Flash, Measured, Medium};
 use crate::workload::Counts;
@@ -222,7 +222,8 @@ fn wear_out(
             counts: Counts {
                 operations: writes,
                 written_bytes: writes * page_bytes,
-                read_bytes: 0,
+                writes,
+                ..Counts::default()
             },
             commits: 0,
             checkpoints: 0,
@@ -278,22 +279,6 @@ fn show(report: &mut Report, all: &[Worn]) {
         wear.row(worn.name(), cells);
     }
     report.tables.extend([table, wear]);
-    let series = |name: &str, value: fn(&Worn) -> f64| Series {
-        name: name.to_owned(),
-        values: all.iter().map(|worn| Some(value(worn))).collect(),
-    };
-    report.charts.push(Chart {
-        name: "ftl-wear-amplification".to_owned(),
-        title: "Pages programmed for each that is written".to_owned(),
-        unit: "pages".to_owned(),
-        groups: all.iter().map(Worn::name).collect(),
-        series: vec![
-            series("host and GC", Worn::collected),
-            series("greedy by the book, uniform", Worn::textbook),
-            series("all, with the map", Worn::all),
-        ],
-        lines: Vec::new(),
-    });
 }
 
 fn check(report: &mut Report, all: &[Worn]) {

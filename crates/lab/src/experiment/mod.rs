@@ -21,7 +21,7 @@ use crate::cell;
 use crate::figure::{self, Figure};
 use crate::system::{Bed, Measured, Medium, System, Volume};
 use crate::workload::{Durable, Workload};
-use report::Report;
+use report::{Chart, Report, Table};
 
 /// An experiment.
 pub struct Experiment {
@@ -57,13 +57,35 @@ impl Experiment {
     /// Of the setting and the runs.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Report> {
         match self.run {
-            Run::Own(run) => run(setting),
+            Run::Own(run) => {
+                let mut report = run(setting)?;
+                report.charts = self.charts(&report.tables)?;
+                Ok(report)
+            }
             Run::Figure(figure) => {
                 let mut report = Report::new(self, setting);
                 figure.run(setting, &mut report)?;
                 Ok(report)
             }
         }
+    }
+
+    /// The plots of a report's tables.
+    ///
+    /// # Errors
+    /// The tables are not this experiment's.
+    pub fn charts(&self, tables: &[Table]) -> Result<Vec<Chart>> {
+        let Run::Figure(figure) = self.run else {
+            let all = tables.iter().enumerate();
+            let charts = all.map(|(n, table)| table.chart(&format!("{}-{}", self.id, n + 1), ""));
+            return Ok(charts.flatten().collect());
+        };
+        figure.charts(tables)
+    }
+
+    /// Whether it is made of cells.
+    pub const fn is_figure(&self) -> bool {
+        matches!(self.run, Run::Figure(_))
     }
 
     fn of(figure: &'static Figure) -> Self {

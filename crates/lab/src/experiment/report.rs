@@ -1,7 +1,7 @@
 //! What an experiment found: for people as tables, for programs as JSON, and for plots.
 
 use serde::{Deserialize, Serialize};
-pub use stetfs_chart::{Chart, Series};
+pub use stetfs_chart::{Band, Chart, Series};
 
 use super::{Experiment, Setting};
 use crate::system::{Measured, Medium, Outcome};
@@ -267,6 +267,9 @@ pub struct Table {
     pub head: Vec<String>,
     /// Rows: the name first.
     pub rows: Vec<Vec<String>>,
+    /// The paper's figures, for its plot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<(String, f64)>,
 }
 
 impl Table {
@@ -279,7 +282,40 @@ impl Table {
             title: title.into(),
             head: head.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
+            lines: Vec::new(),
         }
+    }
+
+    /// A plot of it: a group a row, a bar a column; none where a cell is no number.
+    pub fn chart(&self, name: &str, unit: &str) -> Option<Chart> {
+        let number = |text: &str| -> Option<f64> { text.trim_end_matches('%').trim().parse().ok() };
+        let mut series = Vec::new();
+        for (column, head) in self.head.iter().enumerate().skip(1) {
+            let mut bars = Series {
+                name: head.clone(),
+                ..Series::default()
+            };
+            for row in &self.rows {
+                let cell = row.get(column).map_or("", String::as_str);
+                let (value, half) = cell.split_once(" \u{b1} ").unwrap_or((cell, ""));
+                let is_text = !cell.is_empty() && number(value).is_none();
+                if is_text && column == 1 {
+                    return None;
+                }
+                bars.values.push(number(value));
+                bars.halves.push(number(half));
+            }
+            series.push(bars);
+        }
+        Some(Chart {
+            name: name.to_owned(),
+            title: self.title.clone(),
+            unit: unit.to_owned(),
+            groups: self.rows.iter().map(|row| row[0].clone()).collect(),
+            series,
+            lines: self.lines.clone(),
+            bands: Vec::new(),
+        })
     }
 
     /// Adds a row.

@@ -24,12 +24,12 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_format::checksum::crc32c;
 
-use super::report::{Check, Report, Swept, Table, VERSION};
-use super::{EXPERIMENTS, Experiment, Setting};
+use super::report::{Chart, Check, Report, Swept, Table, VERSION};
+use super::{EXPERIMENTS, Experiment, Setting, find};
 use crate::cell;
 use stetfs_testkit::document;
 
-/// What of a report is kept: all but the runs and what is drawn from them.
+/// What of a report is kept: all but the runs.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
     /// [`VERSION`].
@@ -56,6 +56,18 @@ pub struct Stored {
     pub notes: Vec<String>,
     /// What was found.
     pub tables: Vec<Table>,
+}
+
+impl Stored {
+    /// Its plots, made from its tables.
+    ///
+    /// # Errors
+    /// It is of no experiment, or of one that has changed since.
+    pub fn charts(&self) -> Result<Vec<Chart>> {
+        let experiment = find(&self.experiment);
+        let experiment = experiment.with_context(|| self.experiment.clone())?;
+        experiment.charts(&self.tables)
+    }
 }
 
 const fn one() -> u64 {
@@ -92,17 +104,16 @@ impl Store {
         Self { dir: dir.into() }
     }
 
-    /// The experiments of which there are reports: those that have something to show in virtual
-    /// time.
+    /// The experiments of which there are reports.
     pub fn experiments() -> impl Iterator<Item = &'static Experiment> {
-        EXPERIMENTS.iter().filter(|e| e.id != "dj-fig5")
+        EXPERIMENTS.iter()
     }
 
     fn path(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// What the experiment gives: in virtual time, with all of its seeds or the first one alone.
+    /// What the experiment gives, with all of its seeds or the first one alone.
     ///
     /// # Errors
     /// Of the experiment.
@@ -116,6 +127,7 @@ impl Store {
             scale,
             is_alone,
             store,
+            real_time: experiment.has_real_time,
             ..Setting::default()
         });
         Ok(report.with_context(|| experiment.id)?.into())

@@ -25,7 +25,7 @@ use self::expr::Expr;
 use crate::cell::{Axis, Cell, Machine, Mean, number, run_each, spread, system};
 use crate::claims::{Claim, Claims, Value};
 use crate::experiment::Setting;
-use crate::experiment::report::{Answered, Chart, Check, Report, Series, Swept, Table, Verdict};
+use crate::experiment::report::{Answered, Chart, Check, Report, Swept, Table, Verdict};
 use crate::system::{Columns, Outcome};
 use crate::text::{Bytes, set};
 
@@ -102,9 +102,19 @@ struct Shown {
     /// The unit of the columns, where a chart is drawn of them.
     #[serde(default)]
     chart: Option<String>,
-    /// The paper's figures in it: `NAME = NUMBER`.
+    /// The columns that are in the chart; all where none are named.
+    #[serde(default)]
+    charted: Vec<String>,
+    /// The paper's figures in it that are no claims: `NAME = NUMBER`.
     #[serde(default)]
     lines: Vec<String>,
+    /// The claims whose bounds are bands in it: `CLAIM`, or `CLAIM/1` for the second value.
+    #[serde(default)]
+    bands: Vec<String>,
+    /// The paper's figure for each bar: `HEAD = NUMBER, ...`, in the order of the points; `-` where
+    /// it has none.
+    #[serde(default)]
+    marks: Vec<String>,
 }
 
 /// What is compared with a figure of a claim.
@@ -353,8 +363,8 @@ impl Figure {
                 .extend(commands.map(|command| ("cells", command)));
         }
         report.seeds = ran.seeds as u64;
-        for (n, shown) in self.tables.iter().enumerate() {
-            self.show(&ran, n, shown, report)?;
+        for shown in &self.tables {
+            self.show(&ran, shown, report)?;
         }
         for measure in &self.measures {
             report.checks.push(self.check(&ran, measure)?);
@@ -362,6 +372,7 @@ impl Figure {
         for sweep in &self.sweeps {
             self.sweep(&ran, sweep, report)?;
         }
+        report.charts = self.charts(&report.tables)?;
         report.notes.extend(self.notes.iter().cloned());
         let answers = ran.answers.into_iter();
         report
@@ -408,7 +419,7 @@ impl Figure {
         })
     }
 
-    fn show(&self, ran: &Ran<'_>, n: usize, shown: &Shown, report: &mut Report) -> Result<()> {
+    fn show(&self, ran: &Ran<'_>, shown: &Shown, report: &mut Report) -> Result<()> {
         let only = words(&shown.only);
         let names = ran.names(&only);
         let mut columns = Vec::new();
@@ -432,25 +443,52 @@ impl Figure {
             table.row(name, columns.iter().map(|c| cell(c).unwrap_or_default()));
         }
         report.tables.push(table);
-        if let Some(unit) = &shown.chart {
-            let lines = shown.lines.iter().map(|text| {
-                let (name, number) = named(text);
-                Ok((name.to_owned(), number.parse()?))
-            });
-            let series = columns.iter().map(|(head, means)| Series {
-                name: (*head).to_owned(),
-                values: means.iter().map(|mean| Some(mean.mean)).collect(),
-            });
-            report.charts.push(Chart {
-                name: format!("{}-{}", self.id, n + 1),
-                title: shown.title.clone(),
-                unit: unit.clone(),
-                groups: names,
-                series: series.collect(),
-                lines: lines.collect::<Result<_>>()?,
-            });
-        }
         Ok(())
+    }
+
+    /// The plots of a report's tables, with the paper's figures in them: those of the figure
+    /// itself, and one of each sweep.
+    ///
+    /// # Errors
+    /// The tables are not this figure's.
+    pub fn charts(&self, tables: &[Table]) -> Result<Vec<Chart>> {
+        let mut tables = tables.iter();
+        let mut next = |title: &str| {
+            let table = tables.next().filter(|table| table.title == title);
+            table.with_context(|| format!("{}: there is no table {title}", self.id))
+        };
+        let mut charts = Vec::new();
+        for (n, shown) in self.tables.iter().enumerate() {
+            let table = next(&shown.title)?;
+            if let Some(unit) = &shown.chart {
+                let name = format!("{}-{}", self.id, n + 1);
+                let mut chart = table.chart(&name, unit).with_context(|| name)?;
+                let is_in =
+                    |head: &String| shown.charted.is_empty() || shown.charted.contains(head);
+                chart.series.retain(|series| is_in(&series.name));
+                shown.compare(&mut chart).with_context(|| self.id.clone())?;
+                charts.push(chart);
+            }
+        }
+        for (n, sweep) in self.sweeps.iter().enumerate() {
+            let (claim, value) = sweep.of_claim()?;
+            let table = next(&sweep.title(claim))?;
+            let before = self.sweeps[..n].iter();
+            let nth = match before.filter(|other| other.claim == claim.id).count() {
+                0 => String::new(),
+                n => format!("-{}", n + 1),
+            };
+            let name = format!("{}-{}{nth}", self.id, claim.id);
+            let unit = value.unit.as_deref().unwrap_or_default();
+            let chart = table.chart(&name, unit);
+            let mut chart = chart.with_context(|| name)?;
+            chart.series.truncate(1);
+            let tolerance = claim.tolerance.unwrap_or_default();
+            let said = format!("the paper: {}", value.said(tolerance));
+            chart.bands.push(value.band(&said, tolerance));
+            charts.push(chart);
+        }
+        Ok(charts)
     }
 
     fn check(&self, ran: &Ran<'_>, measure: &Measure) -> Result<Check> {
@@ -495,13 +533,7 @@ impl Figure {
             sweep.of
         );
         let tolerance = claim.tolerance.unwrap_or_default();
-        let what = if sweep.what.is_empty() {
-            &claim.says
-        } else {
-            &sweep.what
-        };
-        let title = format!("{}: {what}", claim.id);
-        let said = format!("{} (\u{b1} {} %)", value.in_words(), 100.0 * tolerance);
+        let (title, said) = (sweep.title(claim), value.said(tolerance));
         let mut table = Table::new(&title, ["", "here", &said]);
         let mut swept = Swept {
             claim: claim.id.clone(),
@@ -521,21 +553,6 @@ impl Figure {
             list.push(name.clone());
         }
         report.tables.push(table);
-        report.charts.push(Chart {
-            name: format!("{}-{}", self.id, claim.id),
-            title,
-            unit: value.unit.clone().unwrap_or_default(),
-            groups: names,
-            series: vec![Series {
-                name: "here".to_owned(),
-                values: means.iter().map(|mean| Some(mean.mean)).collect(),
-            }],
-            lines: value
-                .number
-                .map(|n| ("the paper".to_owned(), n))
-                .into_iter()
-                .collect(),
-        });
         report.swept.push(swept);
         Ok(())
     }
@@ -547,16 +564,62 @@ impl Measure {
     /// # Errors
     /// There is none.
     fn of_claim(&self) -> Result<(&'static Claim, &'static Value)> {
-        let claim = Claims::known()
-            .claims
-            .iter()
-            .find(|claim| claim.id == self.claim);
-        let claim = claim.with_context(|| format!("there is no claim {}", self.claim))?;
-        let value = claim.values.get(self.value);
-        Ok((
-            claim,
-            value.with_context(|| format!("{}: no value {}", self.claim, self.value))?,
-        ))
+        claimed(&self.claim, self.value)
+    }
+
+    /// That of its table, as a sweep.
+    fn title(&self, claim: &Claim) -> String {
+        let what = match self.what.as_str() {
+            "" => &claim.says,
+            what => what,
+        };
+        format!("{}: {what}", claim.id)
+    }
+}
+
+/// A claim, and its value of that number.
+fn claimed(id: &str, n: usize) -> Result<(&'static Claim, &'static Value)> {
+    let claim = Claims::known().claims.iter().find(|claim| claim.id == id);
+    let claim = claim.with_context(|| format!("there is no claim {id}"))?;
+    let value = claim.values.get(n);
+    Ok((claim, value.with_context(|| format!("{id}: no value {n}"))?))
+}
+
+impl Shown {
+    /// Puts what the paper has into the plot of its table.
+    fn compare(&self, chart: &mut Chart) -> Result<()> {
+        for text in &self.lines {
+            let (name, number) = named(text);
+            chart.lines.push((name.to_owned(), number.parse()?));
+        }
+        for text in &self.bands {
+            let (id, n) = text.split_once('/').unwrap_or((text, "0"));
+            let (claim, value) = claimed(id, n.parse()?)?;
+            let tolerance = claim.tolerance.unwrap_or_default();
+            let name = format!("{}: {}", claim.id, value.said(tolerance));
+            chart.bands.push(value.band(&name, tolerance));
+        }
+        for text in &self.marks {
+            let (head, numbers) = named(text);
+            let mut series = chart.series.iter_mut();
+            let series = series.find(|series| series.name == head);
+            let series = series.with_context(|| format!("{text}: no such column"))?;
+            let number = |text: &str| match text.trim() {
+                "-" => Ok(None),
+                text => text.parse().map(Some),
+            };
+            series.marks = numbers
+                .split(',')
+                .map(number)
+                .collect::<Result<_, _>>()
+                .with_context(|| text.clone())?;
+            ensure!(
+                series.marks.len() == chart.groups.len(),
+                "{text}: {} points",
+                chart.groups.len()
+            );
+        }
+        Ok(())
     }
 }
 

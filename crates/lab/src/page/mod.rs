@@ -1,14 +1,13 @@
 //! The page: one HTML file that has everything of a ground in it, and needs nothing else.
 //!
 //! Its tables and plots are made by `page.js` from a block of JSON; only the summary's picture and
-//! plots of experiments come as they are. What the papers claim, and what they leave out, is on it
-//! where the tree's documents are given.
+//! plots of figures come as they are. What the papers claim, their figures as they come out here,
+//! and what they leave out, is on it where the tree's documents are given.
 
 mod picture;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -25,15 +24,6 @@ use crate::system::{NUMBERS, Number};
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-
-/// What else is shown beside a ground.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Beside<'a> {
-    /// The directory of documents with the papers' claims and assumptions.
-    pub docs: Option<&'a Path>,
-    /// A directory of plots (SVG).
-    pub figures: Option<&'a Path>,
-}
 
 #[derive(Serialize)]
 struct Data<'a> {
@@ -71,7 +61,7 @@ struct ClaimData<'a> {
     until: String,
     ours: &'a str,
     standing: &'static str,
-    withdrawn: &'a str,
+    why: String,
     /// Our figure as a multiple of the paper's, where both are one,
     ratio: Option<f64>,
     /// and what counts as the same.
@@ -87,16 +77,17 @@ struct AssumptionData<'a> {
     moved: String,
 }
 
-/// The page of a ground. `show`: the number that the words below the table are about.
+/// The page of a ground. `show`: the number that the words below the table are about; `docs`: the
+/// directory of documents with the papers' claims, figures and assumptions.
 ///
 /// # Errors
 /// There is no such number; of the documents and plots.
-pub fn page(sheet: &Sheet, show: &str, beside: Beside<'_>) -> Result<String> {
+pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     number(show)?;
-    let docs = beside.docs;
     let claims = docs.map(Claims::read).transpose()?;
-    let judged = match (&claims, docs) {
-        (Some(claims), Some(docs)) => claims.judge(&Store::new(docs.join("reports")))?,
+    let store = docs.map(|docs| Store::new(docs.join("reports")));
+    let judged = match (&claims, &store) {
+        (Some(claims), Some(store)) => claims.judge(store)?,
         _ => Vec::new(),
     };
     let assumptions = claims.iter().flat_map(|claims| &claims.assumptions);
@@ -131,7 +122,7 @@ pub fn page(sheet: &Sheet, show: &str, beside: Beside<'_>) -> Result<String> {
             "picture" => picture(sheet, show)?,
             // Nothing in it ends the script element, or begins a comment in it.
             "data" => serde_json::to_string(&data)?.replace('<', "\\u003c"),
-            "figures" => figures(beside.figures)?,
+            "figures" => figures(store.as_ref())?,
             other => bail!("the page has no {other}"),
         })
     })
@@ -219,7 +210,13 @@ fn claim<'c>(judged: &'c Judged<'_>) -> ClaimData<'c> {
         until: claim.until(),
         ours: &judged.ours,
         standing: judged.standing.name(),
-        withdrawn: claim.withdrawn.as_deref().unwrap_or_default(),
+        why: judged
+            .why
+            .map(|why| match &why.by {
+                Some(by) => format!("{} ({by})", why.why),
+                None => why.why.clone(),
+            })
+            .unwrap_or_default(),
         ratio,
         band,
     }
@@ -239,43 +236,72 @@ fn assumed(assumption: &Assumption) -> AssumptionData<'_> {
     }
 }
 
-/// The plots of a directory, each as an image of its own, so that nothing in one is the page's.
-fn figures(dir: Option<&Path>) -> Result<String> {
-    let Some(dir) = dir else {
-        return Ok(
-            "<p>None were given: <code>stetfs lab all --out DIR</code> makes them, and \
-            <code>--figures DIR</code> shows them here.</p>"
-                .to_owned(),
-        );
+/// The papers' figures as they come out here: what was run with which seeds, the plots with the
+/// paper's points and bands in them, and what is compared with claims.
+fn figures(store: Option<&Store>) -> Result<String> {
+    let Some(store) = store else {
+        return Ok("<p>With <code>--docs DIR</code> they are here.</p>".to_owned());
     };
-    let at = || dir.display().to_string();
-    let entries = fs::read_dir(dir).with_context(at)?;
-    let mut files = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<std::io::Result<Vec<_>>>()
-        .with_context(at)?;
-    files.retain(|file| file.extension().is_some_and(|kind| kind == "svg"));
-    files.sort();
     let mut html = String::new();
-    for file in files {
-        let content = fs::read(&file).with_context(|| file.display().to_string())?;
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        let mut address = String::from("data:image/svg+xml,");
-        for byte in content {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b' ' | b'=' | b'/' => {
-                    address.push(char::from(byte));
-                }
-                other => write!(address, "%{other:02X}")?,
-            }
-        }
-        let name = text(&name);
+    for experiment in Store::experiments() {
+        let stored = store.read(experiment.id)?;
+        let (id, scale) = (text(experiment.id), stored.scale);
+        let seeds = match stored.seeds {
+            1 => format!("seed {}", stored.seed),
+            n => format!(
+                "seeds {} to {}; behind the bars half of the 95 % interval",
+                stored.seed,
+                stored.seed + n - 1
+            ),
+        };
         writeln!(
             html,
-            "<h3>{name}</h3><img class=\"figure\" alt=\"{name}\" src=\"{address}\">"
+            "<h3 id=\"figure-{id}\">{id}: {}</h3>\n<p>{}. Scale {scale}, {seeds}: \
+             <code>stetfs lab {id}</code></p>",
+            text(experiment.title),
+            text(&stored.paper)
         )?;
+        let commands = stored.setup.iter().filter(|(name, _)| name == "cells");
+        let commands: Vec<_> = commands.map(|(_, command)| text(command)).collect();
+        if !commands.is_empty() {
+            let all = commands.join("\n");
+            writeln!(
+                html,
+                "<details><summary>Its cells</summary><pre>{all}</pre></details>"
+            )?;
+        }
+        for chart in &stored.charts()? {
+            writeln!(html, "{}", image(&chart.title, &chart.svg()?)?)?;
+        }
+        if !stored.checks.is_empty() {
+            html += "<table class=\"checks\"><thead><tr><th>claim</th><th>paper</th><th>here</th>\
+                     <th></th></tr></thead>\n<tbody>\n";
+            for check in &stored.checks {
+                let cells = [&check.claim, &check.said(), &check.ours, &check.judged()];
+                let cells = cells.map(|cell| format!("<td>{}</td>", text(cell)));
+                writeln!(html, "<tr>{}</tr>", cells.concat())?;
+            }
+            html += "</tbody></table>\n";
+        }
     }
     Ok(html)
+}
+
+/// A picture as one of its own, so that nothing in it is the page's.
+fn image(title: &str, svg: &str) -> Result<String> {
+    let mut address = String::from("data:image/svg+xml,");
+    for byte in svg.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b' ' | b'=' | b'/' => {
+                address.push(char::from(byte));
+            }
+            other => write!(address, "%{other:02X}")?,
+        }
+    }
+    let title = text(title);
+    Ok(format!(
+        "<img class=\"figure\" alt=\"{title}\" src=\"{address}\">"
+    ))
 }
 
 #[cfg(test)]

@@ -231,7 +231,8 @@ function drawClaims() {
   claims.forEach((claim, n) => {
     const y = 30 + n * row;
     const [low, high] = [x(claim.band[0]), x(claim.band[1])];
-    const colour = { reached: '#009e73', missed: '#d55e00', open: '#999999' }[claim.standing];
+    const colour = { reached: '#009e73', settled: '#0072b2', 'not determined': '#e69f00',
+      contradicted: '#d55e00' }[claim.standing] ?? '#999999';
     svg.append(
       make('text', { x: left - 12, y: y + 4, 'text-anchor': 'end', 'font-size': 12 }, claim.id),
       make('rect', { class: 'band', x: low, y: y - 7, width: Math.max(2, high - low), height: 14,
@@ -302,9 +303,13 @@ window.addEventListener('hashchange', () => {
 if (isChoice()) read();
 draw();
 words('claim',
-  ['id', 'paper', 'place', 'says', 'bound', 'until', 'ours', 'standing', 'withdrawn'],
+  ['id', 'paper', 'place', 'says', 'bound', 'until', 'ours', 'standing', 'why'],
   data.claims);
 words('assumption',
   ['paper', 'parameter', 'paper_says', 'ours', 'range', 'source', 'moves'],
   data.assumptions);
 drawClaims();
+// That each plot is a picture is seen from outside by its width.
+window.addEventListener('load', () => {
+  for (const image of document.images) image.dataset.width = image.naturalWidth;
+});

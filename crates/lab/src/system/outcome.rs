@@ -46,6 +46,8 @@ pub const NUMBERS: &[Number] = &[
     number("calls", "", "calls"),
     number("written", "B", "handed to writes"),
     number("read", "B", "got from reads"),
+    number("writes", "", "calls that write"),
+    number("reads", "", "calls that read something"),
     number("p50", "s", "half of the calls take no longer"),
     number("p99", "s", "99 % of the calls take no longer"),
     number("p99.9", "s", "99.9 % of the calls take no longer"),
@@ -106,6 +108,11 @@ pub const NUMBERS: &[Number] = &[
         "the mount after a power cut when everything was durable",
     ),
     number("recovery.read", "B", "read from the device by it"),
+    number(
+        "recovery.written",
+        "B",
+        "written by it: what it copies home, and the log's superblock",
+    ),
 ];
 
 /// Columns of CSV: the numbers that any of some runs has.
@@ -164,6 +171,8 @@ impl Outcome {
         self.count("calls", counts.operations);
         self.count("written", counts.written_bytes);
         self.count("read", counts.read_bytes);
+        self.count("writes", counts.writes);
+        self.count("reads", counts.reads);
         self.note("returned", seconds(returned_ns));
         self.note("media", -seconds(spent.processor_ns));
         let calls = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
@@ -264,6 +273,9 @@ impl Outcome {
     pub(super) fn note_recovery(&mut self, mount: &MountCost) {
         self.note("recovery", seconds(mount.virtual_ns));
         self.count("recovery.read", mount.device.total().read_bytes);
+        let of_home = [Cause::Recovery, Cause::Checkpoint, Cause::Home];
+        let home = of_home.map(|cause| mount.device.by_cause(cause).write_bytes);
+        self.count("recovery.written", home.iter().sum());
     }
 
     pub(super) fn note_wear(&mut self, wear: &Wear) {

@@ -55,6 +55,10 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Bytes got from reads.
     pub read_bytes: u64,
+    /// Writes and appends.
+    pub writes: u64,
+    /// Reads that got something.
+    pub reads: u64,
 }
 
 impl Counts {
@@ -384,6 +388,7 @@ impl<'a> Session<'a> {
             bytes.len()
         );
         self.counts.written_bytes += n as u64;
+        self.counts.writes += 1;
         self.note(|noted| {
             let place = match how.contains(WriteFlags::APPEND) {
                 true => Place::End,
@@ -405,6 +410,7 @@ impl<'a> Session<'a> {
     pub fn read(&mut self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
         let n = self.fs.read(ino, offset, out)?;
         self.counts.read_bytes += n as u64;
+        self.counts.reads += u64::from(n > 0);
         self.called()?;
         Ok(n)
     }
@@ -464,6 +470,8 @@ impl<'a> Session<'a> {
         self.counts.operations += more.operations;
         self.counts.written_bytes += more.written_bytes;
         self.counts.read_bytes += more.read_bytes;
+        self.counts.writes += more.writes;
+        self.counts.reads += more.reads;
         self.commit_if_due()
     }
 

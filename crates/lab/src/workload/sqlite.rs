@@ -207,6 +207,9 @@ impl Tally {
             operations: self.operations.swap(0, Relaxed),
             written_bytes: self.written_bytes.swap(0, Relaxed),
             read_bytes: self.read_bytes.swap(0, Relaxed),
+            // Not told apart.
+            writes: 0,
+            reads: 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -9,7 +10,7 @@ use clap::{Args, ValueHint};
 use stetfs_crash::sharing::Shard;
 use stetfs_lab::cell::{Store, number};
 use stetfs_lab::ground::{Ground, Sheet};
-use stetfs_lab::page::{Beside, page, picture};
+use stetfs_lab::page::{page, picture};
 
 use super::{bar, is_stdout, json_to, line, numbers};
 
@@ -51,12 +52,10 @@ pub(super) struct AllOnOne {
     /// Write the page, one HTML file with tables that sort and filter, and plots
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
-    /// Show claims and assumptions of the papers on the page, from the documents of a source tree
+    /// Show the papers' claims, figures and assumptions on the page, from the documents of a source
+    /// tree
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "html")]
     docs: Option<PathBuf>,
-    /// Show the plots (SVG) of this directory on it too, as `stetfs lab all --out DIR` writes them
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "html")]
-    figures: Option<PathBuf>,
     /// Write the summary as a picture (SVG)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
@@ -67,6 +66,9 @@ pub(super) struct AllOnOne {
     #[arg(long)]
     list: bool,
 }
+
+/// Between lines that tell how far it is, where there is no terminal.
+const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Exit codes: 0 it ran; 1 it could not, or a run failed that should not.
@@ -94,11 +96,8 @@ impl AllOnOne {
             json_to(path, &sheet)?;
         }
         if let Some(path) = &self.html {
-            let beside = Beside {
-                docs: self.docs.as_deref(),
-                figures: self.figures.as_deref(),
-            };
-            write(path, &page(&sheet, &self.show, beside)?)?;
+            let page = page(&sheet, &self.show, self.docs.as_deref())?;
+            write(path, &page)?;
         }
         if let Some(path) = &self.svg {
             write(path, &picture(&sheet, &self.show)?)?;
@@ -121,6 +120,9 @@ impl AllOnOne {
             .jobs
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let start = Instant::now();
+        // Where there is no terminal the bar shows nothing: a line now and then.
+        let is_silent = bar.is_hidden();
+        let told = Mutex::new(start);
         let sheet = ground.run(
             jobs,
             store,
@@ -132,7 +134,13 @@ impl AllOnOne {
                     .elapsed()
                     .mul_f64((of - done) as f64 / done.max(1) as f64);
                 let left = Duration::from_secs(left.as_secs());
-                bar.set_message(format!("{done} of {of} runs, {left:?} left"));
+                let message = format!("{done} of {of} runs, {left:?} left");
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                if is_silent && (told.elapsed() >= BETWEEN_LINES || done == of) {
+                    eprintln!("{message}");
+                    *told = Instant::now();
+                }
+                bar.set_message(message);
             },
         );
         bar.finish_and_clear();

@@ -7,6 +7,7 @@ mod ask;
 mod ground;
 mod kernel;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use stetfs_lab::experiment::report::{self, Report};
 use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
 use stetfs_lab::figure;
+use stetfs_lab::ground::Ground;
 
 /// Run the papers' experiments: systems side by side, with the paper's figures beside ours
 ///
@@ -53,7 +55,8 @@ struct Args {
     /// Write the reports as JSON, to a file or to - (standard output, in place of the tables)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     json: Option<PathBuf>,
-    /// Print the names of experiments and questions, one a line, and do nothing else: for shells
+    /// Print the names of experiments and questions, options, and what `ground --only` takes, one a
+    /// line, and do nothing else: for shells
     #[arg(long = "ids", hide = true)]
     names: bool,
     /// Write the manual page to this file, its parts beside it, and do nothing else
@@ -120,7 +123,8 @@ fn run(args: &Args) -> Result<()> {
             .get_subcommands()
             .map(|question| question.get_name());
         let names = EXPERIMENTS.iter().map(|e| e.id).chain(questions);
-        return names.into_iter().try_for_each(line);
+        names.into_iter().try_for_each(line)?;
+        return words(&command)?.iter().try_for_each(line);
     }
     if args.ids.is_empty() {
         return list(args);
@@ -236,6 +240,20 @@ fn measure(args: &Args, experiment: &Experiment) -> Result<Report> {
     });
     bar.finish_and_clear();
     report.context(experiment.id)
+}
+
+/// Options of all commands that are for users, and names of the ground.
+fn words(command: &clap::Command) -> Result<BTreeSet<String>> {
+    let commands = std::iter::once(command).chain(command.get_subcommands());
+    let options = commands.flat_map(clap::Command::get_arguments);
+    let options = options.filter(|option| !option.is_hide_set());
+    let options = options.filter_map(|option| Some(format!("--{}", option.get_long()?)));
+    let ground = Ground::whole("", 1)?;
+    let media = ground.media.iter().map(|place| &place.name);
+    let workloads = ground.workloads.iter().map(|job| &job.name);
+    let systems = ground.systems.iter().map(|system| &system.name);
+    let names = media.chain(workloads).chain(systems).cloned();
+    Ok(options.chain(names).collect())
 }
 
 fn bar() -> ProgressBar {

@@ -109,7 +109,7 @@ fn counts(what: &What) -> Counts {
     let of = |operations, written_bytes| Counts {
         operations,
         written_bytes,
-        read_bytes: 0,
+        ..Counts::default()
     };
     match what {
         What::Mark { .. } => of(0, 0),

@@ -102,7 +102,10 @@ struct Before {
     /// What the trace has made or removed itself so far, and whether it is there now: nothing more
     /// is known of before.
     known: BTreeMap<String, bool>,
-    /// Old and new names that the trace gave, in their order.
+    /// Directories that the trace has made or renamed, and what it renamed that may be one.
+    made: BTreeSet<String>,
+    /// Old and new names of directories that the trace renamed, in their order. Files that it
+    /// renamed, of which there may be any number, say nothing of other names.
     renamed: Vec<(String, String)>,
 }
 
@@ -114,6 +117,11 @@ impl Before {
             _ => path,
         };
         self.renamed.iter().rev().fold(path.to_owned(), back)
+    }
+
+    /// Whether it is a directory by all that is known.
+    fn is_dir(&self, path: &str) -> bool {
+        self.made.contains(path) || self.dirs.contains(&self.origin(path))
     }
 
     /// Whatever has this name was there unless the trace has made it.
@@ -354,6 +362,7 @@ impl Trace {
             "mkdir" | "mkdirat" => {
                 let path = self.at(pid, name, args)?;
                 self.before.settled(&path, true);
+                self.before.made.insert(path.clone());
                 self.tell(What::Mkdir(path));
             }
             "rmdir" => {
@@ -462,17 +471,25 @@ impl Trace {
     fn removed_dir(&mut self, path: String) {
         self.before.dir(&path);
         self.before.settled(&path, false);
+        self.before.made.remove(&path);
         self.tell(What::Rmdir(path));
     }
 
     fn renamed(&mut self, name: &str, from: String, to: String) {
-        if !self.before.dirs.contains(&from) {
+        let is_dir = self.before.is_dir(&from);
+        // What was not seen before may be one.
+        let may_be_dir = is_dir || !self.before.has(&from);
+        if !is_dir {
             self.before.file(&from, 0);
         }
         self.before.settled(&from, !name.starts_with("rename"));
         self.before.settled(&to, true);
         if name.starts_with("rename") {
-            self.before.renamed.push((from.clone(), to.clone()));
+            self.before.made.remove(&to);
+            if may_be_dir {
+                self.before.made.insert(to.clone());
+                self.before.renamed.push((from.clone(), to.clone()));
+            }
             // strace names what is open by the path that it has by then.
             let below = format!("{from}/");
             let moved = |path: &str| path == from || path.starts_with(&below);

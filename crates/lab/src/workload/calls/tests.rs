@@ -63,6 +63,30 @@ fn a_list_is_what_it_says() {
     }
 }
 
+/// Names below a directory that was renamed twice are those of before; what the trace made is not
+/// there before.
+#[test]
+fn directories_are_renamed_with_what_is_in_them() {
+    let trace = "10 0.9 unlink(\"/d/a/gone\") = 0\n\
+         10 1.0 rename(\"/d/a\", \"/d/b\") = 0\n\
+         10 1.1 rename(\"/d/b\", \"/d/c\") = 0\n\
+         10 1.2 mkdir(\"/d/new\", 0755) = 0\n\
+         10 1.3 rename(\"/d/new\", \"/d/newer\") = 0\n\
+         10 1.4 openat(AT_FDCWD</>, \"/d/newer/f\", O_WRONLY|O_CREAT, 0644) = 3</d/newer/f>\n\
+         10 1.5 unlink(\"/d/c/old\") = 0\n";
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("trace");
+    std::fs::write(&path, trace).expect("the trace");
+    let calls = strace::read(&path, "/d/", Pace::Full, 1).expect("a trace");
+    let before = whats(&calls.before);
+    let expected = [
+        What::Mkdir("a".into()),
+        What::Create("a/gone".into()),
+        What::Create("a/old".into()),
+    ];
+    assert_eq!(before, expected);
+}
+
 /// Calls that are told in two parts, strings of any bytes, descriptors that are copied, paths from
 /// a directory, files that were there before and how large.
 #[test]
