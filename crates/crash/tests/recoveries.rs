@@ -21,7 +21,7 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_format::jbd2::JournalIncompat;
 use stetfs_media::{Cause, Class, Image, RamDev, Tag};
-use stetfs_scheme::{About, Beside, OpenArgs, Remnant};
+use stetfs_scheme::{About, Beside, Ground, OpenArgs, Remnant};
 use stetfs_schemes::{each_example, each_scheme, find, for_use};
 use stetfs_testkit::document;
 use stetfs_testkit::ground::simulated;
@@ -42,9 +42,14 @@ impl Unmet {
         self.0.retain(|row| !rows.contains(row));
     }
 
-    /// Whether only refusals are left: no power cut leads there.
-    fn is_of_damage(&self) -> bool {
-        self.0.iter().all(|row| row.done.starts_with("error"))
+    /// Whether refusals are left: damage leads there.
+    fn has_refusals(&self) -> bool {
+        self.0.iter().any(|row| row.done.starts_with("error"))
+    }
+
+    /// Whether anything else is left: power cuts lead there.
+    fn has_others(&self) -> bool {
+        self.0.iter().any(|row| !row.done.starts_with("error"))
     }
 }
 
@@ -73,15 +78,10 @@ fn workloads(volume: Variety) -> Vec<Workload> {
 }
 
 /// What power cuts leave.
-fn cuts(target: &Target, workload: Workload, unmet: &mut Unmet) {
-    if unmet.is_of_damage() {
+fn cuts(target: &Target, workload: Workload, effort: Effort, unmet: &mut Unmet) {
+    if !unmet.has_others() {
         return;
     }
-    let effort = Effort {
-        moments: 60,
-        orders: 32,
-        ..Effort::default()
-    };
     let fresh = target.contents().expect("a volume");
     let campaign = Campaign {
         effort,
@@ -96,6 +96,9 @@ fn cuts(target: &Target, workload: Workload, unmet: &mut Unmet) {
 fn spoiled(target: &Target, unmet: &mut Unmet) {
     const TRIES: usize = 40;
     for (seed, workload) in workloads(target.volume).into_iter().enumerate() {
+        if unmet.0.is_empty() {
+            return;
+        }
         let mut rng = Rng::new(seed as u64);
         for left in Left::of_cuts(target, &workload, 40).expect("a workload") {
             for change in MISFITS {
@@ -198,25 +201,37 @@ fn every_row(name: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let scheme = find(name).expect("a scheme");
     let mut unmet = Unmet(rows(scheme.about).collect());
-    // The last trials are the special ones, of which some rows are.
-    let trials: Vec<_> = simulated(scheme).collect();
-    for trial in trials.iter().rev() {
-        if unmet.0.is_empty() {
-            break;
-        }
-        let on = |volume: Variety| Target::of(scheme, trial, volume);
-        mismatched(&on(EXT4_1K), &mut unmet);
-        // Without checksums, what is wrong in a record is looked at.
-        for volume in [EXT4_1K, EXT3_1K] {
-            spoiled(&on(volume), &mut unmet);
+    // The last trials are the special ones, of which some rows are; parts of flash take longest.
+    let mut trials: Vec<_> = simulated(scheme).collect();
+    trials.reverse();
+    trials.sort_by_key(|trial| trial.ground == Ground::Flash);
+    let on = |trial, volume: Variety| Target::of(scheme, trial, volume);
+    for trial in &trials {
+        if unmet.has_refusals() {
+            mismatched(&on(trial, EXT4_1K), &mut unmet);
+            // Without checksums, what is wrong in a record is looked at.
+            for volume in [EXT4_1K, EXT3_1K] {
+                spoiled(&on(trial, volume), &mut unmet);
+            }
         }
     }
-    // Every moment and more of what may be left, where that is not enough.
-    for trial in trials.iter().rev() {
-        for workload in workloads(EXT4_1K) {
-            let target = Target::of(scheme, trial, EXT4_1K);
-            cuts(&target, workload, &mut unmet);
+    // The shortest first; every moment and more of what may be left, where some are not enough.
+    let mut workloads = workloads(EXT4_1K);
+    workloads.sort_by_key(|workload| workload.ops.len());
+    for (moments, orders) in [(12, 4), (60, 32)] {
+        let effort = Effort {
+            moments,
+            orders,
+            ..Effort::default()
+        };
+        for workload in &workloads {
+            for trial in &trials {
+                cuts(&on(trial, EXT4_1K), workload.clone(), effort, &mut unmet);
+            }
         }
+    }
+    for trial in &trials {
+        spoiled(&on(trial, EXT4_1K), &mut unmet);
     }
     let found: Vec<_> = unmet.0.iter().map(|row| row.found).collect();
     assert!(found.is_empty(), "{name}: nothing leads to {found:#?}");
