@@ -107,6 +107,7 @@ fn check_models(models: &[Under]) -> Result<()> {
 
 /// `stetfs crash --check CMD -- PROGRAM`, and `--recording FILE`
 pub(super) fn run(args: &Crash) -> Result<ExitCode> {
+    let interrupt = Interrupt::listen()?;
     let of_program = &args.program;
     if args.shard.is_some() && of_program.recording.is_none() {
         return Err(Failure::new(
@@ -130,12 +131,14 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     };
     let check = check(of_program, command)?;
     let place = Place::new(of_program.dir.as_deref())?;
-    let interrupt = Interrupt::listen()?;
     let saved = match saved {
         Some(saved) => saved,
         None => match recorded(of_program, &check, &place, &interrupt)? {
             Some(saved) => saved,
-            None => return Ok(interrupted(&interrupt)),
+            None => {
+                println!("INCOMPLETE: it was interrupted before the program began");
+                return Ok(interrupted(&interrupt));
+            }
         },
     };
     if of_program.save.is_some() && interrupt.signal().is_some() {

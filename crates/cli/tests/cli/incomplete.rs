@@ -161,7 +161,7 @@ fn a_recording_that_is_interrupted_is_kept_and_cleaned_up() {
     // timeout(1) sends what the user would.
     if has("timeout") {
         let args = [
-            "1", STETFS, "crash", "--keep", &kept, "--check", "true", "--", "sleep", "99",
+            "3", STETFS, "crash", "--keep", &kept, "--check", "true", "--", "sleep", "99",
         ];
         let ran = tool("timeout", &args);
         assert_eq!(ran.code, 124, "{ran:#?}");
