@@ -20,7 +20,6 @@ pub(crate) struct Volume {
 /// Runs a program of e2fsprogs; returns its exit code and all it printed.
 fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
     let output = Command::new(program)
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
         .args(args)
         .arg(image)
         .output()

@@ -34,7 +34,6 @@ impl Random {
 
 fn run(program: &str, args: &[&str], path: &Path) -> Result<(), String> {
     let out = Command::new(program)
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
         .args(args)
         .arg(path)
         .output()
