@@ -20,8 +20,8 @@
 //! already joined never exceed the limit; `committed` only grows.
 
 use std::num::NonZero;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use stetfs_format::Tid;
@@ -144,17 +144,24 @@ pub(crate) enum Begin<T> {
     Closed { tid: Tid, load: Arc<T> },
 }
 
+/// How many processors there are. The kernel is asked once: it answers by several files.
+fn processors() -> u32 {
+    static ANSWER: OnceLock<u32> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let found = std::thread::available_parallelism().map_or(1, NonZero::get);
+        u32::try_from(found).unwrap_or(u32::MAX)
+    })
+}
+
 impl<T: Load> Gate<T> {
     pub(crate) fn new(first: Tid, pace: Pace) -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         Self {
             pace,
             joiners: Queue::default(),
             closer: Queue::default(),
             callers: Default::default(),
             lookers: AtomicU32::new(0),
-            most_lookers: processors / 2,
+            most_lookers: processors() / 2,
             state: Mutex::new(State {
                 running: first,
                 load: Arc::new(T::default()),
@@ -166,7 +173,7 @@ impl<T: Load> Gate<T> {
                 committing: None,
                 committed: first.previous(),
                 stopped: None,
-                batch: Batch::new(processors, Instant::now()),
+                batch: Batch::new(processors(), Instant::now()),
             }),
             committed: AtomicU32::new(first.previous().0),
         }
