@@ -21,7 +21,7 @@ use stetfs_testkit::host::{KernelMount, Loop, needs, scratch, unmount};
 use stetfs_testkit::rng::Rng;
 
 use super::device::Recorder;
-use crate::workload::calls::{Bytes, Call, Place, What};
+use crate::workload::calls::{Bytes, Call, Place, What, renamed};
 
 /// What a run of the kernel needs that is not here.
 ///
@@ -253,14 +253,10 @@ impl Player {
             What::Rename(from, to) => {
                 fs::rename(self.path(from), self.path(to))?;
                 self.goes(to);
-                let below = format!("{from}/");
-                let is_moved = |path: &String| path == from || path.starts_with(&below);
-                let moved: Vec<_> = self.open.extract_if(|path, _| is_moved(path)).collect();
-                let moved = moved.into_iter().map(|(path, file)| {
-                    let path = format!("{to}{}", &path[from.len()..]);
-                    (path, file)
-                });
-                self.open.extend(moved);
+                let open = std::mem::take(&mut self.open).into_iter();
+                self.open = open
+                    .map(|(path, file)| (renamed(&path, from, to).unwrap_or(path), file))
+                    .collect();
             }
             What::Link(from, to) => fs::hard_link(self.path(from), self.path(to))?,
             What::Symlink(target, path) => std::os::unix::fs::symlink(target, self.path(path))?,

@@ -448,21 +448,18 @@ impl Player {
         session.has_made(Some(&What::Rename(from.to_owned(), to.to_owned())))?;
         self.goes(to, session)?;
         // What is open below it has another path now.
-        let below = format!("{from}/");
-        let moved: Vec<String> = self
-            .open
-            .keys()
-            .filter(|path| *path == from || path.starts_with(&below))
-            .cloned()
+        let open = std::mem::take(&mut self.open).into_iter();
+        self.open = open
+            .map(|(path, ino)| (renamed(&path, from, to).unwrap_or(path), ino))
             .collect();
-        for path in moved {
-            if let Some(ino) = self.open.remove(&path) {
-                self.open
-                    .insert(format!("{to}{}", &path[from.len()..]), ino);
-            }
-        }
         Ok(())
     }
+}
+
+/// What a path is called when `from` has become `to`; none if that leaves it as it is.
+pub(crate) fn renamed(path: &str, from: &str, to: &str) -> Option<String> {
+    let rest = path.strip_prefix(from)?;
+    (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
 }
 
 /// What a file of text holds.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use stetfs_format::InodeNo;
 
-use super::{Call, What};
+use super::{Call, What, renamed};
 
 /// Calls so far, and what each inode of them is called.
 pub struct Noted {
@@ -36,10 +36,9 @@ impl Noted {
 
     pub(in crate::workload) fn note(&mut self, what: What) {
         if let What::Rename(from, to) = &what {
-            let below = format!("{from}/");
             for path in self.paths.values_mut() {
-                if path == from || path.starts_with(&below) {
-                    *path = format!("{to}{}", &path[from.len()..]);
+                if let Some(new) = renamed(path, from, to) {
+                    *path = new;
                 }
             }
         }

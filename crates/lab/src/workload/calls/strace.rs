@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Bytes, Call, Calls, Pace, Place, What, read_text};
+use super::{Bytes, Call, Calls, Pace, Place, What, read_text, renamed};
 
 /// Reads a trace: the calls below a directory of the machine where it was made.
 ///
@@ -491,13 +491,11 @@ impl Trace {
                 self.before.renamed.push((from.clone(), to.clone()));
             }
             // strace names what is open by the path that it has by then.
-            let below = format!("{from}/");
-            let moved = |path: &str| path == from || path.starts_with(&below);
             let open = std::mem::take(&mut self.places).into_iter();
             self.places = open
-                .map(|((number, path), place)| match moved(&path) {
-                    true => ((number, format!("{to}{}", &path[from.len()..])), place),
-                    false => ((number, path), place),
+                .map(|((number, path), place)| {
+                    let path = renamed(&path, &from, &to).unwrap_or(path);
+                    ((number, path), place)
                 })
                 .collect();
         }
