@@ -37,6 +37,17 @@ pub fn set<T: DeserializeOwned + Serialize>(value: &T, words: &str) -> Result<T>
     serde_json::from_value(Value::Object(fields)).with_context(|| words.to_owned())
 }
 
+/// Leaves those that are named, and those that always stay. Where none is named, all are meant.
+pub(crate) fn narrow<T>(
+    all: &mut Vec<T>,
+    is_named: impl Fn(&T) -> bool,
+    stays: impl Fn(&T) -> bool,
+) {
+    if all.iter().any(&is_named) {
+        all.retain(|one| stays(one) || is_named(one));
+    }
+}
+
 /// All of a value, as words.
 ///
 /// # Errors

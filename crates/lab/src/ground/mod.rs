@@ -21,7 +21,7 @@ pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, short};
 
 use crate::cell::{Cell, Load, Machine, Store, run_all, system};
 use crate::system::{Outcome, System};
-use crate::text::{Bytes, all, set};
+use crate::text::{Bytes, all, narrow, set};
 
 const GROUND: &str = include_str!("ground.json");
 
@@ -352,13 +352,6 @@ impl Ground {
             cell.workload,
             self.seeds
         ))
-    }
-}
-
-/// Leaves those that are named, and those that always stay. Where none is named, all are meant.
-fn narrow<T>(all: &mut Vec<T>, is_named: impl Fn(&T) -> bool, stays: impl Fn(&T) -> bool) {
-    if all.iter().any(&is_named) {
-        all.retain(|one| stays(one) || is_named(one));
     }
 }
 

@@ -13,6 +13,8 @@ mod sheet;
 
 pub use sheet::{Deviation, Reasons, Sheet};
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use stetfs_testkit::image::Variety;
 
 use crate::cell::Load;
 use crate::system::Volume;
+use crate::text::narrow;
 use crate::workload::calls::{Call, What, text};
 use crate::workload::sqlite::JournalMode;
 use crate::workload::updates::{NAME, Updates};
@@ -138,12 +141,8 @@ impl Plan {
                 all.join(", ")
             );
         }
-        if self.pairs.iter().any(|pair| has(&pair.name)) {
-            self.pairs.retain(|pair| has(&pair.name));
-        }
-        if self.jobs.iter().any(|job| has(&job.name)) {
-            self.jobs.retain(|job| has(&job.name));
-        }
+        narrow(&mut self.pairs, |pair| has(&pair.name), |_| false);
+        narrow(&mut self.jobs, |job| has(&job.name), |_| false);
         Ok(self)
     }
 
@@ -166,12 +165,22 @@ impl Plan {
     /// What is missing on this machine; of a run; a signal came.
     pub fn run(&self, seed: u64, tell: &dyn Fn(&str)) -> Result<Vec<Compared>> {
         let mut done = Vec::new();
+        // Several pairs have the same of ours.
+        let mut known: HashMap<(&str, &str), (Ours, Option<Lists>)> = HashMap::new();
         for pair in &self.pairs {
             host::check(&pair.kind)?;
             for job in &self.jobs {
                 let name = format!("{}, {}", pair.name, job.name);
                 tell(&name);
-                done.push(compare(pair, job, seed).with_context(|| name)?);
+                let mut compared = || -> Result<Compared> {
+                    let workload = job.workload(seed)?;
+                    let ours = match known.entry((&pair.ours, &job.name)) {
+                        Entry::Occupied(found) => found.into_mut(),
+                        Entry::Vacant(place) => place.insert(on_ours(pair, &*workload)?),
+                    };
+                    beside(pair, job, seed, &*workload, ours)
+                };
+                done.push(compared().with_context(|| name)?);
             }
         }
         Ok(done)
@@ -184,7 +193,18 @@ impl Plan {
 /// What is missing on this machine; of a run.
 pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
     let workload = job.workload(seed)?;
-    let (ours, lists) = on_ours(pair, &*workload)?;
+    let ours = on_ours(pair, &*workload)?;
+    beside(pair, job, seed, &*workload, &ours)
+}
+
+/// Runs a workload on the kernel's, beside what ours did with it.
+fn beside(
+    pair: &Pair,
+    job: &Job,
+    seed: u64,
+    workload: &dyn Workload,
+    (ours, lists): &(Ours, Option<Lists>),
+) -> Result<Compared> {
     let program = match (workload.sqlite(), lists) {
         (Some(updates), _) => Program::Sqlite(updates),
         (None, Some(lists)) => Program::Calls(lists),
@@ -198,14 +218,14 @@ pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
         pair: pair.name.clone(),
         job: job.name.clone(),
         kernel: on_kernel(pair, &program, seed)?,
-        ours: ours.account,
+        ours: ours.account.clone(),
     })
 }
 
 /// What the kernel is made to do.
-enum Program {
+enum Program<'a> {
     /// These calls.
-    Calls(Lists),
+    Calls(&'a Lists),
     /// SQLite with its own VFS, of which the lab's makes the calls.
     Sqlite(Updates),
 }
@@ -281,7 +301,7 @@ fn on_ours(pair: &Pair, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)
     Ok((ours, prepare.zip(run)))
 }
 
-fn on_kernel(pair: &Pair, program: &Program, seed: u64) -> Result<Account> {
+fn on_kernel(pair: &Pair, program: &Program<'_>, seed: u64) -> Result<Account> {
     let dev = match &*pair.kind {
         "ext4" => {
             let features = pair.features.clone().leak();
@@ -312,7 +332,7 @@ fn on_kernel(pair: &Pair, program: &Program, seed: u64) -> Result<Account> {
     Ok(dev.take())
 }
 
-impl Program {
+impl Program<'_> {
     fn prepare(&self, player: &mut Player) -> Result<()> {
         match self {
             Self::Calls((prepare, _)) => player.play(prepare),
