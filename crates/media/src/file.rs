@@ -10,7 +10,7 @@
 //! - O_DIRECT wants aligned memory: blocks of [`Block`](crate::Block) are and go straight to the
 //!   device; anything else takes a detour through an aligned buffer.
 //! - The busy time in the account is real: that of the system calls of a request. Reading the clock
-//!   twice costs 56 ns a request (`examples/media_cost.rs meter`).
+//!   twice costs 56 ns a request.
 
 use std::fs::File;
 use std::io::IoSlice;

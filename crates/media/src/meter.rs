@@ -19,9 +19,9 @@
 //!
 //! Counting is always on. Each of the first threads has a copy of the counters, to which it adds
 //! without a locked instruction; all others share one. A [`MeterSnapshot`] adds the copies up. That
-//! costs 1 ns a request (`examples/media_cost.rs meter`); locked additions would take 9, and keep
-//! the loads and stores behind them from beginning. Numbers of a snapshot taken while requests run
-//! may be one request apart from each other.
+//! costs 1 ns a request; locked additions would take 9, and keep the loads and stores behind them
+//! from beginning. Numbers of a snapshot taken while requests run may be one request apart from
+//! each other.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::OnceLock;

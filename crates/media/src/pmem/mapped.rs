@@ -18,9 +18,9 @@
 //!   file off meanwhile, an access behind its new end is the same error. A file that grows is not
 //!   noticed.
 //!
-//! What it costs in memory (`examples/media_cost.rs pmem /dev/shm`, Zen 5, counting included): a
-//! fence 8 ns; 64 bytes past the cache and a fence 0.13 us, 4 KiB 0.25 us; through the cache with
-//! flush and fence 0.19 and 0.39 us; loading 4 KiB 0.16 us. So much goes past the cache, and what
+//! What it costs in memory (Zen 5, counting included): a fence 8 ns; 64 bytes past the cache and a
+//! fence 0.13 us, 4 KiB 0.25 us; through the cache with flush and fence 0.19 and 0.39 us; loading
+//! 4 KiB 0.16 us. So much goes past the cache, and what
 //! is loaded again soon goes through it.
 
 use std::fs::{self, File};
