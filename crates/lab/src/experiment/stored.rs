@@ -372,6 +372,11 @@ impl Small {
         self.0.get(id).map(String::as_str)
     }
 
+    /// The experiments of which one is kept.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Runs an experiment and notes what it gives.
     ///
     /// # Errors
