@@ -19,6 +19,8 @@ pub(crate) struct Volume {
 
 /// Runs a program of e2fsprogs; returns its exit code and all it printed.
 fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
+    // On PATH as it is: with one in the command's environment std forks, which copies the tables of
+    // all of the test's memory, instead of calling posix_spawn.
     let output = Command::new(program)
         .args(args)
         .arg(image)

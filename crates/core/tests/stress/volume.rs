@@ -33,6 +33,8 @@ impl Random {
 }
 
 fn run(program: &str, args: &[&str], path: &Path) -> Result<(), String> {
+    // On PATH as it is: with one in the command's environment std forks, which copies the tables of
+    // all of the test's memory, instead of calling posix_spawn.
     let out = Command::new(program)
         .args(args)
         .arg(path)
