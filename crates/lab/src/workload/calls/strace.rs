@@ -107,16 +107,32 @@ struct Before {
     /// Old and new names of directories that the trace renamed, in their order. Files that it
     /// renamed, of which there may be any number, say nothing of other names.
     renamed: Vec<(String, String)>,
+    /// First names of what was first seen when it was renamed: files without a byte, until
+    /// something below says that it is a directory, or a call how large it is.
+    unclear: BTreeSet<String>,
 }
 
 impl Before {
+    /// The name that something had before the trace renamed it, or what it lies in.
+    fn first_name(&self, path: &str) -> String {
+        let mut path = path.to_owned();
+        for (from, to) in self.renamed.iter().rev() {
+            if let Some(older) = renamed(&path, to, from) {
+                path = older;
+            } else if renamed(&path, from, to).is_some() {
+                // The name was given away: what has it now came later.
+                break;
+            }
+        }
+        path
+    }
+
     /// The name that something had before the trace renamed what it lies in.
     fn origin(&self, path: &str) -> String {
-        let back = |path: String, (from, to): &(String, String)| match path.strip_prefix(to) {
-            Some(below) if below.starts_with('/') => format!("{from}{below}"),
-            _ => path,
-        };
-        self.renamed.iter().rev().fold(path.to_owned(), back)
+        match path.rsplit_once('/') {
+            Some((dir, name)) => format!("{}/{name}", self.first_name(dir)),
+            None => path.to_owned(),
+        }
     }
 
     /// Whether it is a directory by all that is known.
@@ -126,6 +142,12 @@ impl Before {
 
     /// Whatever has this name was there unless the trace has made it.
     fn file(&mut self, path: &str, bytes: u64) {
+        let first = self.first_name(path);
+        if self.unclear.contains(&first) {
+            let known = self.files.entry(first).or_default();
+            *known = (*known).max(bytes);
+            return;
+        }
         let path = &*self.origin(path);
         self.parents(path);
         if let Some(known) = self.files.get_mut(path) {
@@ -139,18 +161,53 @@ impl Before {
     }
 
     fn dir(&mut self, path: &str) {
-        let path = &*self.origin(path);
+        let first = self.first_name(path);
+        if !self.was_unclear_dir(&first) {
+            self.first_dir(&self.origin(path));
+        }
+    }
+
+    /// What was first seen when it was renamed is a directory; false if it was seen before.
+    fn was_unclear_dir(&mut self, first: &str) -> bool {
+        let is_one = self.unclear.remove(first);
+        if is_one {
+            self.files.remove(first);
+            self.dirs.insert(first.to_owned());
+        }
+        is_one
+    }
+
+    /// A directory, by its first name.
+    fn first_dir(&mut self, path: &str) {
         self.parents(path);
+        if self.was_unclear_dir(path) {
+            return;
+        }
         if !path.is_empty() && !self.known.contains_key(path) {
             self.files.remove(path);
             self.dirs.insert(path.to_owned());
         }
     }
 
+    /// The directories above a first name.
     fn parents(&mut self, path: &str) {
         if let Some((dir, _)) = path.rsplit_once('/') {
-            self.dir(dir);
+            self.first_dir(dir);
         }
+    }
+
+    /// It is renamed, and not seen before: perhaps a directory.
+    fn unclear(&mut self, path: &str) {
+        let first = self.first_name(path);
+        self.file(path, 0);
+        self.unclear.insert(first);
+    }
+
+    /// It is a file, which is changed or removed: its size from here on is no size of before.
+    fn changed(&mut self, path: &str, is_there: bool) {
+        self.file(path, 0);
+        self.unclear.remove(&self.first_name(path));
+        self.settled(path, is_there);
     }
 
     /// The trace makes it, has changed it, or removes it: what it is now says nothing of before.
@@ -344,7 +401,7 @@ impl Trace {
                     "0" => What::Allocate(path.clone(), range),
                     _ => return None,
                 };
-                self.changes(&path);
+                self.before.changed(&path, true);
                 self.tell(what);
             }
             "fsync" | "fdatasync" => {
@@ -374,8 +431,7 @@ impl Trace {
                 if arg(2).is_some_and(|flags| flags.contains("AT_REMOVEDIR")) {
                     self.removed_dir(path);
                 } else {
-                    self.before.file(&path, 0);
-                    self.before.settled(&path, false);
+                    self.before.changed(&path, false);
                     self.tell(What::Unlink(path));
                 }
             }
@@ -457,14 +513,8 @@ impl Trace {
         }
     }
 
-    /// The file is changed: its size from here on is no size of before.
-    fn changes(&mut self, path: &str) {
-        self.before.file(path, 0);
-        self.before.settled(path, true);
-    }
-
     fn resize(&mut self, path: String, bytes: u64) {
-        self.changes(&path);
+        self.before.changed(&path, true);
         self.tell(What::Truncate(path, bytes));
     }
 
@@ -479,8 +529,15 @@ impl Trace {
         let is_dir = self.before.is_dir(&from);
         // What was not seen before may be one.
         let may_be_dir = is_dir || !self.before.has(&from);
-        if !is_dir {
-            self.before.file(&from, 0);
+        if name.starts_with("rename") {
+            // What had the name is gone.
+            let replaced = self.before.first_name(&to);
+            self.before.unclear.remove(&replaced);
+        }
+        match is_dir {
+            true => {}
+            false if may_be_dir && name.starts_with("rename") => self.before.unclear(&from),
+            false => self.before.file(&from, 0),
         }
         self.before.settled(&from, !name.starts_with("rename"));
         self.before.settled(&to, true);
@@ -544,7 +601,7 @@ impl Trace {
                 self.tell(What::Read(path, Place::At(at), len));
             }
             Some(text) => {
-                self.changes(&path);
+                self.before.changed(&path, true);
                 let given = string(text).filter(|bytes| bytes.len() as u64 >= len);
                 let bytes = match given {
                     Some(mut bytes) => {

@@ -87,6 +87,45 @@ fn directories_are_renamed_with_what_is_in_them() {
     assert_eq!(before, expected);
 }
 
+/// What is first seen when it is renamed was once prepared as an empty file, always: nothing could
+/// be made below it, and what was read of it was not there. Names that were given away are others'.
+#[test]
+fn what_is_first_seen_when_it_is_renamed_is_what_it_turns_out_to_be() {
+    let trace = "10 1.0 rename(\"/d/made-below\", \"/d/a\") = 0\n\
+         10 1.1 openat(AT_FDCWD</>, \"/d/a/f\", O_WRONLY|O_CREAT, 0644) = 3</d/a/f>\n\
+         10 1.2 rename(\"/d/listed\", \"/d/b\") = 0\n\
+         10 1.3 rename(\"/d/b\", \"/d/c\") = 0\n\
+         10 1.4 openat(AT_FDCWD</>, \"/d/c\", O_RDONLY|O_DIRECTORY) = 4</d/c>\n\
+         10 1.5 rename(\"/d/read\", \"/d/e\") = 0\n\
+         10 1.6 pread64(5</d/e>, \"\"..., 8, 4000) = 8\n\
+         10 1.7 pwrite64(5</d/e>, \"\"..., 8, 9000) = 8\n\
+         10 1.8 pread64(5</d/e>, \"\"..., 8, 9000) = 8\n\
+         10 1.9 rename(\"/d/next\", \"/d/made-below\") = 0\n\
+         10 2.0 unlink(\"/d/made-below/g\") = 0\n\
+         10 2.1 rename(\"/d/replaced\", \"/d/h\") = 0\n\
+         10 2.2 creat(\"/d/new\", 0644) = 6</d/new>\n\
+         10 2.3 write(6</d/new>, \"x\", 1) = 1\n\
+         10 2.4 rename(\"/d/new\", \"/d/h\") = 0\n\
+         10 2.5 stat(\"/d/h\", {st_mode=S_IFREG|0644, st_size=1, ...}) = 0\n\
+         10 2.6 unlink(\"/d/a/below/deep\") = 0\n";
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("trace");
+    std::fs::write(&path, trace).expect("the trace");
+    let calls = strace::read(&path, "/d/", Pace::Full, 1).expect("a trace");
+    let expected = [
+        What::Mkdir("listed".into()),
+        What::Mkdir("made-below".into()),
+        What::Mkdir("made-below/below".into()),
+        What::Mkdir("next".into()),
+        What::Create("made-below/below/deep".into()),
+        What::Create("next/g".into()),
+        What::Create("read".into()),
+        write("read", 0, 4008),
+        What::Create("replaced".into()),
+    ];
+    assert_eq!(whats(&calls.before), expected);
+}
+
 /// Calls that are told in two parts, strings of any bytes, descriptors that are copied, paths from
 /// a directory, files that were there before and how large.
 #[test]
