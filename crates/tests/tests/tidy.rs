@@ -49,7 +49,8 @@ fn files() -> BTreeSet<PathBuf> {
             }
         }
     }
-    let beside = entries(&top).filter(|path| path.is_file());
+    // In a worktree of git .git is a file.
+    let beside = entries(&top).filter(|path| path.is_file() && !path.ends_with(".git"));
     found.extend(beside.map(|path| path.strip_prefix(&top).expect("below").to_owned()));
     found
 }
