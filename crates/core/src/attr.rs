@@ -99,11 +99,6 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
     }
 }
 
-/// Whether the target of a symbolic link is in the inode itself (`ext4_inode_is_fast_symlink`).
-pub(crate) fn is_fast_symlink(st: &InodeState) -> bool {
-    st.is_lnk() && st.raw.size < usize_as_u64(st.raw.block.len())
-}
-
 /// Changes attributes; returns them all as they are then.
 ///
 /// # Errors

@@ -11,9 +11,9 @@ use stetfs_journal::{Broken, JournalError, note_broken};
 use stetfs_media::MediaError;
 use stetfs_scheme::SchemeError;
 
-use crate::alloc::Damage as AllocationDamage;
-use crate::mapping::Damage as MappingDamage;
-use crate::mount::MountError;
+use crate::alloc::damage::Damage as AllocationDamage;
+use crate::mapping::damage::Damage as MappingDamage;
+use crate::mount::error::MountError;
 
 /// The result of an operation on the volume.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,7 +79,7 @@ macro_rules! answers {
                     }
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
-                    Self::Mount(e) => e.kind(),
+                    Self::Mount(e) => mount_kind(e),
                     Self::Conflict(_) => Kind::Busy,
                     Self::GroupTooBig { .. } => Kind::TooBig,
                 }
@@ -151,6 +151,17 @@ fn journal_kind(e: &JournalError) -> Kind {
         // As the kernel answers once a journal has stopped (ext4_journal_check_start).
         JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
         _ => Kind::Io,
+    }
+}
+
+fn mount_kind(e: &MountError) -> Kind {
+    match e {
+        MountError::DeviceTooSmall { .. } | MountError::JournalInode { .. } | MountError::Root => {
+            Kind::Corrupted
+        }
+        MountError::NeedsRecovery { .. } => Kind::ReadOnly,
+        MountError::InUse { .. } => Kind::Busy,
+        _ => Kind::Invalid,
     }
 }
 

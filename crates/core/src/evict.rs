@@ -61,5 +61,5 @@ pub(crate) fn evict(vol: &Volume, inode: &Inode) -> Result<()> {
 
 /// Whether `i_block` maps blocks: not in device files, pipes, sockets and short symbolic links.
 fn has_blocks(st: &InodeState) -> bool {
-    st.is_reg() || st.is_dir() || (st.is_lnk() && !crate::attr::is_fast_symlink(st))
+    st.is_reg() || st.is_dir() || (st.is_lnk() && !st.is_fast_symlink())
 }

@@ -226,7 +226,7 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
         return Err(Error::Invalid);
     }
     let size = u64_as_usize(st.raw.size);
-    let target = if crate::attr::is_fast_symlink(&st) {
+    let target = if st.is_fast_symlink() {
         st.raw.block[..size].to_vec()
     } else {
         let run = mapping::lookup(vol, inode, &st, LBlock(0), 1)?;

@@ -466,7 +466,10 @@ impl Fs {
 
     /// The cache above has forgotten an inode.
     pub fn forget(&self, ino: InodeNo) -> Result<()> {
-        self.run(|vol| vol.held.forget(vol, ino))
+        self.run(|vol| match vol.held.forget(ino) {
+            true => open::release(vol, ino),
+            false => Ok(()),
+        })
     }
 
     /// Reads at `offset`; gives how much there was before the end of the file.

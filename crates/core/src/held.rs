@@ -11,10 +11,7 @@ use hashbrown::HashSet;
 use stetfs_format::InodeNo;
 use stetfs_sync::Mutex;
 
-use crate::error::Result;
 use crate::inode::{Inode, InodeState};
-use crate::open;
-use crate::volume::Volume;
 
 /// Which inodes those are.
 #[derive(Default)]
@@ -45,20 +42,16 @@ impl Held {
         true
     }
 
-    /// The cache above has forgotten the inode. Free if it was not held.
-    pub(crate) fn forget(&self, vol: &Volume, ino: InodeNo) -> Result<()> {
+    /// The cache above has forgotten the inode; whether it was held, and is to be released now.
+    /// Free if it was not.
+    #[must_use]
+    pub(crate) fn forget(&self, ino: InodeNo) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return Ok(());
+            return false;
         }
-        let was_held = {
-            let mut inodes = self.inodes.lock();
-            let was_held = inodes.remove(&ino);
-            self.count.store(inodes.len(), Ordering::Relaxed);
-            was_held
-        };
-        if was_held {
-            open::release(vol, ino)?;
-        }
-        Ok(())
+        let mut inodes = self.inodes.lock();
+        let was_held = inodes.remove(&ino);
+        self.count.store(inodes.len(), Ordering::Relaxed);
+        was_held
     }
 }

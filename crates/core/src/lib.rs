@@ -24,6 +24,7 @@ mod acl;
 mod alloc;
 mod atomic;
 mod attr;
+mod changes;
 pub mod clock;
 mod copy;
 mod damage;
@@ -62,14 +63,16 @@ mod volume;
 mod world;
 mod xattr;
 
-pub use alloc::{Damage as AllocationDamage, ROOM_PER_BLOCK};
+pub use alloc::damage::Damage as AllocationDamage;
+pub use alloc::space::ROOM_PER_BLOCK;
 pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};
 pub use group::Group;
-pub use mapping::Damage as MappingDamage;
+pub use mapping::damage::Damage as MappingDamage;
+pub use mount::error::MountError;
 pub use mount::{
-    MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
+    MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
 };
 pub use options::{Atime, AtomicFiles, MountOptions, OnError, OptionError};
 pub use stetfs_sync::{Schedule, Scheduled};

@@ -26,8 +26,9 @@ use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_sync::Mutex;
 
+use crate::changes::changed_ranges;
 use crate::error::{Error, Inconsistent, Kind, Result};
-use crate::inode::{Inode, InodeState, changed_ranges};
+use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 use crate::{evict, mapping, truncate};
 

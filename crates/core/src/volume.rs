@@ -17,16 +17,16 @@ use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
-use stetfs_journal::{Handle, Journal, Span};
+use stetfs_journal::{Handle, Journal, Placer, Span};
 use stetfs_media::{BlockDev, Class, Pmem};
 use stetfs_sync::RwLock;
 
+use crate::changes::write_changed;
 use crate::clock::Clock;
 use crate::error::{Error, Inconsistent, Result};
 use crate::icache::InodeCache;
-use crate::inode::write_changed;
+use crate::inode::Slot;
 use crate::options::{MountOptions, OnError};
-use crate::place::Placement;
 
 /// A mounted volume.
 pub(crate) struct Volume {
@@ -60,7 +60,7 @@ pub(crate) struct Volume {
     /// change a directory's parent, shared when they do not.
     pub(crate) rename_lock: RwLock<()>,
     /// Attribute blocks that inodes can share.
-    pub(crate) shared_xattrs: crate::xattr::SharedBlocks,
+    pub(crate) shared_xattrs: crate::xattr::shared::SharedBlocks,
     /// Blocks of the journal inside the volume.
     pub(crate) journal_blocks: u64,
     /// [`VolumeState`] bits.
@@ -70,9 +70,9 @@ pub(crate) struct Volume {
     /// Bytes that callers have written to files.
     pub(crate) bytes_written: AtomicU64,
     /// Gives data its blocks at commit.
-    pub(crate) placement: OnceLock<Arc<Placement>>,
+    pub(crate) placement: OnceLock<Arc<dyn Placer>>,
     /// Says to others that the volume is in use.
-    pub(crate) protection: OnceLock<crate::mount::Protection>,
+    pub(crate) protection: OnceLock<crate::mount::mmp::Protection>,
 }
 
 /// Bits of `Volume::state`.
@@ -89,15 +89,6 @@ impl VolumeState {
     pub(crate) const ORPHANS: u32 = 8;
     /// Being unmounted: what is under way finishes, nothing else begins.
     pub(crate) const CLOSING: u32 = 16;
-}
-
-/// Where an inode's slot is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// The block of the inode table.
-    pub(crate) block: BlockNo,
-    /// Byte offset in it.
-    pub(crate) offset: u32,
 }
 
 /// The root directory.

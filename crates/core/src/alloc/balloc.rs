@@ -23,9 +23,10 @@ use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 
 use super::bits::View;
+use super::damage::Damage;
 use super::groups::{GroupState, Which};
 use super::pins::Pins;
-use super::{Alloc, Damage, Source};
+use super::{Alloc, Source};
 use crate::error::{Error, Kind, Result};
 
 /// A run that is long enough for any request, in blocks.

@@ -25,11 +25,12 @@ use stetfs_journal::Handle;
 use stetfs_media::{Block, BlockRef, Class};
 use stetfs_sync::Mutex;
 
+use super::Alloc;
 use super::bits::{self, View};
+use super::damage::Damage;
 use super::pins::Pins;
-use super::{Alloc, Damage};
+use crate::changes::write_changed;
 use crate::error::{Error, Result};
-use crate::inode::write_changed;
 
 /// What is known of one group.
 pub(crate) struct Group {

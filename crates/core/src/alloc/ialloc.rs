@@ -19,9 +19,10 @@ use stetfs_format::{GroupNo, InodeNo};
 use stetfs_journal::Handle;
 use stetfs_media::{Block, Class};
 
+use super::Alloc;
 use super::bits::View;
+use super::damage::Damage;
 use super::groups::{GroupState, Which};
-use super::{Alloc, Damage};
 use crate::error::{Error, Kind, Result};
 
 /// Flex groups that are compared for a directory at the top level.

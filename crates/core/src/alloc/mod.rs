@@ -22,11 +22,11 @@
 
 mod balloc;
 mod bits;
-mod damage;
+pub(crate) mod damage;
 mod groups;
 mod ialloc;
 mod pins;
-mod space;
+pub(crate) mod space;
 #[cfg(test)]
 pub(crate) mod test_image;
 #[cfg(test)]
@@ -47,9 +47,7 @@ use stetfs_sync::Mutex;
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::types::Caller;
-pub use damage::Damage;
 use groups::Group;
-pub use space::ROOM_PER_BLOCK;
 pub(crate) use space::Source;
 use space::Space;
 pub(crate) use verified::Verified;

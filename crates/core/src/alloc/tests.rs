@@ -8,8 +8,9 @@ use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
 use super::Alloc;
+use super::Source;
+use super::damage::Damage;
 use super::test_image::{KINDS, TestImage};
-use super::{Damage, Source};
 use crate::error::{Error, Inconsistent};
 use crate::types::Caller;
 

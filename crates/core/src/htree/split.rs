@@ -16,10 +16,11 @@ use stetfs_media::{BlockRef, Class};
 
 use super::{CONTINUED, Node, Path, probe};
 use crate::alloc::Source;
+use crate::changes::write_changed;
 use crate::dir::leaf::Changes;
 use crate::dir::{self, Dir, DirBlock, NewEntry, Place, append};
 use crate::error::{Error, Inconsistent, Result};
-use crate::inode::{Inode, InodeState, write_changed};
+use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 
 /// What a split works on.

@@ -13,7 +13,7 @@
 //! [`Alloc::allocate`](crate::alloc::Alloc::allocate), [`insert`].
 
 mod credits;
-mod damage;
+pub(crate) mod damage;
 mod edit;
 mod extent;
 mod indirect;
@@ -36,7 +36,7 @@ use crate::volume::Volume;
 use credits::remove_credits;
 pub(crate) use credits::{credits_for_cut, credits_for_insert};
 pub(crate) use credits::{credits_for_last_cut, credits_for_remove};
-pub use damage::Damage;
+use damage::Damage;
 use edit::STEP_MAX;
 use extent::Tree;
 use indirect::{BlockMap, BlockMapMut};

@@ -19,8 +19,8 @@ use super::charge;
 use super::extent::{Level, Path, Tree};
 use super::node::{Node, joined};
 use crate::alloc::{Alloc, Source};
+use crate::changes::write_changed;
 use crate::error::Result;
-use crate::inode::write_changed;
 
 /// An extent tree to be changed. The caller stores the inode, whose `block` and `blocks` change.
 pub(super) struct TreeMut<'a> {

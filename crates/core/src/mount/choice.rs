@@ -9,7 +9,7 @@ use stetfs_format::Superblock;
 use stetfs_scheme::{About, DataMode, Registration, SchemeOptions};
 use stetfs_schemes::find;
 
-use super::MountError;
+use super::error::MountError;
 use crate::error::Result;
 use crate::options::{MountOptions, SCHEME_DEFAULT};
 

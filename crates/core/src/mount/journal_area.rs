@@ -17,7 +17,7 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 use stetfs_scheme::LogExtent;
 
-use super::MountError;
+use super::error::MountError;
 use crate::error::Result;
 use crate::types::mode;
 

@@ -22,7 +22,7 @@ use stetfs_format::{BlockNo, Corrupt, FeatureIncompat, Geometry, Place, Superblo
 use stetfs_journal::{Journal, JournalError};
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
-use super::MountError;
+use super::error::MountError;
 use crate::clock::Clock;
 use crate::error::Result;
 

@@ -17,7 +17,8 @@ use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::{BlockDev, Class, Layer, MediaError, Tag};
 
-use super::{MountError, journal_area, superblock};
+use super::error::MountError;
+use super::{journal_area, superblock};
 use crate::error::Result;
 
 /// Bytes of the units of `sb=` (ext4(5)).

@@ -4,7 +4,7 @@
 //! out in memory, `shared` lets inodes with equal attributes have one block. POSIX ACLs pass
 //! through here by name and are handled in `acl.rs`, because they change the mode too.
 
-mod shared;
+pub(crate) mod shared;
 mod store;
 mod view;
 
@@ -24,7 +24,6 @@ use crate::perm;
 use crate::types::{Access, Caller, SetXattr, mode};
 use crate::volume::Volume;
 
-pub(crate) use shared::SharedBlocks;
 pub(crate) use store::{CREDITS, Change, change, find, release_block};
 pub(crate) use view::View;
 

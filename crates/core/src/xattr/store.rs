@@ -19,8 +19,9 @@ use stetfs_media::{BlockRef, Class};
 
 use super::shared::Known;
 use crate::alloc::Source;
+use crate::changes::write_changed;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, InodeState, write_changed};
+use crate::inode::{Inode, InodeState};
 use crate::types::SetXattr;
 use crate::volume::Volume;
 
