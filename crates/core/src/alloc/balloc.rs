@@ -24,7 +24,7 @@ use stetfs_planted::{Bug, is_planted};
 
 use super::bits::View;
 use super::damage::Damage;
-use super::groups::{GroupState, Which};
+use super::group::{GroupState, Which};
 use super::pins::Pins;
 use super::{Alloc, Source};
 use crate::error::{Error, Kind, Result};

@@ -22,7 +22,7 @@ use stetfs_media::{Block, Class};
 use super::Alloc;
 use super::bits::View;
 use super::damage::Damage;
-use super::groups::{GroupState, Which};
+use super::group::{GroupState, Which};
 use crate::error::{Error, Kind, Result};
 
 /// Flex groups that are compared for a directory at the top level.

@@ -2,6 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
+//! | `group` | what is known of one group |
 //! | `groups` | descriptors and bitmaps of the groups; the order of their writes |
 //! | `balloc` | finding, taking and freeing blocks |
 //! | `ialloc` | choosing, taking and freeing inodes |
@@ -23,6 +24,7 @@
 mod balloc;
 mod bits;
 pub(crate) mod damage;
+mod group;
 mod groups;
 mod ialloc;
 mod pins;
@@ -47,11 +49,15 @@ use stetfs_sync::Mutex;
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::types::Caller;
-use groups::Group;
+use group::{Group, GroupState};
 pub(crate) use space::Source;
 use space::Space;
 pub(crate) use verified::Verified;
 use zone::SystemZone;
+
+/// Runs that were freed and are to be discarded when their transaction is durable (mount option
+/// `discard`), oldest first.
+type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
 
 /// How often a request that finds no space forces a commit and tries again (the kernel's
 /// `ext4_should_retry_alloc`).
@@ -78,7 +84,7 @@ pub(crate) struct Alloc {
     /// Groups with pins, by the transaction that freed there.
     pinned: Mutex<VecDeque<(Tid, GroupNo)>>,
     /// Freed blocks to be discarded; `None` without the mount option `discard`.
-    freed: Option<trim::Freed>,
+    freed: Option<Freed>,
     /// Where a search that had to leave its neighbourhood last found something.
     far: AtomicU32,
     /// Spreads top-level directories.
@@ -355,7 +361,7 @@ impl Alloc {
     }
 
     /// The same for one group, whose state the caller has locked.
-    fn release_pins_of(&self, g: GroupNo, state: &mut groups::GroupState, committed: Tid) -> u64 {
+    fn release_pins_of(&self, g: GroupNo, state: &mut GroupState, committed: Tid) -> u64 {
         let Some(pins) = &mut state.pins else {
             return 0;
         };

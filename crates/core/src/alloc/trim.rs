@@ -5,24 +5,18 @@
 //! by a transaction that is not durable are left alone: after a crash their old owner wants them
 //! back.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{BlockNo, GroupNo, Tid};
-use stetfs_sync::Mutex;
 
 use super::bits::View;
 use super::pins::Pins;
-use super::{Alloc, Source};
+use super::{Alloc, Freed, Source};
 use crate::error::Result;
 
 /// Blocks that are discarded at a time, so that a writer does not find too much missing.
 const CHUNK: u32 = 8192;
-
-/// Runs that were freed and are to be discarded when their transaction is durable (mount option
-/// `discard`), oldest first.
-pub(super) type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
 
 impl Alloc {
     /// Freed blocks are discarded from now on, whenever [`Alloc::discard_freed`] is called.

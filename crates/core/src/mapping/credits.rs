@@ -6,10 +6,15 @@
 
 use stetfs_format::indirect::pointers_per_block;
 
-use super::is_by_extents;
+use super::node::depth_of;
+use super::run::is_by_extents;
 use crate::alloc::Alloc;
 use crate::inode::InodeState;
 use crate::volume::Volume;
+
+/// Blocks that one step of a removal frees at most: what it needs of the journal must fit any
+/// handle.
+pub(super) const STEP_MAX: u32 = 8192;
 
 /// Bitmap and descriptor.
 pub(crate) const ALLOCATE_CREDITS: u32 = 2;
@@ -24,8 +29,7 @@ pub(crate) fn credits_for_insert(vol: &Volume, st: &InodeState, len: u32) -> u32
     if is_by_extents(&st.raw) {
         // Each node on the way changes; each may split into a block that is allocated, and the root
         // may grow.
-        let depth =
-            u32::from(super::node::depth_of(&st.raw.block).min(stetfs_format::extent::MAX_DEPTH));
+        let depth = u32::from(depth_of(&st.raw.block).min(stetfs_format::extent::MAX_DEPTH));
         return depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
     }
     let blocks = len.div_ceil(pointers_per_block(&vol.geo)) + 1;
@@ -57,7 +61,7 @@ pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: 
     // At worst a node has one entry in four; the deeper ones are fewer.
     let entries = pointers_per_block(geo) / 3 / 4;
     let nodes = match is_by_extents(&st.raw) {
-        true => runs / entries + u32::from(super::node::depth_of(&st.raw.block)) + 1,
+        true => runs / entries + u32::from(depth_of(&st.raw.block)) + 1,
         false => runs + blocks / pointers_per_block(geo) + POINTER_LEVELS,
     };
     let freed = runs + blocks / geo.blocks_per_group() + nodes;
@@ -67,19 +71,19 @@ pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: 
 
 /// For the least that a removal must be able to do to make progress.
 pub(crate) fn credits_for_remove(vol: &Volume, st: &InodeState) -> u32 {
-    credits_for_last_cut(vol, st, super::STEP_MAX)
+    credits_for_last_cut(vol, st, STEP_MAX)
 }
 
 /// For the last step of a removal that unmaps so many blocks in all.
 pub(crate) fn credits_for_last_cut(vol: &Volume, st: &InodeState, blocks: u32) -> u32 {
     let depth = if is_by_extents(&st.raw) {
-        super::node::depth_of(&st.raw.block)
+        depth_of(&st.raw.block)
     } else {
         3
     };
     remove_credits(
         &vol.alloc,
-        blocks.min(super::STEP_MAX),
+        blocks.min(STEP_MAX),
         depth.min(stetfs_format::extent::MAX_DEPTH),
     )
 }

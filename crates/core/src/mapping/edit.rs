@@ -6,15 +6,13 @@ use stetfs_format::width::must_fit;
 use stetfs_format::{BlockNo, LBlock};
 use stetfs_media::Class;
 
+use super::credits::{STEP_MAX, remove_credits};
+use super::damage::Damage;
 use super::extent::Path;
 use super::node::{joined, len_max, part};
+use super::run::{MapState, Removed, Run};
 use super::tree::{Pieces, TreeMut};
-use super::{Damage, MapState, Removed, Run, remove_credits};
 use crate::error::Result;
-
-/// Blocks that one step of a removal frees at most: what it needs of the journal must fit any
-/// handle.
-pub(super) const STEP_MAX: u32 = 8192;
 
 impl TreeMut<'_> {
     /// The leaf for `lblk`, and the last extent that begins at or before it.

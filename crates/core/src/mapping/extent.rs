@@ -13,8 +13,9 @@ use stetfs_format::extent::{Expected, ExtentNode, Index, MAX_BLOCKS};
 use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, LBlock, Place};
 use stetfs_media::{BlockRef, Class};
 
+use super::damage::Damage;
 use super::node::{Node, part, state_of};
-use super::{Damage, MapState, Run};
+use super::run::{MapState, Run};
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 

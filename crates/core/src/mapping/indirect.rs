@@ -20,7 +20,9 @@ use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, LBlock, Place};
 use stetfs_journal::Handle;
 use stetfs_media::{Block, BlockRef, Class};
 
-use super::{Damage, MapState, Removed, Run, charge, remove_credits};
+use super::credits::remove_credits;
+use super::damage::Damage;
+use super::run::{MapState, Removed, Run, charge};
 use crate::alloc::{Alloc, Source};
 use crate::error::{Error, Result};
 

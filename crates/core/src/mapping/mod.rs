@@ -18,6 +18,7 @@ mod edit;
 mod extent;
 mod indirect;
 mod node;
+mod run;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -33,50 +34,14 @@ use crate::alloc::{Alloc, Source};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
-use credits::remove_credits;
 pub(crate) use credits::{credits_for_cut, credits_for_insert};
 pub(crate) use credits::{credits_for_last_cut, credits_for_remove};
-use damage::Damage;
-use edit::STEP_MAX;
 use extent::Tree;
 use indirect::{BlockMap, BlockMapMut};
+use run::Removed;
+use run::is_by_extents;
+pub(crate) use run::{MapState, Run};
 use tree::TreeMut;
-
-/// What there is at a block of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum MapState {
-    /// Nothing: reads as zeros.
-    Hole,
-    /// Blocks with data.
-    Written,
-    /// Blocks that were allocated but never written: reads as zeros.
-    Unwritten,
-}
-
-/// Blocks of a file that follow each other on the volume, or are all missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// The first block.
-    pub(crate) lblk: LBlock,
-    /// How many, at least 1.
-    pub(crate) len: u32,
-    /// Where the first is; 0 in a hole.
-    pub(crate) pblk: BlockNo,
-    /// What they are.
-    pub(crate) state: MapState,
-}
-
-/// What a removal did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Removed {
-    done: bool,
-    blocks: u64,
-}
-
-/// Whether the file is mapped by extents.
-pub(crate) fn is_by_extents(raw: &RawInode) -> bool {
-    raw.flags.contains(InodeFlags::EXTENTS)
-}
 
 /// Whether `i_block` maps blocks: not in device files, pipes, sockets and symbolic links whose text
 /// is there.
@@ -335,20 +300,5 @@ fn remove_in(
         TreeMut::new(alloc, h, ino, raw).remove(from, to, class)
     } else {
         BlockMapMut { alloc, h, ino, raw }.remove(from, to, class)
-    }
-}
-
-/// Adds `blocks` (or takes them off) to what `i_blocks` counts.
-fn charge(alloc: &Alloc, ino: InodeNo, raw: &mut RawInode, blocks: i64) -> Result<()> {
-    let geo = alloc.geo();
-    let units = blocks << (geo.block_bits - 9);
-    let new = raw
-        .blocks_512(geo)
-        .checked_add_signed(units)
-        .ok_or(Damage::BlockCount { ino })?;
-    if raw.set_blocks_512(new, geo) {
-        Ok(())
-    } else {
-        Err(Error::TooBig)
     }
 }

@@ -6,7 +6,7 @@ use stetfs_format::extent::{
 use stetfs_format::width::{must_fit, u16_as_u32};
 use stetfs_format::{BlockNo, Corrupt, Geometry, LBlock};
 
-use super::MapState;
+use super::run::MapState;
 
 /// The longest extent of a state, in blocks.
 pub(super) const fn len_max(unwritten: bool) -> u32 {

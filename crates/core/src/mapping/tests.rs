@@ -9,7 +9,8 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Inode as RawInode, InodeNo, LBlock};
 use stetfs_media::Class;
 
-use super::credits::ALLOCATE_CREDITS;
+use super::credits::{ALLOCATE_CREDITS, STEP_MAX, remove_credits};
+use super::damage::Damage;
 use super::*;
 use crate::alloc::test_image::{KINDS, TestImage};
 use crate::error::Inconsistent;

@@ -15,9 +15,9 @@ use stetfs_format::{BlockNo, Inode, InodeNo};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 
-use super::charge;
 use super::extent::{Level, Path, Tree};
 use super::node::{Node, joined};
+use super::run::charge;
 use crate::alloc::{Alloc, Source};
 use crate::changes::write_changed;
 use crate::error::Result;
