@@ -13,12 +13,12 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{DataPromise, Goal};
 
+use crate::blocks;
 use crate::error::Result;
-use crate::file;
 use crate::inode::Inode;
 use crate::mapping::MapState;
-use crate::open;
 use crate::options::AtomicFiles;
+use crate::sync;
 use crate::volume::Volume;
 
 /// Whether a file with these attributes is one of them.
@@ -63,7 +63,7 @@ pub(crate) fn promise(vol: &Volume) -> DataPromise {
 pub(crate) fn write_max(vol: &Volume) -> u64 {
     const MOST: u64 = 4 << 20;
     let block = usize_as_u64(vol.geo.block_size());
-    let most = (file::most_blocks(vol) << vol.geo.block_bits) - block;
+    let most = (blocks::most_blocks(vol) << vol.geo.block_bits) - block;
     most.clamp(block, MOST)
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn write_max(vol: &Volume) -> u64 {
 pub(crate) fn write_max_of_others(vol: &Volume) -> u64 {
     let block = usize_as_u64(vol.geo.block_size());
     match promise(vol) {
-        DataPromise::Atomic => (file::handle_write_max(vol) - block).max(block),
+        DataPromise::Atomic => (blocks::handle_write_max(vol) - block).max(block),
         _ => 0,
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn read_ahead(
     let data = inode.data(vol);
     let end = vol
         .end_block((u64::from(first.0) << vol.geo.block_bits) + usize_as_u64(skip + bytes.len()));
-    let runs = file::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)?;
+    let runs = blocks::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)?;
     let (mut skip, mut rest) = (skip, bytes);
     for run in runs {
         for i in 0..run.len {
@@ -110,7 +110,7 @@ pub(crate) fn read_ahead(
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);
     if is_atomic && !is_planted(Bug::UnplacedMark) {
-        open::place(vol, inode)?;
+        sync::place(vol, inode)?;
     }
     if inode.set_atomic(is_atomic) && !is_atomic && !vol.journal.terms().logs_data {
         vol.journal.commit_running()?;

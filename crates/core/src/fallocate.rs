@@ -16,8 +16,8 @@ use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 
 use crate::alloc::Source;
+use crate::blocks::{self, waiting_in, zero_in_block};
 use crate::error::{Error, Result};
-use crate::file::{self, waiting_in, zero_in_block};
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
 use crate::truncate;
@@ -33,7 +33,7 @@ const EDGE_CREDITS: u32 = 4;
 
 /// Credits for allocating or changing one run, and for storing the inode.
 fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
-    mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + file::INODE_CREDITS
+    mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + blocks::INODE_CREDITS
 }
 
 /// A handle for at least one run, and for `more` credits of something else.
@@ -69,7 +69,7 @@ pub(crate) fn fallocate(
         return punch(vol, inode, offset..end);
     }
     if !mode.contains(FallocateMode::ZERO_RANGE) {
-        file::zero_past_end(vol, inode, offset)?;
+        blocks::zero_past_end(vol, inode, offset)?;
     }
     let grow = |st: &mut InodeState| {
         if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
@@ -135,7 +135,7 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     if !flags.contains(InodeFlags::EXTENTS) && !punch {
         return Err(Error::NotSupported);
     }
-    if end > file::size_limit(vol, &st) && !punch {
+    if end > blocks::size_limit(vol, &st) && !punch {
         return Err(Error::TooBig);
     }
     Ok(())
@@ -165,7 +165,7 @@ fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
 fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start > size {
-        file::zero_to_block_end(vol, h, inode, size)?;
+        blocks::zero_to_block_end(vol, h, inode, size)?;
     }
     let block = usize_as_u64(vol.geo.block_size());
     let within = |lblk: u64, from: u64, to: u64| match u32::try_from(lblk) {
@@ -192,7 +192,7 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
 fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start >= size {
-        let h = vol.start(file::INODE_CREDITS)?;
+        let h = vol.start(blocks::INODE_CREDITS)?;
         return store_changed(vol, &h, inode, &mut inode.state.write());
     }
     // To the end of the last block: what is behind the end of the file is zero, so the block can

@@ -30,8 +30,8 @@ use crate::types::{
 };
 use crate::volume::{ROOT_INO, Volume, VolumeState};
 use crate::{
-    atomic, attr, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir, seek,
-    xattr,
+    atomic, attr, blocks, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir,
+    seek, sync, xattr,
 };
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
@@ -385,7 +385,7 @@ impl Fs {
             let inode = vol.iget(ino)?;
             let attr = attr::setattr(vol, c, &inode, set)?;
             if set.size.is_some() && is_synchronous(&inode) {
-                open::fsync(vol, &inode, false)?;
+                sync::fsync(vol, &inode, false)?;
             }
             Ok(attr)
         })
@@ -510,7 +510,7 @@ impl Fs {
                 .fetch_add(usize_as_u64(wrote.1), Ordering::Relaxed);
             let sync = is_synchronous(&inode);
             if sync || flags.intersects(WriteFlags::SYNC | WriteFlags::DATASYNC) {
-                open::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;
+                sync::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;
             }
             Ok(wrote)
         })
@@ -590,7 +590,7 @@ impl Fs {
     /// Returns when the file's changes are durable; with `datasync` only those that reading it back
     /// needs.
     pub fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
-        self.run(|vol| open::fsync(vol, &*vol.iget(ino)?, datasync))
+        self.run(|vol| sync::fsync(vol, &*vol.iget(ino)?, datasync))
     }
 
     // -- the volume --
@@ -725,7 +725,7 @@ impl Fs {
     /// A write that is longer than so many bytes from the beginning of a block on is several
     /// handles, each of so much: a crash may leave the first of them.
     pub fn handle_write_max(&self) -> u64 {
-        file::handle_write_max(&self.0)
+        blocks::handle_write_max(&self.0)
     }
 
     /// What the volume is doing.
@@ -812,7 +812,7 @@ fn settle(vol: &Volume, dirs: &[&Inode]) -> Result<()> {
     let marked = InodeFlags::DIRSYNC | InodeFlags::SYNC;
     for dir in dirs {
         if dir.state.read().raw.flags.intersects(marked) {
-            return open::fsync(vol, dir, false);
+            return sync::fsync(vol, dir, false);
         }
     }
     Ok(())

@@ -21,8 +21,9 @@ use stetfs_format::{InodeNo, LBlock, Tid};
 use stetfs_journal::JournalError;
 use stetfs_planted::{Bug, is_planted};
 
+use crate::blocks::{self, INODE_CREDITS, RUN_CREDITS};
 use crate::error::{Error, Result};
-use crate::file::{self, Copied, Found, INODE_CREDITS, RUN_CREDITS};
+use crate::file::{self, Copied, Found};
 use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
@@ -30,7 +31,7 @@ use crate::namei::What;
 use crate::truncate::TRUNCATE_CREDITS;
 use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
-use crate::{atomic, attr, open, path, perm, xattr};
+use crate::{atomic, attr, path, perm, sync, xattr};
 use names::{At, Names};
 
 mod names;
@@ -499,7 +500,7 @@ impl Group {
         fs.run(|vol| {
             self.apply(vol, c)?;
             let mut inodes = self.files.values().map(|staged| &staged.inode);
-            inodes.try_for_each(|inode| open::fsync(vol, inode, false))
+            inodes.try_for_each(|inode| sync::fsync(vol, inode, false))
         })?;
         self.end();
         Ok(())
@@ -642,7 +643,7 @@ impl Group {
     fn resize(&mut self, vol: &Volume, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let others = self.credits_of_others(vol, inode.ino);
         let old = inode.state.read().raw.size;
-        if size > file::size_limit(vol, &inode.state.read()) {
+        if size > blocks::size_limit(vol, &inode.state.read()) {
             return Err(Error::TooBig);
         }
         let is_first = !self.files.contains_key(&inode.ino);
@@ -776,7 +777,7 @@ enum Need {
 /// What the blocks from `first` to before `end` need.
 fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec<(u32, Need)>> {
     let mut out = Vec::new();
-    for run in file::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)? {
+    for run in blocks::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)? {
         let from = out.len();
         out.extend((0..run.len).map(|i| (run.lblk.0 + i, Need::Nothing)));
         let need = match run.state {
@@ -785,7 +786,7 @@ fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec
             MapState::Hole => Need::Block,
         };
         let to = run.lblk.plus(run.len);
-        for (start, len) in file::not_waiting_in(inode.data(vol), run.lblk, to) {
+        for (start, len) in blocks::not_waiting_in(inode.data(vol), run.lblk, to) {
             let at = from + u32_as_usize(start.0 - run.lblk.0);
             out[at..at + u32_as_usize(len)]
                 .iter_mut()
@@ -892,7 +893,7 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
         attr::strip_privileges(vol, stripped_by, inode, false)?;
         // If any piece leaves a gap behind the end, the last one does.
         let last = staged.pieces.last_key_value().map_or(0, |(at, _)| *at);
-        file::zero_past_end(vol, inode, last.max(staged.least))?;
+        blocks::zero_past_end(vol, inode, last.max(staged.least))?;
         let mut found = Vec::new();
         for (offset, bytes) in &staged.pieces {
             let (first, end) = blocks_of(vol, *offset, bytes);

@@ -24,6 +24,7 @@ mod acl;
 mod alloc;
 mod atomic;
 mod attr;
+mod blocks;
 mod changes;
 pub mod clock;
 mod copy;
@@ -53,6 +54,7 @@ mod place;
 mod readdir;
 mod relocate;
 mod seek;
+mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

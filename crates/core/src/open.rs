@@ -1,17 +1,17 @@
-//! Opening and closing, making durable, and questions to the volume as a whole.
+//! Opening and closing, and questions to the volume as a whole.
 
 use std::sync::atomic::Ordering;
 
+use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, usize_as_u64};
-use stetfs_format::{InodeNo, Tid};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::types::{Access, Attr, Caller, OpenFlags, SetAttr, StatFs};
 use crate::volume::Volume;
-use crate::{attr, evict, perm};
+use crate::{attr, evict, perm, sync};
 
 /// Opens the inode; see [`crate::Fs::open`].
 pub(crate) fn open(vol: &Volume, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
@@ -86,47 +86,9 @@ pub(crate) fn release(vol: &Volume, ino: InodeNo) -> Result<()> {
     }
     // Even where it replaces what was there before without a rename, nobody finds it empty then.
     if inode.places_on_close.swap(false, Ordering::Relaxed) && !is_planted(Bug::UnplacedClose) {
-        place(vol, &inode)?;
+        sync::place(vol, &inode)?;
     }
     Ok(())
-}
-
-/// Lets no data of the inode wait for a place past commits: it gets one in a transaction that is
-/// durable before anything that is done from now on (`ext4_alloc_da_blocks`). No handle is open.
-pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<Option<Tid>> {
-    match inode.data_if_any(vol) {
-        Some(data) => Ok(vol.journal.enlist(&data)?),
-        None => Ok(None),
-    }
-}
-
-/// Returns when the inode's data has a place and its newest transaction is durable. Costs nothing
-/// when it is already.
-pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
-    let placed = match is_planted(Bug::UnplacedFsync) {
-        true => None,
-        false => place(vol, inode)?,
-    };
-    let tid = inode.wanted_tid(datasync);
-    let tid = placed.filter(|placed| placed.is_after(tid)).unwrap_or(tid);
-    let data = inode.data_if_any(vol);
-    let with_data = data.as_ref().and_then(|data| data.newest());
-    let with_data = with_data.filter(|_| datasync || !is_planted(Bug::TimesForData));
-    let newest = with_data.filter(|data| data.is_after(tid)).unwrap_or(tid);
-    let committed = vol.journal.committed();
-    if newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {
-        if let Some(data) = data {
-            if !tid.is_after(committed) && vol.journal.overwrite(&data)? {
-                return Ok(());
-            }
-            if let Some(_guard) = inode.lock.try_write() {
-                vol.journal.place_early(newest, &data)?;
-            }
-        }
-        return Ok(vol.journal.commit(newest)?);
-    }
-    // A commit would have found that out.
-    Ok(vol.dev.check_backing()?)
 }
 
 /// Space, counts, limits (`ext4_statfs`).

@@ -11,10 +11,11 @@ use stetfs_format::LBlock;
 use stetfs_journal::Handle;
 use stetfs_planted::{Bug, is_planted};
 
+use crate::blocks;
 use crate::error::{Error, Result};
-use crate::file;
 use crate::inode::{Inode, InodeState};
 use crate::mapping;
+use crate::orphan;
 use crate::volume::Volume;
 
 /// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
@@ -36,13 +37,13 @@ pub(crate) fn set_size(
 ) -> Result<()> {
     let old = {
         let st = inode.state.read();
-        if size > file::size_limit(vol, &st) {
+        if size > blocks::size_limit(vol, &st) {
             return Err(Error::TooBig);
         }
         st.raw.size
     };
     let h = vol.start(TRUNCATE_CREDITS.min(vol.journal.max_credits()))?;
-    file::zero_to_block_end(vol, &h, inode, size.min(old))?;
+    blocks::zero_to_block_end(vol, &h, inode, size.min(old))?;
     let mut st = inode.state.write();
     change(&h, &mut st)?;
     if size == 0 && vol.opts.auto_da_alloc {
@@ -57,7 +58,7 @@ pub(crate) fn set_size(
         true
     };
     if !done && !is_planted(Bug::UnlistedTruncate) {
-        crate::orphan::add(vol, &h, inode, &mut st)?;
+        orphan::add(vol, &h, inode, &mut st)?;
     }
     vol.store_inode(&h, inode, &st)?;
     if !done {
@@ -78,7 +79,7 @@ pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
         let done = cut(vol, &h, inode, &mut st)?;
         // Without a name it stays an orphan until its last open ends.
         if done && st.raw.links_count > 0 {
-            crate::orphan::del(vol, &h, inode, &mut st)?;
+            orphan::del(vol, &h, inode, &mut st)?;
         }
         vol.store_inode(&h, inode, &st)?;
         if done {
@@ -141,7 +142,7 @@ pub(crate) fn reserved_in(
     let mut reserved = 0;
     let mut at = from;
     while let Some((start, len)) = data.dirty_in(at, to) {
-        for run in file::runs_of(vol, inode, st, start, len)? {
+        for run in blocks::runs_of(vol, inode, st, start, len)? {
             if run.state == mapping::MapState::Hole {
                 reserved += run.len;
             }

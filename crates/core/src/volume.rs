@@ -53,7 +53,7 @@ pub(crate) struct Volume {
     /// Time.
     pub(crate) clock: Clock,
     /// Unlinked inodes that are still to be freed, and truncates in progress.
-    pub(crate) orphans: crate::orphan::Orphans,
+    pub(crate) orphans: crate::orphan::list::Orphans,
     /// Held by every operation; alone by a group that changes names (`group/names.rs`).
     pub(crate) world: crate::world::World,
     /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they

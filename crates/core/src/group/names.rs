@@ -24,7 +24,7 @@ use crate::inode::Inode;
 use crate::namei::{self, LINK_MAX, Moved, What};
 use crate::types::{Caller, RenameFlags, SetAttr, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
-use crate::{open, perm, readdir, xattr};
+use crate::{open, perm, readdir, sync, xattr};
 use attributes::{Name, Xattrs};
 use cost::{Change, Cost, Takes};
 
@@ -569,7 +569,7 @@ impl Names {
     /// of the group. No handle is open.
     pub(super) fn place_data(&self, vol: &Volume) -> Result<()> {
         let mut kept = self.kept.values();
-        kept.try_for_each(|kept| open::place(vol, &kept.inode).map(drop))
+        kept.try_for_each(|kept| sync::place(vol, &kept.inode).map(drop))
     }
 
     /// Whether everything is still as the steps were checked against, and counts anew what they

@@ -400,7 +400,7 @@ fn assemble(
         held: crate::held::Held::default(),
         clock: opts.clock.clone(),
         opts,
-        orphans: crate::orphan::Orphans::default(),
+        orphans: crate::orphan::list::Orphans::default(),
         world: crate::world::World::default(),
         rename_lock: RwLock::new(()),
         shared_xattrs: crate::xattr::shared::SharedBlocks::default(),
@@ -482,7 +482,7 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
         .fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed)
         & VolumeState::READ_ONLY;
     vol.state.fetch_or(VolumeState::ORPHANS, Ordering::Relaxed);
-    let done = crate::orphan::process(vol);
+    let done = crate::orphan::left::process(vol);
     vol.state
         .fetch_and(!VolumeState::ORPHANS, Ordering::Relaxed);
     vol.state.fetch_or(read_only, Ordering::Relaxed);

@@ -33,7 +33,7 @@ use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::Inode;
 use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
-use crate::{open, orphan, perm};
+use crate::{orphan, perm, sync};
 
 /// Blocks that a rename changes where the new directory has room: both entries, "..", both
 /// directories' and both inodes' slots, and what freeing the replaced file takes.
@@ -334,7 +334,7 @@ fn move_name(
     let is_replaced = ends.target.is_some() && !is_planted(Bug::UnplacedRename);
     if is_replaced && vol.opts.auto_da_alloc {
         // So that nobody finds the name and not the data, where the old file is gone.
-        open::place(vol, &ends.source)?;
+        sync::place(vol, &ends.source)?;
     }
     let h = vol.start(RENAME_CREDITS + grows + more)?;
     let is_dir = mode::is_dir(ends.source_mode);

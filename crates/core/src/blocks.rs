@@ -1,0 +1,167 @@
+//! The blocks of a file, for everything that changes its content: what is where, which blocks wait
+//! for a place, how many one handle can write; zeros in a part of one.
+
+use smallvec::SmallVec;
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_journal::{FileData, Handle, Old};
+use stetfs_media::{Block, Class};
+
+use crate::error::Result;
+use crate::inode::{Inode, InodeState};
+use crate::mapping::{self, MapState, Run};
+use crate::volume::Volume;
+
+/// The most blocks that one handle writes.
+pub(crate) const CHUNK_BLOCKS_MAX: u64 = 1024;
+
+/// Credits for the inode and, when a first large file appears, the superblock.
+pub(crate) const INODE_CREDITS: u32 = 2;
+
+/// Credits for placing one run of new blocks; what the journal charges for it.
+pub(crate) const RUN_CREDITS: u32 = 4;
+
+/// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
+/// `s_bitmap_maxbytes`).
+pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
+    let bits = vol.geo.block_bits;
+    if st.raw.flags.contains(InodeFlags::EXTENTS) {
+        return u64::from(u32::MAX) << bits;
+    }
+    let n = usize_as_u64(vol.geo.block_size()) / 4;
+    let pointers = 12 + n + n * n + n * n * n;
+    // i_blocks counts the pointer blocks too.
+    let meta = 3 + 2 * n + n * n;
+    let counted = if vol.geo.huge_file {
+        (1 << 48) - 1
+    } else {
+        u64::from(u32::MAX) >> (bits - 9)
+    };
+    pointers.min(counted - meta).min(u64::from(u32::MAX)) << bits
+}
+
+/// The mapping of `[lblk, lblk + count)`, holes included.
+pub(crate) fn runs_of(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    lblk: LBlock,
+    count: u32,
+) -> Result<SmallVec<[Run; 4]>> {
+    let mut runs = SmallVec::new();
+    let mut at = lblk;
+    let mut left = count;
+    while left > 0 {
+        let run = mapping::lookup(vol, inode, st, at, left)?;
+        let len = run.len.min(left);
+        runs.push(Run { len, ..run });
+        at = at.plus(len);
+        left -= len;
+    }
+    Ok(runs)
+}
+
+/// How many blocks of `[from, to)`, all of them in a hole, wait for a place.
+pub(crate) fn waiting_in(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    from: LBlock,
+    to: LBlock,
+) -> u32 {
+    if st.reserved == 0 {
+        return 0;
+    }
+    let others = not_waiting_in(inode.data(vol), from, to);
+    to.0 - from.0 - others.map(|(_, len)| len).sum::<u32>()
+}
+
+/// The pieces of `[from, to)` that do not wait for a place: first block and length.
+pub(crate) fn not_waiting_in(
+    data: &FileData,
+    from: LBlock,
+    to: LBlock,
+) -> impl Iterator<Item = (LBlock, u32)> {
+    let mut at = from;
+    let pieces = std::iter::from_fn(move || {
+        (at < to).then(|| {
+            let start = at;
+            let (waiting, len) = data.dirty_in(at, Some(to)).unwrap_or((to, 0));
+            at = waiting.plus(len);
+            (start, waiting.0 - start.0)
+        })
+    });
+    pieces.filter(|(_, len)| *len > 0)
+}
+
+/// How many blocks one handle writes at most, unless all of the write must be in one.
+pub(crate) fn chunk_blocks(vol: &Volume) -> u64 {
+    u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
+}
+
+/// How many blocks one handle can write: as many as there are credits for when each second one is a
+/// run of its own.
+pub(crate) fn most_blocks(vol: &Volume) -> u64 {
+    let others = u64::from(INODE_CREDITS + RUN_CREDITS);
+    let credits = u64::from(vol.journal.max_credits()).saturating_sub(others);
+    (credits / (1 + u64::from(RUN_CREDITS) / 2)).max(1)
+}
+
+/// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
+/// several, each of so much.
+pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
+    chunk_blocks(vol) << vol.geo.block_bits
+}
+
+/// When a write leaves a gap behind the end of the file, what the last block holds beyond the end
+/// must be zeros.
+pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<()> {
+    let size = inode.state.read().raw.size;
+    if offset <= size || size & (usize_as_u64(vol.geo.block_size()) - 1) == 0 {
+        return Ok(());
+    }
+    let h = vol.start(INODE_CREDITS + 1)?;
+    zero_to_block_end(vol, &h, inode, size)
+}
+
+/// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there
+/// already.
+pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u64) -> Result<()> {
+    let size = vol.geo.block_size();
+    let at = u64_as_usize(from) & (size - 1);
+    if at == 0 {
+        return Ok(());
+    }
+    zero_in_block(vol, h, inode, vol.block_of(from), at, size - at)
+}
+
+/// Writes zeros into a part of one block, unless it reads as zeros there already.
+pub(crate) fn zero_in_block(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    lblk: LBlock,
+    at: usize,
+    len: usize,
+) -> Result<()> {
+    let data = inode.data(vol);
+    let run = mapping::lookup(vol, inode, &inode.state.read(), lblk, 1)?;
+    let (content, old) = match (data.get(lblk), run.state) {
+        (Some(content), MapState::Written) => (content, Old::Home(run.pblk)),
+        (Some(content), _) => (content, Old::Hole),
+        (None, MapState::Written) => {
+            let mut block = Block::zeroed(vol.geo.block_size());
+            vol.journal
+                .read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+            (block.into(), Old::Home(run.pblk))
+        }
+        (None, _) => return Ok(()),
+    };
+    if content[at..at + len].iter().all(|&b| b == 0) {
+        return Ok(());
+    }
+    let zeros = Block::zeroed(vol.geo.block_size());
+    h.write_data(data, lblk, at, &zeros.bytes()[..len], old)?;
+    Ok(())
+}
