@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::types::{Access, Caller, SetXattr, mode};
 use crate::volume::Volume;
-use crate::xattr;
+use crate::xattr::store;
 
 /// Which list of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +70,14 @@ pub(crate) fn load(
     }
     let mut found = KNOWN;
     for kind in [Kind::Access, Kind::Default] {
-        if known & KNOWN == 0 && xattr::find(vol, inode, st, kind.index(), b"")?.is_some() {
+        if known & KNOWN == 0 && store::find(vol, inode, st, kind.index(), b"")?.is_some() {
             found |= kind.bit();
         }
     }
     if known & KNOWN == 0 {
         inode.acls.store(found, Ordering::Relaxed);
     }
-    let value = xattr::find(vol, inode, st, kind.index(), b"")?;
+    let value = store::find(vol, inode, st, kind.index(), b"")?;
     decode(inode, value.as_deref())
 }
 
@@ -270,14 +270,14 @@ fn store(
     privileged: bool,
 ) -> Result<bool> {
     let value = acl.map(Acl::encode_disk);
-    let change = xattr::Change {
+    let change = store::Change {
         index: kind.index(),
         name: b"",
         value: value.as_deref(),
         how: SetXattr::Any,
         privileged,
     };
-    xattr::change(vol, h, inode, st, change)
+    store::change(vol, h, inode, st, change)
 }
 
 /// What a new file gets from its directory.
@@ -297,7 +297,7 @@ impl Inherited {
 
     /// What storing it costs.
     pub(crate) fn credits(&self) -> u32 {
-        if self.is_none() { 0 } else { xattr::CREDITS }
+        if self.is_none() { 0 } else { store::CREDITS }
     }
 }
 

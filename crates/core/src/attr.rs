@@ -19,7 +19,7 @@ use crate::volume::Volume;
 use crate::{acl, atomic, truncate, xattr};
 
 /// The credits of changing an inode and its attribute block.
-pub(crate) const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
+pub(crate) const ATTR_CREDITS: u32 = 4 + xattr::store::CREDITS;
 
 /// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something
 /// here, or nothing to ext4 either (`SECRM`, `UNRM`, `COMPR`, `NOTAIL`).

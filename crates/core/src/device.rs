@@ -20,9 +20,10 @@ use stetfs_media::{
 };
 use stetfs_scheme::InMemory;
 
-use crate::mount::{
-    is_log_in_lines, journal_extents, memory_record, private_log_owner, superblock,
+use crate::mount::journal_area::{
+    is_log_in_lines, journal_extents, memory_record, private_log_owner,
 };
+use crate::mount::superblock;
 use crate::options::MountOptions;
 
 /// Why a medium cannot be opened.

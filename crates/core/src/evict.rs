@@ -11,7 +11,8 @@ use crate::error::Result;
 use crate::inode::{Inode, InodeState};
 use crate::truncate::{self, forget};
 use crate::volume::Volume;
-use crate::{mapping, orphan, xattr};
+use crate::xattr::store;
+use crate::{mapping, orphan};
 
 use stetfs_format::LBlock;
 
@@ -35,7 +36,7 @@ pub(crate) fn evict_in(
         return Ok(false);
     }
     orphan::del(vol, h, inode, st)?;
-    xattr::release_block(vol, h, inode, st)?;
+    store::release_block(vol, h, inode, st)?;
     let was_dir = st.is_dir();
     st.set_size(0);
     st.raw.dtime = low32(vol.clock.seconds());

@@ -15,12 +15,10 @@
 use smallvec::SmallVec;
 use stetfs_format::{Corrupt, DirHash, DxBlock, DxInfo, Hasher, LBlock};
 
-use crate::dir::{self, Dir, DirBlock, Found, Place};
+use crate::dir::block::{Dir, DirBlock, Found, Place, is_empty_block};
 use crate::error::{Error, Inconsistent, Result};
 
-mod split;
-
-pub(crate) use split::{apply, insert, make_indexed};
+pub(crate) mod split;
 
 /// A leaf that begins with this bit in its hash continues the hash of the leaf before.
 pub(crate) const CONTINUED: u32 = 1;
@@ -255,7 +253,7 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
 pub(crate) fn is_empty(dir: Dir<'_>) -> Result<bool> {
     let mut leaves = Leaves::new(dir, probe(dir, |_| 0)?)?;
     loop {
-        if !dir::is_empty_block(dir, &leaves.read()?)? {
+        if !is_empty_block(dir, &leaves.read()?)? {
             return Ok(false);
         }
         if !leaves.advance()? {

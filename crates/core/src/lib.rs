@@ -72,10 +72,10 @@ pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};
 pub use group::Group;
 pub use mapping::damage::Damage as MappingDamage;
+pub use mount::MountReport;
 pub use mount::error::MountError;
-pub use mount::{
-    MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
-};
+pub use mount::forget::forget_private_log;
+pub use mount::journal_area::{journal_extents, memory_record, private_log_owner};
 pub use options::{Atime, AtomicFiles, MountOptions, OnError, OptionError};
 pub use stetfs_sync::{Schedule, Scheduled};
 pub use types::*;

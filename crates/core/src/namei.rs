@@ -23,7 +23,8 @@ use std::sync::Arc;
 use stetfs_format::dirent::MAX_NAME_LEN;
 use stetfs_format::{InodeFlags, InodeNo};
 
-use crate::dir::{self, Dir, Found, Place};
+use crate::dir;
+use crate::dir::block::{Dir, Found, Place, is_indexed};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::perm;
@@ -168,7 +169,7 @@ pub(crate) fn check_dir_links(vol: &Volume, dir: &InodeState, more: u16) -> Resu
 
 /// Whether the directory may have more subdirectories than its link count says.
 fn uncounted_links(vol: &Volume, dir: &InodeState) -> bool {
-    vol.geo.dir_nlink && dir::is_indexed(vol, dir)
+    vol.geo.dir_nlink && is_indexed(vol, dir)
 }
 
 /// A subdirectory more: 1 means "too many to count" and stays (`ext4_inc_count`).

@@ -25,7 +25,8 @@ use stetfs_format::dirent::check_name;
 use stetfs_format::width::{high32, must_fit, must_fit_u16, usize_as_u64};
 use stetfs_format::{HashVersion, Hasher, InodeNo, LBlock};
 
-use crate::dir::{self, Dir, DirBlock, leaf};
+use crate::dir::block::{Dir, DirBlock, file_type};
+use crate::dir::{self, leaf};
 use crate::error::{Error, Inconsistent, Result};
 use crate::htree::{self, CONTINUED, Leaves};
 use crate::inode::Inode;
@@ -175,7 +176,7 @@ impl Batch {
 
     /// Adds "." and "..", for whose places in the order of hashes the kernel has fixed values.
     fn add_dots(&mut self, dir: Dir<'_>, parent: InodeNo, from: u64) {
-        let file_type = dir::file_type(dir.vol, crate::types::mode::S_IFDIR);
+        let file_type = file_type(dir.vol, crate::types::mode::S_IFDIR);
         let mut add = |cookie, ino| {
             if cookie >= from {
                 self.items.push(Item {

@@ -43,7 +43,7 @@ pub(crate) struct Volume {
     /// Block and inode allocation.
     pub(crate) alloc: crate::alloc::Alloc,
     /// What is the same for all directories.
-    pub(crate) dirs: crate::dir::Dirs,
+    pub(crate) dirs: crate::dir::dirs::Dirs,
     /// Inodes in memory.
     pub(crate) icache: InodeCache,
     /// Removed inodes that a cache above has not forgotten.

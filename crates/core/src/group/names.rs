@@ -18,7 +18,8 @@ use stetfs_format::inode::InodeFlags;
 
 use super::fits_transaction;
 use crate::attr;
-use crate::dir::{self, Dir};
+use crate::dir;
+use crate::dir::block::Dir;
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
 use crate::namei::{self, LINK_MAX, Moved, What};

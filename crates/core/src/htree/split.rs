@@ -17,8 +17,8 @@ use stetfs_media::{BlockRef, Class};
 use super::{CONTINUED, Node, Path, probe};
 use crate::alloc::Source;
 use crate::changes::write_changed;
+use crate::dir::block::{Dir, DirBlock, NewEntry, append, put};
 use crate::dir::leaf::Changes;
-use crate::dir::{self, Dir, DirBlock, NewEntry, Place, append};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
@@ -55,12 +55,9 @@ pub(crate) fn insert(
         let path = probe(dir, |hasher| hasher.hash(entry.name).major)?;
         let block = dir.read_leaf(path.leaf)?;
         if let Some(offset) = dir.room_in(&block, entry.name)? {
-            let place = Place::Room {
-                pblk: block.pblk,
-                offset,
-            };
+            let pblk = block.pblk;
             drop((block, path));
-            return dir::insert(vol, h, inode, st, place, entry);
+            return put(dir, h, pblk, offset, entry);
         }
         let full = path.nodes[path.nodes.len() - 1].pairs(dir)?.is_full();
         let seed = dir.seed();

@@ -21,8 +21,8 @@
 
 mod choice;
 pub(crate) mod error;
-mod forget;
-mod journal_area;
+pub(crate) mod forget;
+pub(crate) mod journal_area;
 pub(crate) mod mmp;
 mod nobarrier;
 mod sb_copy;
@@ -44,9 +44,7 @@ use stetfs_sync::RwLock;
 
 use self::choice::{Choice, Found};
 use self::error::MountError;
-pub use self::forget::forget_private_log;
-pub(crate) use self::journal_area::is_log_in_lines;
-pub use self::journal_area::{journal_extents, memory_record, private_log_owner};
+use self::journal_area::journal_extents;
 use self::mmp::Protection;
 use crate::device::Media;
 use crate::error::{Error, Result};
@@ -387,7 +385,7 @@ fn assemble(
     let most = u64_as_usize((opts.memory / 8 / 512).min(1 << 20));
     let inodes = opts.inodes.map_or(most, |inodes| inodes.min(most));
     let committed = journal.committed();
-    let dirs = crate::dir::Dirs::new(&sb);
+    let dirs = crate::dir::dirs::Dirs::new(&sb);
     let vol = Arc::new(Volume {
         sb: RwLock::new(sb),
         geo,

@@ -17,7 +17,8 @@ use super::{
     add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode, with_space,
 };
 use crate::alloc::Source;
-use crate::dir::{self, Dir, NewEntry};
+use crate::dir;
+use crate::dir::block::{Dir, NewEntry, Place};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::types::{Caller, OpenFlags, mode};
@@ -405,7 +406,7 @@ pub(super) fn enter(
     vol: &Volume,
     h: &Handle,
     dir: &Inode,
-    place: dir::Place,
+    place: Place,
     entry: NewEntry<'_>,
     is_dir: bool,
 ) -> Result<()> {

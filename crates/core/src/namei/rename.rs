@@ -27,7 +27,8 @@ use super::{
     is_same_or_above, named_child, remove_dir_link, with_space,
 };
 use crate::alloc::Source;
-use crate::dir::{self, Dir, Found, NewEntry, Place};
+use crate::dir;
+use crate::dir::block::{Dir, Found, NewEntry, Place};
 use crate::error::{Error, Result};
 use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::Inode;

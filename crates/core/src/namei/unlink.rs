@@ -13,7 +13,8 @@ use super::{
     named_child, remove_dir_link, with_space,
 };
 use crate::alloc::Source;
-use crate::dir::{self, Dir, NewEntry};
+use crate::dir;
+use crate::dir::block::{Dir, Found, NewEntry};
 use crate::error::{Error, Result};
 use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::{Inode, InodeState};
@@ -105,7 +106,7 @@ pub(super) fn change_entry(
     vol: &Volume,
     h: &Handle,
     dir: &Inode,
-    found: &dir::Found,
+    found: &Found,
     instead: Option<(&Inode, u16)>,
     was_dir: bool,
 ) -> Result<()> {

@@ -5,8 +5,8 @@
 //! through here by name and are handled in `acl.rs`, because they change the mode too.
 
 pub(crate) mod shared;
-mod store;
-mod view;
+pub(crate) mod store;
+pub(crate) mod view;
 
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,8 @@ use crate::perm;
 use crate::types::{Access, Caller, SetXattr, mode};
 use crate::volume::Volume;
 
-pub(crate) use store::{CREDITS, Change, change, find, release_block};
-pub(crate) use view::View;
+use store::{CREDITS, Change, change, find};
+use view::View;
 
 /// The longest value that any file system takes (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;

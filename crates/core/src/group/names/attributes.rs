@@ -18,7 +18,9 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::types::{Caller, SetAttr, SetXattr};
 use crate::volume::Volume;
-use crate::xattr::{self, Change, View};
+use crate::xattr;
+use crate::xattr::store::Change;
+use crate::xattr::view::View;
 
 /// The kind of an attribute's name, and what follows its prefix.
 pub(super) type Name = (u8, Vec<u8>);

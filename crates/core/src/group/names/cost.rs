@@ -6,7 +6,8 @@ use stetfs_format::dirent::{MAX_NAME_LEN, rec_len};
 use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, InodeNo, LBlock};
 
-use crate::dir::{self, Dir};
+use crate::dir;
+use crate::dir::block::Dir;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::namei::{self, LINK_MAX};
