@@ -20,9 +20,10 @@ use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Terms};
 
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
-use crate::group::Group;
 use crate::inode::Inode;
 use crate::mount::MountReport;
+use crate::namei::create::{self, What};
+use crate::namei::{rename, unlink};
 use crate::options::{AtomicFiles, MountOptions};
 use crate::types::{
     Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, OpenFlags, RenameFlags,
@@ -199,7 +200,7 @@ impl Fs {
     ) -> Result<Entry> {
         self.run(|vol| {
             let dir = vol.iget(parent)?;
-            let made = namei::create(vol, c, &dir, name, mode, flags)?;
+            let made = create::create(vol, c, &dir, name, mode, flags)?;
             if made.new {
                 if let Err(e) = settle(vol, &[&dir]) {
                     open::release(vol, made.inode.ino)?;
@@ -228,14 +229,14 @@ impl Fs {
         self.run(|vol| {
             let nameable = !flags.contains(OpenFlags::EXCLUSIVE);
             let dir = vol.iget(parent)?;
-            let what = namei::What::File(mode);
-            path::entry_of(vol, &*namei::create_unnamed(vol, c, &dir, what, nameable)?)
+            let what = What::File(mode);
+            path::entry_of(vol, &*create::create_unnamed(vol, c, &dir, what, nameable)?)
         })
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.make_named(c, parent, name, namei::What::Directory(mode))
+        self.make_named(c, parent, name, What::Directory(mode))
     }
 
     /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
@@ -247,7 +248,7 @@ impl Fs {
         mode: u16,
         rdev: (u32, u32),
     ) -> Result<Entry> {
-        self.make_named(c, parent, name, namei::What::Node(mode, rdev))
+        self.make_named(c, parent, name, What::Node(mode, rdev))
     }
 
     /// Makes a symbolic link to `target`.
@@ -258,7 +259,7 @@ impl Fs {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry> {
-        self.make_named(c, parent, name, namei::What::Symlink(target))
+        self.make_named(c, parent, name, What::Symlink(target))
     }
 
     fn make_named(
@@ -266,11 +267,11 @@ impl Fs {
         c: &Caller,
         parent: InodeNo,
         name: &[u8],
-        what: namei::What<'_>,
+        what: What<'_>,
     ) -> Result<Entry> {
         self.run(|vol| {
             let dir = vol.iget(parent)?;
-            let made = namei::make_named(vol, c, &dir, name, what)?;
+            let made = create::make_named(vol, c, &dir, name, what)?;
             settle(vol, &[&dir])?;
             path::entry_of(vol, &made)
         })
@@ -280,7 +281,7 @@ impl Fs {
     pub fn link(&self, c: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
         self.run(|vol| {
             let (inode, dir) = (vol.iget(ino)?, vol.iget(parent)?);
-            namei::link(vol, c, &inode, &dir, name)?;
+            unlink::link(vol, c, &inode, &dir, name)?;
             settle(vol, &[&dir])?;
             path::entry_of(vol, &inode)
         })
@@ -290,7 +291,7 @@ impl Fs {
     pub fn unlink(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.run(|vol| {
             let dir = vol.iget(parent)?;
-            namei::unlink(vol, c, &dir, name)?;
+            unlink::unlink(vol, c, &dir, name)?;
             settle(vol, &[&dir])
         })
     }
@@ -299,7 +300,7 @@ impl Fs {
     pub fn rmdir(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.run(|vol| {
             let dir = vol.iget(parent)?;
-            namei::rmdir(vol, c, &dir, name)?;
+            unlink::rmdir(vol, c, &dir, name)?;
             settle(vol, &[&dir])
         })
     }
@@ -316,7 +317,7 @@ impl Fs {
     ) -> Result<()> {
         self.run(|vol| {
             let (from, to) = (vol.iget(parent)?, vol.iget(new_parent)?);
-            namei::rename(vol, c, &from, name, &to, new_name, flags)?;
+            rename::rename(vol, c, &from, name, &to, new_name, flags)?;
             settle(vol, &[&from, &to])
         })
     }
@@ -528,13 +529,8 @@ impl Fs {
         self.0.check_writable()
     }
 
-    /// Begins a group of writes, of which nobody else sees anything before it is committed.
-    pub fn begin(&self) -> Group {
-        Group::new(self.clone())
-    }
-
-    /// Whether a [`Group`] can write to this file: its data is journaled, all the volume's or this
-    /// file's alone (`chattr +j`, `atomic=all`).
+    /// Whether a [`Group`](crate::Group) can write to this file: its data is journaled, all the
+    /// volume's or this file's alone (`chattr +j`, `atomic=all`).
     pub fn can_group(&self, ino: InodeNo) -> Result<bool> {
         self.run(|vol| Ok(atomic::can_group(vol, &*vol.iget(ino)?)))
     }

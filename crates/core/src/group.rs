@@ -27,7 +27,7 @@ use crate::file::{self, Copied, Found};
 use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
-use crate::namei::What;
+use crate::namei::create::What;
 use crate::truncate::TRUNCATE_CREDITS;
 use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
@@ -188,6 +188,13 @@ impl Staged {
                 out[u64_as_usize(from - offset)..][..bytes.len()].copy_from_slice(bytes);
             }
         }
+    }
+}
+
+impl Fs {
+    /// Begins a group of writes, of which nobody else sees anything before it is committed.
+    pub fn begin(&self) -> Group {
+        Group::new(self.clone())
     }
 }
 
@@ -591,7 +598,8 @@ impl Group {
         let new = fresh.iter().filter(|(_, need)| *need == Need::Block);
         let new = must_fit_u32(new.count());
         let converts = fresh.iter().any(|(_, need)| *need == Need::Change);
-        let fits = fits_transaction(vol, wanted)
+        let fits = vol
+            .fits_transaction(wanted)
             .and_then(|()| file::reserve_blocks(vol, c, new, converts));
         let staged = self.files.get_mut(&ino).expect("entered above");
         if let Err(e) = fits {
@@ -663,7 +671,7 @@ impl Group {
             others.saturating_add(staged.credits())
         });
         let last = self.last_credits();
-        let fits = wanted.and_then(|wanted| fits_transaction(vol, wanted.saturating_add(last)));
+        let fits = wanted.and_then(|wanted| vol.fits_transaction(wanted.saturating_add(last)));
         let staged = self.files.get_mut(&inode.ino).expect("entered above");
         if let Err(error) = fits {
             staged.cut = before;
@@ -713,7 +721,7 @@ impl Group {
         let data: u32 = whole.iter().zip(&prepared).map(of).sum();
         let data = data + cut.iter().map(|staged| staged.credits()).sum::<u32>();
         let wanted = names + data + last;
-        fits_transaction(vol, wanted)?;
+        vol.fits_transaction(wanted)?;
         let span = match is_planted(Bug::TornGroup) {
             true => None,
             false => Some(vol.span(wanted)?),
@@ -794,14 +802,6 @@ fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec
         }
     }
     Ok(out)
-}
-
-/// Fails when one transaction does not hold so many blocks.
-fn fits_transaction(vol: &Volume, wanted: u32) -> Result<()> {
-    match vol.journal.max_credits() {
-        limit if wanted > limit => Err(Error::GroupTooBig { wanted, limit }),
-        _ => Ok(()),
-    }
 }
 
 /// Whether so much can be written there as part of a group.
@@ -926,7 +926,7 @@ fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Resu
     let of =
         |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_to_write(prepared.places);
     let wanted = files.iter().zip(prepared).map(of).sum();
-    fits_transaction(vol, wanted)?;
+    vol.fits_transaction(wanted)?;
     let h = vol.start(wanted)?;
     for (staged, prepared) in files.iter_mut().zip(prepared) {
         let inode = &*staged.inode;

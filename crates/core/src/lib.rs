@@ -76,6 +76,7 @@ pub use mount::MountReport;
 pub use mount::error::MountError;
 pub use mount::forget::forget_private_log;
 pub use mount::journal_area::{journal_extents, memory_record, private_log_owner};
-pub use options::{Atime, AtomicFiles, MountOptions, OnError, OptionError};
+pub use options::value::OptionError;
+pub use options::{Atime, AtomicFiles, MountOptions, OnError};
 pub use stetfs_sync::{Schedule, Scheduled};
 pub use types::*;

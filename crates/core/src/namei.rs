@@ -22,24 +22,19 @@ use std::sync::Arc;
 
 use stetfs_format::dirent::MAX_NAME_LEN;
 use stetfs_format::{InodeFlags, InodeNo};
+use stetfs_journal::Handle;
 
 use crate::dir;
 use crate::dir::block::{Dir, Found, Place, is_indexed};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::perm;
-use crate::types::Caller;
+use crate::types::{Caller, mode};
 use crate::volume::{ROOT_INO, Volume};
 
-mod create;
-mod rename;
-mod unlink;
-
-pub(crate) use create::{What, create, create_unnamed, make_named};
-pub(crate) use rename::{Moved, RENAME_CREDITS, check_rights, check_way, rename};
-pub(crate) use unlink::{
-    LINK_CREDITS, UNLINK_CREDITS, check_linkable, link, name_dir, rmdir, unlink,
-};
+pub(crate) mod create;
+pub(crate) mod rename;
+pub(crate) mod unlink;
 
 /// The most links that an inode can have (EXT4_LINK_MAX).
 pub(crate) const LINK_MAX: u16 = 65_000;
@@ -132,6 +127,15 @@ fn check_dotdot(vol: &Volume, dir: &Inode, st: &InodeState, parent: InodeNo) -> 
         dotdot,
     }
     .into())
+}
+
+/// Tells a directory that its parent is `parent` now.
+fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
+    let st = inode.state.write();
+    let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
+    dir::replace(vol, h, inode, &st, &at, parent.ino, mode::S_IFDIR)?;
+    inode.note_change(h, true);
+    Ok(())
 }
 
 /// Names of 1 to 255 bytes, without '/' and NUL.

@@ -1,6 +1,7 @@
 //! Mount options: what they mean and how `-o` strings are read.
 
 mod unused;
+pub(crate) mod value;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde::Serialize;
 use stetfs_media::Survives;
 
 use crate::clock::Clock;
+use value::{OptionError, parse_size, parse_u32};
 
 /// How a volume is mounted.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,30 +138,6 @@ pub enum AtomicFiles {
     Marked,
     /// Of none; what the scheme does with all data stays as it is.
     None,
-}
-
-/// A mount option that cannot be taken.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionError {
-    /// No such option.
-    #[error("unknown mount option \"{0}\"")]
-    Unknown(String),
-    /// The option needs a value.
-    #[error("mount option \"{0}\" needs a value")]
-    NoValue(String),
-    /// The option takes no value.
-    #[error("mount option \"{0}\" takes no value")]
-    UnwantedValue(String),
-    /// The value cannot be read.
-    #[error("mount option \"{option}={value}\": {expected}")]
-    Value {
-        /// The option.
-        option: String,
-        /// Its value.
-        value: String,
-        /// What would be right.
-        expected: &'static str,
-    },
 }
 
 /// The period of commits when none is given, as in the kernel (JBD2_DEFAULT_MAX_COMMIT_AGE).
@@ -415,30 +393,6 @@ impl MountOptions {
         }
         Ok(())
     }
-}
-
-/// A number as the kernel reads it in a mount option: `0x` begins a hexadecimal one, another 0 an
-/// octal one.
-fn parse_u32(text: &str) -> Option<u32> {
-    let lower = text.to_ascii_lowercase();
-    let (digits, radix) = match lower.strip_prefix("0x") {
-        Some(digits) => (digits, 16),
-        None if lower.len() > 1 && lower.starts_with('0') => (&lower[1..], 8),
-        None => (lower.as_str(), 10),
-    };
-    u32::from_str_radix(digits, radix).ok()
-}
-
-/// A number of bytes with an optional K, M, G or T (powers of 1024).
-fn parse_size(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 20),
-        b'g' | b'G' => (&text[..text.len() - 1], 30),
-        b't' | b'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

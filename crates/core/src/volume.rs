@@ -146,6 +146,14 @@ impl Volume {
         Ok(self.journal.span(credits)?)
     }
 
+    /// Fails when one transaction does not hold so many blocks, all of them a group's.
+    pub(crate) fn fits_transaction(&self, wanted: u32) -> Result<()> {
+        match self.journal.max_credits() {
+            limit if wanted > limit => Err(Error::GroupTooBig { wanted, limit }),
+            _ => Ok(()),
+        }
+    }
+
     /// Where the slot of `ino` is.
     pub(crate) fn inode_slot(&self, ino: InodeNo) -> Result<Slot> {
         if !self.geo.is_valid_inode(ino) {

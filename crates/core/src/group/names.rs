@@ -16,21 +16,23 @@ use std::sync::Arc;
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
-use super::fits_transaction;
 use crate::attr;
 use crate::dir;
 use crate::dir::block::Dir;
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
-use crate::namei::{self, LINK_MAX, Moved, What};
-use crate::types::{Caller, RenameFlags, SetAttr, SetXattr, mode};
+use crate::namei::create::What;
+use crate::namei::rename::Moved;
+use crate::namei::{self, LINK_MAX, create, rename, unlink};
+use crate::types::{Caller, RenameFlags, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
 use crate::{open, perm, readdir, sync, xattr};
-use attributes::{Name, Xattrs};
 use cost::{Change, Cost, Takes};
+use step::{Step, Xattrs};
 
 mod attributes;
 mod cost;
+mod step;
 
 /// What a group's steps are staged for.
 pub(super) struct At<'a> {
@@ -60,16 +62,6 @@ pub(super) struct Names {
     cost: Cost,
     /// Reserved blocks.
     reserved: u32,
-}
-
-enum Step {
-    /// Something that the group made, or an existing file, gets this name.
-    Name(InodeNo, InodeNo, Vec<u8>),
-    Remove(InodeNo, Vec<u8>),
-    Rename((InodeNo, Vec<u8>), (InodeNo, Vec<u8>), RenameFlags),
-    Set(InodeNo, SetAttr),
-    /// An attribute gets this value, or goes.
-    Xattr(InodeNo, Name, Option<Vec<u8>>),
 }
 
 /// What a name stood for when the group first looked, and what it does in the group.
@@ -229,7 +221,7 @@ impl Names {
         let wanted = self.cost.credits(at.vol).saturating_add(at.data);
         let last = self.cost.asks().max(at.last);
         let more = self.cost.new_blocks().saturating_sub(self.reserved);
-        let fits = fits_transaction(at.vol, wanted.saturating_add(last));
+        let fits = at.vol.fits_transaction(wanted.saturating_add(last));
         if let Err(error) = fits.and_then(|()| reserve(at, more)) {
             self.cost.undo(at.vol, takes, undo);
             return Err(error);
@@ -264,13 +256,13 @@ impl Names {
         let dir = self.dir_for(at, parent, name)?;
         perm::may_change_entries(at.vol, at.c, &dir)?;
         let is_dir = matches!(what, What::Directory(_));
-        let inode = namei::create_unnamed(at.vol, at.c, &dir, what, true)?;
+        let inode = create::create_unnamed(at.vol, at.c, &dir, what, true)?;
         let takes = Takes {
             inodes: &[&inode],
             dirs: &[Change::add(&dir, name, i32::from(is_dir))],
             // A directory's block has "..".
             rest: u32::from(is_dir),
-            asks: namei::LINK_CREDITS,
+            asks: unlink::LINK_CREDITS,
             ..Takes::default()
         };
         self.cost.made += 1;
@@ -316,7 +308,7 @@ impl Names {
         }
         perm::may_change_entries(at.vol, at.c, &dir)?;
         let links = self.links(&inode);
-        namei::check_linkable(&inode.state.read())?;
+        unlink::check_linkable(&inode.state.read())?;
         match links.now {
             0 => return Err(Error::NotFound),
             LINK_MAX.. => return Err(Error::TooManyLinks),
@@ -327,7 +319,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&inode],
             dirs: &[Change::add(&dir, name, 0)],
-            asks: namei::LINK_CREDITS,
+            asks: unlink::LINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -372,7 +364,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&victim],
             dirs: &[Change::other(&dir, 0)],
-            asks: namei::UNLINK_CREDITS,
+            asks: unlink::UNLINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -399,7 +391,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&victim],
             dirs: &[Change::other(&dir, -1)],
-            asks: namei::UNLINK_CREDITS,
+            asks: unlink::UNLINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -451,10 +443,10 @@ impl Names {
             target: target.as_deref().map(|target| (target, mode_of(target))),
             exchange,
         };
-        namei::check_way(&moved, |above, below| {
+        rename::check_way(&moved, |above, below| {
             self.is_same_or_above(vol, above, below)
         })?;
-        namei::check_rights(vol, at.c, &moved)?;
+        rename::check_rights(vol, at.c, &moved)?;
         let is_dir = mode::is_dir(moved.source.1);
         let target_is_dir = moved.target.is_some_and(|(_, m)| mode::is_dir(m));
         if let Some(target) = target.as_deref()
@@ -492,7 +484,7 @@ impl Names {
             dirs: &changes,
             // ".." of what moves.
             rest: u32::from(is_dir) + u32::from(target_is_dir),
-            asks: namei::RENAME_CREDITS,
+            asks: rename::RENAME_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -645,8 +637,8 @@ impl Names {
                     let (inode, dir) = (get(ino)?, get(parent)?);
                     let is_dir = inode.state.read().is_dir();
                     match is_dir {
-                        true => namei::name_dir(vol, c, &inode, &dir, name)?,
-                        false => namei::link(vol, c, &inode, &dir, name)?,
+                        true => unlink::name_dir(vol, c, &inode, &dir, name)?,
+                        false => unlink::link(vol, c, &inode, &dir, name)?,
                     }
                 }
                 Step::Remove(parent, name) => {
@@ -654,13 +646,13 @@ impl Names {
                     let found = find(vol, &dir, name)?.ok_or(Error::NotFound)?;
                     let is_dir = get(&found)?.state.read().is_dir();
                     match is_dir {
-                        true => namei::rmdir(vol, c, &dir, name)?,
-                        false => namei::unlink(vol, c, &dir, name)?,
+                        true => unlink::rmdir(vol, c, &dir, name)?,
+                        false => unlink::unlink(vol, c, &dir, name)?,
                     }
                 }
                 Step::Rename((old, old_name), (new, new_name), flags) => {
                     let (old, new) = (get(old)?, get(new)?);
-                    namei::rename(vol, c, &old, old_name, &new, new_name, *flags)?;
+                    rename::rename(vol, c, &old, old_name, &new, new_name, *flags)?;
                 }
                 Step::Set(ino, set) => {
                     let inode = get(ino)?;

@@ -155,7 +155,7 @@ pub(crate) fn create(
 }
 
 /// Makes something without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a name
-/// ([`name_dir`](super::name_dir) a directory), which it can if `nameable`.
+/// (`name_dir` a directory), which it can if `nameable`.
 ///
 /// # Errors
 /// As [`create`] and [`make_named`], but for those of names.

@@ -24,7 +24,7 @@ use super::create::{Plan, WHITEOUT_MODE, enter, unmake};
 use super::unlink::{change_entry, check_empty, drop_link};
 use super::{
     ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
-    is_same_or_above, named_child, remove_dir_link, with_space,
+    is_same_or_above, named_child, remove_dir_link, set_dotdot, with_space,
 };
 use crate::alloc::Source;
 use crate::dir;
@@ -401,15 +401,6 @@ fn move_name(
         Some((target, ..)) if !gone => evict::evict(vol, target),
         _ => Ok(()),
     }
-}
-
-/// Tells a directory that its parent is `parent` now.
-pub(super) fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
-    let st = inode.state.write();
-    let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
-    dir::replace(vol, h, inode, &st, &at, parent.ino, mode::S_IFDIR)?;
-    inode.note_change(h, true);
-    Ok(())
 }
 
 fn touch(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {

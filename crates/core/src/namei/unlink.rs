@@ -7,10 +7,9 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
 
 use super::create::enter;
-use super::rename::set_dotdot;
 use super::{
     ENTRY_CREDITS, LINK_MAX, check_dir_links, check_name, check_project, entry_credits, find,
-    named_child, remove_dir_link, with_space,
+    named_child, remove_dir_link, set_dotdot, with_space,
 };
 use crate::alloc::Source;
 use crate::dir;

@@ -6,7 +6,7 @@
 //! and of `ext4_param_specs` in fs/ext4/super.c; among them are options of ext2 and ext3 that the
 //! kernel takes and ignores too.
 
-use super::{OptionError, parse_u32};
+use super::value::{OptionError, parse_u32};
 
 /// What may follow the name.
 enum Value {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use stetfs_format::{BlockNo, InodeNo};
 
 use super::cost::Takes;
-use super::{At, Names, Step};
+use super::step::{Name, Step, Xattrs};
+use super::{At, Names};
 use crate::acl::{self, Kind};
 use crate::attr::ATTR_CREDITS;
 use crate::error::{Error, Result};
@@ -21,19 +22,6 @@ use crate::volume::Volume;
 use crate::xattr;
 use crate::xattr::store::Change;
 use crate::xattr::view::View;
-
-/// The kind of an attribute's name, and what follows its prefix.
-pub(super) type Name = (u8, Vec<u8>);
-
-/// What the group does to the extended attributes of a file.
-#[derive(Clone)]
-pub(super) struct Xattrs {
-    /// What the file had when the group first changed something.
-    base: View,
-    now: View,
-    /// The attributes that steps name.
-    named: BTreeSet<Name>,
-}
 
 impl Names {
     /// Gives an attribute a value, or removes it.
@@ -151,17 +139,6 @@ impl Names {
             }
         }
         Ok(())
-    }
-}
-
-impl Step {
-    /// Whether it may change extended attributes.
-    fn changes_xattrs(&self) -> bool {
-        match self {
-            Self::Xattr(..) => true,
-            Self::Set(_, set) => set.mode.is_some() || set.uid.is_some() || set.gid.is_some(),
-            Self::Name(..) | Self::Remove(..) | Self::Rename(..) => false,
-        }
     }
 }
 
