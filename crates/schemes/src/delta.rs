@@ -1,13 +1,13 @@
 //! The difference of a block to its previous version, and how small it can be made.
 //!
 //! Source: Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, sections III.B and III.C.
-//! The paper compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO.
+//! The paper compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO. The lab compares them too
+//! (`dj-fig4`); volumes have LZO, and one that leaves runs of zeros out.
 
 mod lzo;
 
-use miniz_oxide::inflate::TINFLStatus;
-use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 use stetfs_format::width::must_fit_u16;
+use stetfs_scheme::{Result, SchemeError};
 
 /// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns
 /// in how many bits they differ. All three have the same length, a multiple of 8.
@@ -32,13 +32,38 @@ pub trait Compressor: Send + Sync {
 }
 
 /// Every compressor; the first is the paper's choice.
-pub static COMPRESSORS: [&dyn Compressor; 5] = [&Lzo, &Lz4, &Zstandard, &Deflate, &ZeroRuns];
+pub static COMPRESSORS: [&dyn Compressor; 2] = [&Lzo, &ZeroRuns];
 
-/// The compressor with this number.
-pub fn compressor(number: u8) -> Option<&'static dyn Compressor> {
-    COMPRESSORS
-        .into_iter()
-        .find(|found| found.number() == number)
+/// Number and name of those that volumes could have before. No other may have them.
+const FORMER: [(u8, &str); 3] = [(2, "lz4"), (3, "zstd"), (4, "deflate")];
+
+/// The compressor with this number on a medium.
+///
+/// # Errors
+/// [`SchemeError::Unusable`]: there is none, which is said with what to do.
+pub fn compressor(number: u8) -> Result<&'static dyn Compressor> {
+    let mut all = COMPRESSORS.into_iter();
+    if let Some(found) = all.find(|found| found.number() == number) {
+        return Ok(found);
+    }
+    let mut former = FORMER.into_iter();
+    Err(SchemeError::Unusable(
+        match former.find(|(theirs, _)| *theirs == number) {
+            Some((_, name)) => format!(
+                "its region has deltas compressed by {name}, which this stetfs cannot read: mount \
+                    and unmount the volume with one that takes compress={name}"
+            ),
+            None => format!(
+                "its region has deltas of compressor {number}, which this stetfs does not know: \
+                    mount and unmount the volume with the stetfs that wrote them"
+            ),
+        },
+    ))
+}
+
+/// Whether volumes could have this compressor before.
+pub fn is_former(name: &str) -> bool {
+    FORMER.iter().any(|(_, former)| *former == name)
 }
 
 /// LZO1X.
@@ -59,81 +84,6 @@ impl Compressor for Lzo {
 
     fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
         compcol::lzo::block::decode_block(bytes, out, len).is_ok() && out.len() == len
-    }
-}
-
-/// LZ4's block format.
-struct Lz4;
-
-impl Compressor for Lz4 {
-    fn name(&self) -> &'static str {
-        "lz4"
-    }
-
-    fn number(&self) -> u8 {
-        2
-    }
-
-    fn compress(&self, delta: &[u8], out: &mut Vec<u8>) {
-        out.resize(lz4_flex::block::get_maximum_output_size(delta.len()), 0);
-        let made = lz4_flex::block::compress_into(delta, out);
-        out.truncate(made.expect("there is room for whatever comes out"));
-    }
-
-    fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
-        out.resize(len, 0);
-        lz4_flex::block::decompress_into(bytes, out).is_ok_and(|made| made == len)
-    }
-}
-
-/// Zstandard at its quickest ordinary level.
-struct Zstandard;
-
-impl Compressor for Zstandard {
-    fn name(&self) -> &'static str {
-        "zstd"
-    }
-
-    fn number(&self) -> u8 {
-        3
-    }
-
-    fn compress(&self, delta: &[u8], out: &mut Vec<u8>) {
-        let made = zstd::bulk::compress(delta, 1);
-        *out = made.expect("memory is all that it takes");
-    }
-
-    fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
-        let made = zstd::bulk::decompress(bytes, len);
-        made.is_ok_and(|made| {
-            *out = made;
-            out.len() == len
-        })
-    }
-}
-
-/// Deflate without gzip's frame, at level 6 as gzip has it.
-struct Deflate;
-
-impl Compressor for Deflate {
-    fn name(&self) -> &'static str {
-        "deflate"
-    }
-
-    fn number(&self) -> u8 {
-        4
-    }
-
-    fn compress(&self, delta: &[u8], out: &mut Vec<u8>) {
-        *out = miniz_oxide::deflate::compress_to_vec(delta, 6);
-    }
-
-    fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
-        out.resize(len, 0);
-        let flags = inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let mut state = DecompressorOxide::new();
-        let (status, _, made) = decompress(&mut state, bytes, out, 0, flags);
-        status == TINFLStatus::Done && made == len
     }
 }
 
@@ -249,13 +199,26 @@ mod tests {
     #[test]
     fn numbers_are_for_ever() {
         let numbers = COMPRESSORS.map(|with| (with.number(), with.name()));
-        let expected = [
-            (1, "lzo"),
-            (2, "lz4"),
-            (3, "zstd"),
-            (4, "deflate"),
-            (5, "ranges"),
+        assert_eq!(numbers, [(1, "lzo"), (5, "ranges")]);
+        assert_eq!(FORMER, [(2, "lz4"), (3, "zstd"), (4, "deflate")]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_a_name_and_a_way_out() {
+        for (number, name) in numbers_not_read() {
+            let error = compressor(number).map(drop).expect_err("it is not here");
+            let error = error.to_string();
+            assert!(error.contains(name) && error.contains("unmount"), "{error}");
+        }
+        assert!(compressor(1).is_ok() && compressor(5).is_ok());
+    }
+
+    fn numbers_not_read() -> impl Iterator<Item = (u8, &'static str)> {
+        let unknown = [
+            (0, "compressor 0"),
+            (6, "compressor 6"),
+            (255, "compressor 255"),
         ];
-        assert_eq!(numbers, expected);
+        FORMER.into_iter().chain(unknown)
     }
 }

@@ -94,21 +94,9 @@ pub(crate) const ROW: Registration = Registration {
         Trial::new("dj-ordered-atomic", "data=ordered", Ground::Nvram)
             .atomic()
             .planted(&[Bug::UnloggedWhole]),
-        Trial::setting(
-            "dj-lz4",
-            "data=journal,compress=lz4,threshold=100",
-            Ground::Nvram,
-        ),
-        Trial::setting(
-            "dj-zstd",
-            "data=journal,compress=zstd,decide=size",
-            Ground::Nvram,
-        ),
-        Trial::setting(
-            "dj-deflate",
-            "data=journal,compress=deflate,nvm_checkpoint=20",
-            Ground::Nvram,
-        ),
+        Trial::setting("dj-all", "data=journal,threshold=100", Ground::Nvram),
+        Trial::setting("dj-size", "data=journal,decide=size", Ground::Nvram),
+        Trial::setting("dj-early", "data=journal,nvm_checkpoint=20", Ground::Nvram),
         Trial::setting(
             "dj-ranges",
             "data=ordered,compress=ranges,decide=size,checkpoint=1",

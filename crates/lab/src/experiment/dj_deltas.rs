@@ -7,8 +7,8 @@
 //! well, of whose bits half differ, which is what programs do. Above 50 percent the second kind is
 //! the complement: that of a block that was inverted but for some bytes.
 //!
-//! Beside what volumes use there are two more of the paper's compressors, LZF and LZW. Of FastLZ
-//! there is no crate that is kept.
+//! Beside what volumes use there are gzip's deflate, LZ4, LZF and LZW, which the paper has, and
+//! Zstandard. Of FastLZ there is no crate that is kept.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use compcol::vec::decompress_to_vec_capped;
 use compcol::{Algorithm, Encoder, lzf::Lzf, lzw::Lzw};
+use miniz_oxide::inflate;
 use stetfs_schemes::delta::{COMPRESSORS, Compressor, difference};
 
 use super::report::{Report, Said, Swept, Table};
@@ -52,20 +53,30 @@ const BLOCKS: u64 = 64;
 enum Squeezer {
     /// As a volume does it.
     Ours(&'static dyn Compressor),
+    /// LZ4's block format.
+    Lz4,
+    /// Zstandard at its quickest ordinary level.
+    Zstandard,
+    /// Deflate without gzip's frame, at level 6 as gzip has it.
+    Deflate,
     Lzf,
     Lzw,
 }
 
 impl Squeezer {
-    /// Every one; volumes' first.
+    /// Every one; the paper's choice first.
     fn all() -> Vec<Self> {
-        let ours = COMPRESSORS.into_iter().map(Self::Ours);
-        ours.chain([Self::Lzf, Self::Lzw]).collect()
+        let [lzo, ranges] = COMPRESSORS.map(Self::Ours);
+        let (lz4, zstd, deflate) = (Self::Lz4, Self::Zstandard, Self::Deflate);
+        vec![lzo, lz4, zstd, deflate, ranges, Self::Lzf, Self::Lzw]
     }
 
     fn name(&self) -> &'static str {
         match self {
             Self::Ours(with) => with.name(),
+            Self::Lz4 => "lz4",
+            Self::Zstandard => "zstd",
+            Self::Deflate => "deflate",
             Self::Lzf => "lzf",
             Self::Lzw => "lzw",
         }
@@ -74,6 +85,15 @@ impl Squeezer {
     fn compress(&self, delta: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Ours(with) => with.compress(delta, out),
+            Self::Lz4 => {
+                out.resize(lz4_flex::block::get_maximum_output_size(delta.len()), 0);
+                let made = lz4_flex::block::compress_into(delta, out);
+                out.truncate(made.expect("there is room"));
+            }
+            Self::Zstandard => {
+                *out = zstd::bulk::compress(delta, 1).expect("memory is all that it takes");
+            }
+            Self::Deflate => *out = miniz_oxide::deflate::compress_to_vec(delta, 6),
             Self::Lzf => compress_with::<Lzf>(delta, out),
             Self::Lzw => compress_with::<Lzw>(delta, out),
         }
@@ -85,6 +105,13 @@ impl Squeezer {
                 let mut back = Vec::new();
                 with.decompress(small, len, &mut back).then_some(back)
             }
+            Self::Lz4 => {
+                let mut back = vec![0; len];
+                let made = lz4_flex::block::decompress_into(small, &mut back).ok()?;
+                (made == len).then_some(back)
+            }
+            Self::Zstandard => zstd::bulk::decompress(small, len).ok(),
+            Self::Deflate => inflate::decompress_to_vec_with_limit(small, len).ok(),
             Self::Lzf => decompress_to_vec_capped::<Lzf>(small, len as u64).ok(),
             Self::Lzw => decompress_to_vec_capped::<Lzw>(small, len as u64).ok(),
         }

@@ -7,9 +7,9 @@ use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Tag};
 
-use crate::delta::{COMPRESSORS, Compressor, difference};
+use crate::delta::{COMPRESSORS, Compressor, difference, is_former};
 use crate::parts::area::JournalArea;
-use stetfs_scheme::{About, LoggedBlock, OptionAbout, Result, SchemeOptions};
+use stetfs_scheme::{About, LoggedBlock, OptionAbout, Result, SchemeError, SchemeOptions};
 
 pub(super) static THRESHOLD: OptionAbout = OptionAbout {
     name: "threshold",
@@ -28,7 +28,7 @@ pub(super) static DECIDE: OptionAbout = OptionAbout {
 
 pub(super) static COMPRESS: OptionAbout = OptionAbout {
     name: "compress",
-    syntax: "lzo|lz4|zstd|deflate|ranges",
+    syntax: "lzo|ranges",
     default: "lzo",
     what: "how deltas are made small",
 };
@@ -45,6 +45,15 @@ impl Rule {
     pub(super) fn of(about: &'static About, options: &SchemeOptions) -> Result<Self> {
         let name = options.value(&COMPRESS);
         let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
+        let unknown = || match is_former(name) {
+            true => SchemeError::Option {
+                scheme: about.name,
+                why: format!(
+                    "compress={name}: lzo|ranges; {name} is in `stetfs lab dj-fig4` alone"
+                ),
+            },
+            false => options.wrong(about, &COMPRESS),
+        };
         Ok(Self {
             threshold: options.percent(about, &THRESHOLD)?,
             by_size: match options.value(&DECIDE) {
@@ -52,7 +61,7 @@ impl Rule {
                 "size" => true,
                 _ => return Err(options.wrong(about, &DECIDE)),
             },
-            with: with.ok_or_else(|| options.wrong(about, &COMPRESS))?,
+            with: with.ok_or_else(unknown)?,
         })
     }
 

@@ -19,7 +19,7 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use super::region::{DeltaRegion, TagWord};
-use crate::delta;
+use crate::delta::compressor;
 use crate::parts::area::JournalArea;
 use crate::parts::owner::Look;
 use crate::parts::scan::{Ends, Seen, scan};
@@ -164,6 +164,10 @@ pub(super) fn read(
             }
             let word = found.tag(t);
             let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
+            if !is_whole {
+                // Before anything is written.
+                compressor(tag.compressor())?;
+            }
             let pending = left.pending.entry(tag.home).or_insert_with(|| Pending {
                 transactions: Vec::new(),
                 whole: None,
@@ -298,9 +302,8 @@ impl Left {
             }
             let (from, len) = (u32_as_usize(tag.place), u32_as_usize(tag.length));
             let (checksum, delta) = found.record[from..from + len].split_at(DELTA_HEADER);
-            let with = delta::compressor(tag.compressor());
             delta_bytes.clear();
-            if !with.is_some_and(|with| with.decompress(delta, size, &mut delta_bytes)) {
+            if !compressor(tag.compressor())?.decompress(delta, size, &mut delta_bytes) {
                 return Err(wrong("a delta"));
             }
             bytes

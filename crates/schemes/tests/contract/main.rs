@@ -323,6 +323,25 @@ fn what_it_does_not_have_is_refused() {
     }
 }
 
+/// Volumes could have more compressors once.
+#[test]
+fn a_compressor_that_is_not_here_is_named() {
+    let dj = find("dj").expect("a scheme");
+    let ask = |value: &str| {
+        let extra = vec![("compress".to_owned(), value.to_owned())];
+        let options = SchemeOptions { data: None, extra };
+        Rig::new(dj.about).open_with(dj, false, options).map(drop)
+    };
+    assert!(ask("lzo").is_ok() && ask("ranges").is_ok());
+    for (value, why) in [
+        ("zstd", "stetfs lab dj-fig4"),
+        ("best", "compress=best: lzo|ranges"),
+    ] {
+        let error = ask(value).expect_err(value).to_string();
+        assert!(error.contains(value) && error.contains(why), "{error}");
+    }
+}
+
 /// JBD2 must find neither a log that begins anywhere nor anything that it could take for a record.
 #[test]
 fn a_closed_log_means_nothing_to_jbd2() {
