@@ -1,9 +1,5 @@
 //! Random numbers that are the same on every machine for a seed: SplitMix64.
 
-use std::convert::Infallible;
-
-use rand::TryRng;
-
 /// A generator; equal seeds give equal sequences.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -44,23 +40,5 @@ impl Rng {
             let bytes = self.next_u64().to_le_bytes();
             chunk.copy_from_slice(&bytes[..chunk.len()]);
         }
-    }
-}
-
-/// For distributions.
-impl TryRng for Rng {
-    type Error = Infallible;
-
-    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-        Ok((self.next_u64() >> 32) as u32)
-    }
-
-    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        Ok(self.next_u64())
-    }
-
-    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), Infallible> {
-        self.fill(out);
-        Ok(())
     }
 }

@@ -19,8 +19,9 @@ use stetfs_testkit::image::{
 };
 use stetfs_testkit::mounted::Mounted;
 use stetfs_testkit::skip_unless;
+use stetfs_testkit::world::draw::stream;
 use stetfs_testkit::world::model::Model;
-use stetfs_testkit::world::op::{Op, stream};
+use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::posix::Posix;
 use stetfs_testkit::world::{BASE, Moment, World, moment, tree};
 

@@ -17,9 +17,10 @@ use stetfs_testkit::ground::{InMemory, orders};
 use stetfs_testkit::host::{KernelMount, needs, scratch};
 use stetfs_testkit::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
 use stetfs_testkit::skip_unless;
+use stetfs_testkit::world::draw::stream;
 use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::model::Model;
-use stetfs_testkit::world::op::{Profile, stream};
+use stetfs_testkit::world::op::Profile;
 use stetfs_testkit::world::{BASE, World, tree};
 
 const PRIVATE: u64 = 2;

@@ -6,7 +6,8 @@ use crate::turns::Order;
 use crate::workload::Workload;
 use crate::workloads::vocabulary::ops;
 use stetfs_testkit::rng::Rng;
-use stetfs_testkit::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve, stream};
+use stetfs_testkit::world::draw::stream;
+use stetfs_testkit::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve};
 
 /// What is done before the power goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

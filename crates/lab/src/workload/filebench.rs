@@ -26,6 +26,7 @@ use rand_distr::{Distribution, Gamma};
 use serde::Serialize;
 use stetfs_format::InodeNo;
 
+use super::dice::Dice;
 use super::{Content, Session, Workload};
 use stetfs_testkit::rng::Rng;
 
@@ -415,7 +416,7 @@ impl<D> FileSet<D> {
         let sizes = Gamma::new(SHAPE, bench.mean_file_bytes as f64 / SHAPE);
         let sizes = sizes.expect("a mean of more than 0");
         let files = (0..bench.files).map(|_| File {
-            bytes: (sizes.sample(&mut rng) as u64).max(1),
+            bytes: (sizes.sample(&mut Dice(&mut rng)) as u64).max(1),
             exists: rng.chance(EXISTING),
             is_open: false,
         });

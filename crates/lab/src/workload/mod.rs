@@ -9,6 +9,7 @@ mod beside;
 pub mod bonnie;
 pub mod calls;
 mod content;
+mod dice;
 pub mod filebench;
 pub mod fio;
 pub mod iozone;

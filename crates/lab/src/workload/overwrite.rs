@@ -10,6 +10,7 @@ use rand_distr::{Beta, Distribution, Uniform, Zipf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stetfs_format::InodeNo;
 
+use super::dice::Dice;
 use super::{Session, Workload};
 use stetfs_testkit::rng::Rng;
 
@@ -77,16 +78,16 @@ impl Differences {
             Self::Fixed(percent) => Box::new(move |_| f64::from(percent) / 100.0),
             Self::Zipf(exponent) => {
                 let percent = Zipf::new(100.0, exponent)?;
-                Box::new(move |rng| percent.sample(rng) / 100.0)
+                Box::new(move |rng| percent.sample(&mut Dice(rng)) / 100.0)
             }
             Self::Bathtub(shape) => {
                 ensure!(shape < 1.0, "a bathtub of shape {shape}: less than 1");
                 let share = Beta::new(shape, shape)?;
-                Box::new(move |rng| share.sample(rng))
+                Box::new(move |rng| share.sample(&mut Dice(rng)))
             }
             Self::Uniform => {
                 let share = Uniform::new(0.0, 1.0)?;
-                Box::new(move |rng| share.sample(rng))
+                Box::new(move |rng| share.sample(&mut Dice(rng)))
             }
         };
         Ok(move || of(&mut rng))

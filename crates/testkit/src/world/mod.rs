@@ -1,8 +1,8 @@
 //! One stream of operations for every kind of file system: the in-memory model, the library, and
 //! anything that is mounted.
 //!
-//! - [`op`]: the operations and how they are drawn at random (with proptest, so that failures
-//!   shrink).
+//! - [`op`]: the operations.
+//! - [`draw`]: the operations at random, from a seed.
 //! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the
 //!   kernel's ext4.
 //! - [`library`]: the operations through the library, in this process.
@@ -14,6 +14,7 @@
 //! one step with `..` and still stay on the volume.
 
 pub mod acl;
+pub mod draw;
 pub mod library;
 pub mod model;
 pub mod names;

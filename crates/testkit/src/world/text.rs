@@ -784,7 +784,8 @@ fn read_file_op(name: &str, slot: u8, words: &mut Words<'_>) -> Result<Op> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::op::{Profile, stream};
+    use crate::world::draw::stream;
+    use crate::world::op::Profile;
 
     #[test]
     fn whatever_is_drawn_reads_back() {
