@@ -8,6 +8,7 @@ DESTDIR ?=
 SBINDIR ?= /sbin
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 STETFS  := $(TARGET)/release/stetfs
+# The command is built in a call of its own: in one with others it would have the features that those ask for.
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
@@ -46,7 +47,8 @@ doc: ## The library's documentation: target/doc/stetfs/index.html
 
 install: ## Command, SQLite's extension, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps.sh build
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab -p stetfs-ffi
+	$(CARGO) build --release --locked -p stetfs-cli
+	$(CARGO) build --release --locked -p stetfs-lab -p stetfs-ffi
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(TARGET)/release
 
 uninstall: ## Takes away what install put there
@@ -54,7 +56,8 @@ uninstall: ## Takes away what install put there
 
 bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps everything in memory (ARGS=--help)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
+	$(CARGO) build --release --locked -p stetfs-cli
+	$(CARGO) build --release --locked -p stetfs-bench
 	$(TARGET)/release/bench-mount $(ARGS)
 
 bench-lib: ## The library's speed on a volume in memory, without a mount, beside the kernel's ext4 (ARGS=--help)
@@ -64,12 +67,14 @@ bench-lib: ## The library's speed on a volume in memory, without a mount, beside
 
 bench-ageing: ## Extents and reading speed after many volumes of random overwrites, beside the kernel's file systems (ARGS=--help)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
+	$(CARGO) build --release --locked -p stetfs-cli
+	$(CARGO) build --release --locked -p stetfs-bench
 	$(TARGET)/release/bench-ageing $(ARGS)
 
 bench-scale: ## The cost of an operation by the number of files, open files and clients, with charts (ARGS=--help; hours for ten million files)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
+	$(CARGO) build --release --locked -p stetfs-cli
+	$(CARGO) build --release --locked -p stetfs-bench
 	$(TARGET)/release/bench-scale $(ARGS)
 
 bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, with and without snooping (root)

@@ -1,0 +1,77 @@
+//! What is installed is built once, and has in it what it needs.
+//!
+//! Cargo turns on what any package of a call asks for, so a crate that two programs share is
+//! compiled once only if both ask for the same features of it and of all that it depends on. `make
+//! install` once compiled everything above the schemes a second time, since the lab asked for more
+//! of two compressors than the command; and the command had proptest and a library of C in it.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use stetfs_testkit::host::needs;
+use stetfs_testkit::skip_unless;
+
+const COMMAND: [&str; 1] = ["stetfs-cli"];
+/// What `make install` builds then.
+const BESIDE: [&str; 2] = ["stetfs-lab", "stetfs-ffi"];
+const BENCH: [&str; 1] = ["stetfs-bench"];
+
+/// Each package of these programs, as cargo names it, with its features.
+fn packages(of: &[&str]) -> BTreeMap<String, String> {
+    let mut tree = Command::new("cargo");
+    tree.args(["tree", "--locked", "--offline", "--edges", "normal,build"])
+        .args(["--prefix", "none", "--no-dedupe", "--format", "{p}|{f}"])
+        .args(of.iter().flat_map(|package| ["-p", package]))
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    let out = tree.output().expect("cargo");
+    assert!(out.status.success(), "{out:?}");
+    let text = String::from_utf8(out.stdout).expect("UTF-8");
+    let row = |line: &str| {
+        let (package, features) = line.split_once('|')?;
+        Some((package.to_owned(), features.to_owned()))
+    };
+    let found: BTreeMap<_, _> = text.lines().filter_map(row).collect();
+    let has = |name: &str| found.keys().any(|package| package.starts_with(name));
+    assert!(of.iter().all(|name| has(name)), "{text}");
+    found
+}
+
+#[test]
+fn what_is_installed_is_compiled_once() {
+    skip_unless!(needs(false, false, &["cargo"]));
+    let command = packages(&COMMAND);
+    for others in [&BESIDE[..], &BENCH[..]] {
+        let beside = packages(others);
+        let is_shared = |package: &&String| beside.contains_key(*package);
+        assert!(command.keys().filter(is_shared).count() > 50, "{others:?}");
+        for (package, features) in &command {
+            let theirs = beside.get(package).unwrap_or(features);
+            // zstd asks for threads in what compiles C, on which no library rests.
+            let is_of_c = package.starts_with("cc v");
+            assert!(
+                features == theirs || is_of_c,
+                "{package} is compiled for stetfs-cli with {features} and for {others:?} with \
+                    {theirs}: give it these features in the workspace's Cargo.toml"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_command_has_what_it_needs() {
+    skip_unless!(needs(false, false, &["cargo"]));
+    let command = packages(&COMMAND);
+    for name in [
+        "proptest",
+        "zstd",
+        "lz4_flex",
+        "miniz_oxide",
+        "rusqlite",
+        "plotters",
+    ] {
+        let begin = format!("{name} v");
+        let is_it = |package: &&String| package.starts_with(&begin);
+        assert_eq!(command.keys().find(is_it), None);
+    }
+}
