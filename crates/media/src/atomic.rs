@@ -4,8 +4,8 @@
 //! change of the table. A journal in front of such a device would do the same thing once more:
 //! Ouyang and others, HPCA 2011; Kang and others, SIGMOD 2013.
 
-use crate::dev::Run;
 use crate::error::MediaError;
+use crate::range::Run;
 
 /// A device that writes several ranges as a whole.
 pub trait AtomicWrite: Send + Sync {

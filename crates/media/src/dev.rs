@@ -18,23 +18,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::atomic::AtomicWrite;
+use crate::block::Block;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::pmem::{Pmem, Survives};
+use crate::pmem::contract::{Pmem, Survives};
+use crate::range::{Run, check_in_device};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
-
-/// A contiguous range to be written.
-#[derive(Clone, Debug)]
-pub struct Run<'a> {
-    /// First byte.
-    pub offset: u64,
-    /// The bytes, in whole sectors.
-    pub parts: SmallVec<[&'a [u8]; 4]>,
-    /// What they are.
-    pub tag: Tag,
-}
 
 /// [`jump_bytes`](BlockDev::jump_bytes) of a disk that turns: a movement of the head.
 pub const DISK_JUMP_BYTES: u64 = 256 << 10;
@@ -245,7 +236,7 @@ pub(crate) fn write_zeros_by_hand<D: BlockDev + ?Sized>(
     tag: Tag,
 ) -> Result<(), MediaError> {
     const CHUNK: u64 = 256 << 10;
-    let zeros = crate::Block::zeroed(u64_as_usize(len.min(CHUNK).next_multiple_of(512)));
+    let zeros = Block::zeroed(u64_as_usize(len.min(CHUNK).next_multiple_of(512)));
     let mut done = 0;
     while done < len {
         let n = (len - done).min(CHUNK);
@@ -253,61 +244,4 @@ pub(crate) fn write_zeros_by_hand<D: BlockDev + ?Sized>(
         done += n;
     }
     Ok(())
-}
-
-/// Whether a range lies within the device; safe for any numbers.
-pub(crate) fn check_in_device(op: Op, offset: u64, len: u64, size: u64) -> Result<(), MediaError> {
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(MediaError::PastEnd {
-            op,
-            offset,
-            len,
-            size,
-        }),
-    }
-}
-
-/// Whether a range lies within the device and is in whole sectors.
-pub(crate) fn check_range(
-    op: Op,
-    offset: u64,
-    len: u64,
-    sector: u32,
-    size: u64,
-) -> Result<(), MediaError> {
-    let unit = u64::from(sector);
-    if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
-        return Err(MediaError::Misaligned {
-            op,
-            offset,
-            len,
-            sector,
-        });
-    }
-    check_in_device(op, offset, len, size)
-}
-
-/// The length of all `parts` together, each in whole sectors and the whole within the device.
-pub(crate) fn check_parts(
-    offset: u64,
-    parts: &[&[u8]],
-    sector: u32,
-    size: u64,
-) -> Result<u64, MediaError> {
-    let mut len = 0;
-    for part in parts {
-        let part_len = usize_as_u64(part.len());
-        if !part_len.is_multiple_of(u64::from(sector)) {
-            return Err(MediaError::Misaligned {
-                op: Op::Write,
-                offset,
-                len: part_len,
-                sector,
-            });
-        }
-        len += part_len;
-    }
-    check_range(Op::Write, offset, len, sector, size)?;
-    Ok(len)
 }

@@ -28,11 +28,10 @@ use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_sys::block_ioctl;
 use stetfs_sys::ring::{self, Ring};
 
-pub use crate::file_open::FileOptions;
-
-use crate::dev::{BlockDev, Run, check_parts, check_range, write_zeros_by_hand};
+use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::range::{Run, check_parts, check_range};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
@@ -79,11 +78,6 @@ pub(crate) struct Shape {
 }
 
 impl FileDev {
-    /// How to open one.
-    pub fn options() -> FileOptions {
-        FileOptions::default()
-    }
-
     pub(crate) fn from_parts(file: File, below: Vec<File>, path: PathBuf, shape: Shape) -> Self {
         Self {
             file,

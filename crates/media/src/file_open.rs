@@ -37,6 +37,13 @@ use crate::dev::{DISK_JUMP_BYTES, FLASH_JUMP_BYTES};
 use crate::error::MediaError;
 use crate::file::{FileDev, PAGE, Shape};
 
+impl FileDev {
+    /// How to open one.
+    pub fn options() -> FileOptions {
+        FileOptions::default()
+    }
+}
+
 /// How to open a [`FileDev`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]

@@ -6,7 +6,7 @@ use crate::atomic::AtomicWrite;
 use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
-use crate::pmem::{Pmem, Survives};
+use crate::pmem::contract::{Pmem, Survives};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 

@@ -48,8 +48,9 @@
 //! let body = Durable { dev: &dev };
 //! ```
 
-use crate::dev::{BlockDev, Run};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
+use crate::range::Run;
 use crate::tag::{Cause, Tag};
 
 /// A body that is being written: the blocks of a transaction, descriptors, ordered data.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::dev::{BlockDev, check_parts, check_range};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::pmem::Survives;
+use crate::pmem::contract::Survives;
+use crate::range::{check_parts, check_range};
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
@@ -164,8 +165,9 @@ impl BlockDev for Overlay {
 
 #[cfg(test)]
 mod tests {
+    use crate::image::Image;
+    use crate::ram::RamDev;
     use crate::tag::Class;
-    use crate::{Image, RamDev};
 
     use super::*;
 

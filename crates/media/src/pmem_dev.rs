@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::dev::{BlockDev, check_parts, check_range};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::pmem::{LINE, Pmem, WORD};
+use crate::pmem::contract::{LINE, Pmem, WORD};
+use crate::range::{check_parts, check_range};
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{must_fit, usize_as_u64};
 

@@ -10,9 +10,10 @@ use std::path::Path;
 
 use parking_lot::RwLock;
 
-use crate::dev::{BlockDev, check_parts, check_range};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::range::{check_parts, check_range};
 use crate::sparse;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};

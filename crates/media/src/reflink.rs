@@ -31,9 +31,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 use stetfs_sys::file_ioctl;
 
-use crate::dev::{BlockDev, check_in_device, check_range};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::file::FileDev;
+use crate::range::{check_in_device, check_range};
 use crate::remap::{JournalCopy, Remap, RemapPair};
 use crate::tag::Cause;
 

@@ -24,11 +24,12 @@ use stetfs_format::nand::{
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
 
+use super::contract::Corrected;
+use super::error::NandError;
 use super::wear::{Aged, Draw, draw, erase_fails, is_factory_bad, program_fails};
-use super::{Corrected, NandError};
 use crate::error::MediaError;
 use crate::image::Image;
-use crate::pmem::Survives;
+use crate::pmem::contract::Survives;
 
 /// What a part's bytes are kept in. Ranges lie within
 /// [`NandGeometry::file_bytes`](super::NandGeometry::file_bytes).

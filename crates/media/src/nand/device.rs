@@ -20,10 +20,12 @@ use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 
 use super::cells::{Cells, Seen, Store};
-use super::{Corrected, Nand, NandEntry, NandError};
+use super::contract::{Corrected, Nand};
+use super::entry::NandEntry;
+use super::error::NandError;
 use crate::error::Op;
 use crate::meter::Meter;
-use crate::pmem::Survives;
+use crate::pmem::contract::Survives;
 use crate::sim::{FaultPlan, NextChange, Rig, Supply, plans_errors};
 use crate::tag::{Cause, Tag};
 

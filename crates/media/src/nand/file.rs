@@ -23,12 +23,13 @@ use std::path::Path;
 use rustix::io::Errno;
 use stetfs_format::nand::{NandCorrupt, NandHeader, NandPart};
 
-use super::NandError;
 use super::cells::{Cells, Store};
 use super::device::NandDev;
+use super::error::NandError;
 use crate::error::MediaError;
-use crate::file::{FileDev, FileOptions};
-use crate::pmem::Survives;
+use crate::file::FileDev;
+use crate::file_open::FileOptions;
+use crate::pmem::contract::Survives;
 use crate::sim::Rig;
 
 /// A part in a file.

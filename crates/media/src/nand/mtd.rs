@@ -42,7 +42,8 @@ use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::{low8, must_fit, u32_as_usize, usize_as_u64};
 use stetfs_sys::mtd::{Info, Kind, Mtd};
 
-use super::{Corrected, Nand, NandError};
+use super::contract::{Corrected, Nand};
+use super::error::NandError;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};

@@ -22,8 +22,10 @@ use std::str::FromStr;
 
 use stetfs_format::nand::PageState;
 
+use super::cells::Store;
 use super::cells::{Cells, EraseEnd, HalfErase, ProgramEnd};
-use super::{NandEntry, NandError, Store};
+use super::entry::NandEntry;
+use super::error::NandError;
 
 /// What becomes of the request that was in flight. It prints as one word and reads back from it, so
 /// a failure can name the state that it came from. The table is at the top of `outcome.rs`.

@@ -5,7 +5,7 @@
 //! (the limit of JESD218 for client drives), and a fresh block has a tenth of those errors. Of the
 //! blocks that may go bad, half are so from the factory.
 
-use super::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
+use stetfs_format::nand::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
 
 /// JFTL's part: 128 MiB in pages of 512 bytes and blocks of 16 KiB; 25 us to read, 100 us to
 /// program, 2 ms to erase (Lim, Choi, Park, HPCC 2007, section 4).

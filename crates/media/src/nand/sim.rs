@@ -5,7 +5,9 @@ use stetfs_format::width::u64_as_usize;
 
 use super::cells::Cells;
 use super::device::NandDev;
-use super::{NandCrashPoint, NandError, NandTape};
+use super::error::NandError;
+use super::outcome::Outcome;
+use super::tape::{NandCrashPoint, NandTape};
 use crate::image::Image;
 use crate::sim::{Rig, scramble};
 
@@ -108,5 +110,26 @@ impl NandSim {
             start.expect("the part was told not to record"),
             &state.entries,
         )
+    }
+}
+
+impl NandCrashPoint {
+    /// The part in the state that `outcome` leaves, with its power on again, on a machine of its
+    /// own. It shares with the tape whatever is not written. Panics when there is no such outcome.
+    pub fn crash(&self, outcome: Outcome) -> NandSim {
+        self.crash_on(&Rig::default(), outcome)
+    }
+
+    /// The same on the machine `rig`, together with other media.
+    pub fn crash_on(&self, rig: &Rig, outcome: Outcome) -> NandSim {
+        let mut cells = self.cells.clone();
+        if let Some(change) = &self.in_flight {
+            let left = cells.cut_short(change, outcome);
+            left.expect("memory can be written");
+        } else {
+            let is_certain = matches!(outcome, Outcome::NotStarted | Outcome::Complete);
+            assert!(is_certain, "{outcome} with nothing in flight");
+        }
+        NandOptions::new(cells.header().part).continue_on(rig, cells)
     }
 }

@@ -4,74 +4,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use stetfs_format::num::{BlockAddr, PageNo};
-
 use super::cells::Cells;
-use super::{NandOptions, NandSim, Outcome};
+use super::entry::NandEntry;
+use super::outcome::Outcome;
 use crate::image::Image;
-use crate::sim::Rig;
-use crate::tag::{Cause, Tag};
-
-/// One change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NandEntry {
-    /// A page was programmed.
-    Program {
-        /// The page.
-        page: PageNo,
-        /// Its data.
-        data: Arc<[u8]>,
-        /// Its spare area.
-        spare: Arc<[u8]>,
-        /// What it is and why it was programmed.
-        tag: Tag,
-        /// Whether that failed.
-        failed: bool,
-    },
-    /// A block was erased.
-    Erase {
-        /// The block.
-        block: BlockAddr,
-        /// Why.
-        cause: Cause,
-        /// Whether that failed.
-        failed: bool,
-    },
-    /// A block was marked bad.
-    MarkBad {
-        /// The block.
-        block: BlockAddr,
-        /// Why.
-        cause: Cause,
-    },
-    /// A page that could be read once ([`Outcome::Marginal`]) was read.
-    Fade {
-        /// The page.
-        page: PageNo,
-    },
-}
-
-/// As a line of a trace: `program 7 data/log`.
-impl fmt::Display for NandEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failed = |failed: &bool| if *failed { " failed" } else { "" };
-        match self {
-            Self::Program {
-                page,
-                tag,
-                failed: f1,
-                ..
-            } => write!(f, "program {page} {tag}{}", failed(f1)),
-            Self::Erase {
-                block,
-                cause,
-                failed: f1,
-            } => write!(f, "erase {block} {cause}{}", failed(f1)),
-            Self::MarkBad { block, cause } => write!(f, "mark_bad {block} {cause}"),
-            Self::Fade { page } => write!(f, "fade {page}"),
-        }
-    }
-}
 
 /// The state that a part began with and everything that changed it since.
 #[derive(Clone)]
@@ -210,8 +146,8 @@ impl Iterator for NandCrashPoints {
 pub struct NandCrashPoint {
     position: usize,
     moment: u64,
-    cells: Cells<Image>,
-    in_flight: Option<NandEntry>,
+    pub(super) cells: Cells<Image>,
+    pub(super) in_flight: Option<NandEntry>,
 }
 
 impl NandCrashPoint {
@@ -250,25 +186,6 @@ impl NandCrashPoint {
         self.in_flight
             .as_ref()
             .map_or(&[Outcome::NotStarted], Outcome::all_of)
-    }
-
-    /// The part in the state that `outcome` leaves, with its power on again, on a machine of its
-    /// own. It shares with the tape whatever is not written. Panics when there is no such outcome.
-    pub fn crash(&self, outcome: Outcome) -> NandSim {
-        self.crash_on(&Rig::default(), outcome)
-    }
-
-    /// The same on the machine `rig`, together with other media.
-    pub fn crash_on(&self, rig: &Rig, outcome: Outcome) -> NandSim {
-        let mut cells = self.cells.clone();
-        if let Some(change) = &self.in_flight {
-            let left = cells.cut_short(change, outcome);
-            left.expect("memory can be written");
-        } else {
-            let is_certain = matches!(outcome, Outcome::NotStarted | Outcome::Complete);
-            assert!(is_certain, "{outcome} with nothing in flight");
-        }
-        NandOptions::new(cells.header().part).continue_on(rig, cells)
     }
 }
 

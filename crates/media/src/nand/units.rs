@@ -23,7 +23,8 @@ use stetfs_format::nand::{NandEcc, NandGeometry};
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::u32_as_usize;
 
-use super::{Corrected, Nand, NandError};
+use super::contract::{Corrected, Nand};
+use super::error::NandError;
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
 

@@ -36,11 +36,12 @@ use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_sys::mapping::{Access, Mapping};
 use stetfs_sys::store_fence;
 
-use crate::dev::{BlockDev, check_in_device};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::file::FileDev;
 use crate::meter::Meter;
-use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
+use crate::pmem::contract::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
+use crate::range::check_in_device;
 use crate::tag::{Cause, Tag};
 
 /// How to open or make a [`MappedPmem`].

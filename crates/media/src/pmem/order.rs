@@ -70,7 +70,7 @@ use smallvec::SmallVec;
 
 use crate::error::MediaError;
 use crate::order::Proof;
-use crate::pmem::{LINE, Pmem, WORD};
+use crate::pmem::contract::{LINE, Pmem, WORD};
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::usize_as_u64;
 

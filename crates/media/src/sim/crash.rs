@@ -7,10 +7,10 @@ use std::ops::Range;
 use hashbrown::HashSet;
 
 use crate::image::Image;
-use crate::sim::medium::{Kind, Volatile};
+use crate::sim::entry::Entry;
+use crate::sim::keep::Keep;
 use crate::sim::pending::{Layer, layers, put};
-use crate::sim::tape::Entry;
-use crate::sim::{CrashImage, Keep};
+use crate::sim::volatile::{Kind, Volatile};
 use crate::tag::Tag;
 
 /// A moment at which the power goes off: the stable content, and the pending changes of which any
@@ -19,7 +19,7 @@ use crate::tag::Tag;
 pub struct CrashPoint {
     position: usize,
     moment: u64,
-    kind: Kind,
+    pub(super) kind: Kind,
     stable: Image,
     /// Everything above the stable content, in the order of the tape.
     layers: Vec<Layer>,
@@ -120,14 +120,6 @@ impl CrashPoint {
     /// The content that `keep` describes.
     pub fn state(&self, keep: &Keep) -> Image {
         self.image(|i| keep.keeps(i))
-    }
-
-    /// The state that `keep` describes, as a device. Panics when it is not a block device's.
-    pub fn crash(&self, keep: &Keep) -> CrashImage {
-        let Kind::Device(options) = self.kind else {
-            panic!("a state of persistent memory is no block device");
-        };
-        CrashImage::new(self.state(keep), options)
     }
 
     /// Indices of the atoms that can make a difference. The others are covered by something later

@@ -5,11 +5,16 @@ use std::path::Path;
 
 use parking_lot::RwLock;
 
-use crate::dev::{BlockDev, check_parts, check_range};
+use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
-use crate::sim::{SimDev, SimOptions};
+use crate::range::{check_parts, check_range};
+use crate::sim::crash::CrashPoint;
+use crate::sim::dev::SimDev;
+use crate::sim::keep::Keep;
+use crate::sim::options::SimOptions;
+use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::usize_as_u64;
 
@@ -58,6 +63,16 @@ impl CrashImage {
             at += usize_as_u64(part.len());
         }
         Ok(len)
+    }
+}
+
+impl CrashPoint {
+    /// The state that `keep` describes, as a device. Panics when it is not a block device's.
+    pub fn crash(&self, keep: &Keep) -> CrashImage {
+        let Kind::Device(options) = self.kind else {
+            panic!("a state of persistent memory is no block device");
+        };
+        CrashImage::new(self.state(keep), options)
     }
 }
 

@@ -12,52 +12,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::dev::BlockDev;
 use crate::dev::FEW_JUMP_BYTES;
-use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
+use crate::range::{check_parts, check_range};
+use crate::sim::crash::CrashPoint;
+use crate::sim::entry::Entry;
 use crate::sim::fault::{FaultPlan, plans_errors};
-use crate::sim::medium::{Kind, Medium};
+use crate::sim::medium::Medium;
+use crate::sim::options::SimOptions;
+use crate::sim::power::Rig;
+use crate::sim::tape::Tape;
 use crate::sim::timing::{Model, Request};
-use crate::sim::{CrashPoint, Entry, Rig, Tape, Timing};
+use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::usize_as_u64;
-
-/// What kind of device to simulate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimOptions {
-    /// Unit of offsets and lengths in bytes; a power of two of at least 512.
-    pub sector: u32,
-    /// What a power cut never tears, in bytes; a multiple of the sector.
-    pub atomic_unit: u32,
-    /// Whether a write can be lost after it has returned. Without a cache only the one in flight
-    /// can.
-    pub volatile_cache: bool,
-    /// Whether to keep the tape.
-    pub record: bool,
-    /// What discarded bytes become. A device may give anything, so the default is a pattern that
-    /// nothing mistakes for content.
-    pub discard_fill: u8,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// How long requests take.
-    pub timing: Timing,
-}
-
-impl Default for SimOptions {
-    fn default() -> Self {
-        Self {
-            sector: 512,
-            atomic_unit: 512,
-            volatile_cache: true,
-            record: true,
-            discard_fill: 0xD5,
-            read_only: false,
-            timing: Timing::None,
-        }
-    }
-}
 
 impl SimOptions {
     /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::image::Image;
-use crate::pmem::{LINE, WORD};
+use crate::pmem::contract::{LINE, WORD};
+use crate::sim::entry::Entry;
 use crate::sim::pending::{Content, Layer, put};
-use crate::sim::tape::Entry;
 use crate::tag::Tag;
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 

@@ -25,15 +25,18 @@
 mod crash;
 mod crash_image;
 mod dev;
+mod entry;
 mod fault;
 mod keep;
 mod lines;
 mod medium;
+mod options;
 mod pending;
 mod pmem;
 mod power;
 mod tape;
 mod timing;
+mod volatile;
 
 #[cfg(test)]
 mod model_test;
@@ -46,12 +49,14 @@ mod timing_test;
 
 pub use crash::{Atom, CrashPoint};
 pub use crash_image::CrashImage;
-pub use dev::{SimDev, SimOptions};
+pub use dev::SimDev;
+pub use entry::Entry;
 pub use fault::{Failure, Fault};
 pub use keep::{Keep, KeepSyntax};
+pub use options::SimOptions;
 pub use pmem::{PmemTiming, SimPmem, SimPmemOptions};
 pub use power::{Power, Rig};
-pub use tape::{CrashPoints, Entry, JointCrashPoints, Tape, joint_crash_points};
+pub use tape::{CrashPoints, JointCrashPoints, Tape, joint_crash_points};
 pub use timing::Timing;
 
 pub(crate) use fault::{FaultPlan, plans_errors};

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::image::Image;
-use crate::sim::SimOptions;
-use crate::sim::tape::Entry;
+use crate::sim::entry::Entry;
+use crate::sim::options::SimOptions;
 use crate::tag::Tag;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 

@@ -11,13 +11,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::dev::check_in_device;
 use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
-use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
-use crate::sim::medium::{Kind, Medium};
-use crate::sim::{CrashPoint, Entry, FaultPlan, Rig, Tape, plans_errors};
+use crate::pmem::contract::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
+use crate::range::check_in_device;
+use crate::sim::crash::CrashPoint;
+use crate::sim::entry::Entry;
+use crate::sim::fault::{FaultPlan, plans_errors};
+use crate::sim::medium::Medium;
+use crate::sim::power::Rig;
+use crate::sim::tape::Tape;
+use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 

@@ -12,7 +12,7 @@ use super::*;
 use crate::dev::BlockDev;
 use crate::error::{MediaError, Op};
 use crate::image::Image;
-use crate::pmem::Pmem;
+use crate::pmem::contract::Pmem;
 use crate::tag::{Cause, Class, Tag};
 
 const SIZE: u64 = 8192;

@@ -4,8 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::dev::BlockDev;
+use crate::error::Op;
+use crate::image::Image;
 use crate::sim::{Fault, Rig, SimOptions};
-use crate::{BlockDev, Image, Op};
 
 /// Two blocks filled and erased and filled again, with a program and an erase that fail and a block
 /// marked bad.

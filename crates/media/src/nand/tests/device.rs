@@ -1,7 +1,7 @@
 //! Faults, time, and that the same requests have the same luck.
 
 use super::*;
-use crate::Op;
+use crate::error::Op;
 use crate::sim::{Fault, scramble};
 
 #[test]

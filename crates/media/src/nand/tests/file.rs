@@ -11,8 +11,10 @@ use stetfs_format::checksum::crc32c;
 use tempfile::TempDir;
 
 use super::*;
+use crate::Errno;
+use crate::error::{MediaError, Op};
+use crate::image::Image;
 use crate::nand::cells::{Cells, EraseEnd, ProgramEnd};
-use crate::{Errno, Image, MediaError, Op};
 
 const UUID: [u8; 16] = *b"the UUID of this";
 

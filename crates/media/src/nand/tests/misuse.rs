@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::Op;
+use crate::error::Op;
 use crate::sim::Fault;
 
 /// What `misuse` panics with, on a part in which page 4 is programmed, block 2 is bad, and

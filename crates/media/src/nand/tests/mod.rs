@@ -9,7 +9,7 @@ mod model;
 mod units;
 
 use super::*;
-use crate::tag::Class;
+use crate::tag::{Cause, Class, Tag};
 
 const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 

@@ -4,8 +4,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::Op;
+use crate::image::Image;
 use crate::sim::{Fault, Rig};
-use crate::{Image, Op};
 
 const BLOCKS: u32 = SMALL.geometry.blocks;
 const PAGES: u32 = SMALL.geometry.pages_per_block;
