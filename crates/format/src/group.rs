@@ -157,7 +157,7 @@ impl GroupDesc {
             let first = geometry.group_first_block(g).0;
             (first, first + u64::from(geometry.group_blocks(g)) - 1)
         };
-        let superblock = crate::SUPERBLOCK_OFFSET >> geometry.block_bits;
+        let superblock = crate::geometry::SUPERBLOCK_OFFSET >> geometry.block_bits;
         let fits = |start: BlockNo, count: u32| {
             start.0 >= first
                 && start.0 > superblock

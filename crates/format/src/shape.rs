@@ -1,4 +1,4 @@
-//! From the numbers of a superblock to a [`Geometry`], when they agree.
+//! Decoding a superblock: from its numbers to a [`Geometry`], when they agree.
 //!
 //! The checks are those of the kernel's `ext4_fill_super` and `ext4_check_geometry`
 //! and where e2fsck is stricter, its.
@@ -6,7 +6,7 @@
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, SUPERBLOCK_SIZE};
 use crate::superblock::Superblock;
 
 const GOOD_OLD_INODE_SIZE: u16 = 128;
@@ -18,8 +18,31 @@ const MAX_LOG_BLOCK_SIZE: u32 = 2;
 /// `sizeof(struct ext4_inode) - 128` of today's kernel.
 const EXTRA_ISIZE: u16 = 32;
 
+impl Superblock {
+    /// Decodes the first 1,024 bytes of `raw`.
+    ///
+    /// A superblock is valid if and only if: 1. it has the magic, is a file
+    /// system's and of revision 0 or 1; 2. with `metadata_csum`, its checksum
+    /// fits; 3. its numbers agree as [`Geometry`] needs them.
+    ///
+    /// # Errors
+    /// A variant of [`Corrupt`] that begins with `Super`, for the first check that failed.
+    pub fn decode(raw: &[u8]) -> Result<Self, Corrupt> {
+        let raw = raw.get(..SUPERBLOCK_SIZE).ok_or(Corrupt::TooShort {
+            record: "superblock",
+            needed: SUPERBLOCK_SIZE,
+            found: raw.len(),
+        })?;
+        Self::check_magic(raw)?;
+        let mut superblock = Self::read_fields(raw);
+        superblock.check_identity(raw)?;
+        superblock.geometry = check(&superblock)?;
+        Ok(superblock)
+    }
+}
+
 /// Checks sizes, then the groups, then the counts.
-pub(crate) fn check(sb: &Superblock) -> Result<Geometry, Corrupt> {
+fn check(sb: &Superblock) -> Result<Geometry, Corrupt> {
     let mut geometry = Geometry::EMPTY;
     features(sb, &mut geometry);
     sizes(sb, &mut geometry)?;
@@ -197,7 +220,7 @@ fn counts(sb: &Superblock, geometry: &Geometry) -> Result<(), Corrupt> {
             blocks: geometry.desc_blocks(),
         });
     }
-    let last = crate::GroupNo(geometry.groups_count - 1);
+    let last = crate::num::GroupNo(geometry.groups_count - 1);
     if geometry.base_meta_blocks(last) >= geometry.group_blocks(last) {
         return Err(Corrupt::SuperLastGroup(geometry.group_blocks(last)));
     }

@@ -19,7 +19,6 @@ use crate::features::{
 };
 use crate::geometry::{Geometry, SUPERBLOCK_SIZE};
 use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
-use crate::shape;
 use crate::width::{high32, low8, low32};
 
 /// `s_magic`.
@@ -347,7 +346,7 @@ pub struct Superblock {
     pub encoding_flags: u16,
     /// Inode of the orphan file (`orphan_file`).
     pub orphan_file_inum: u32,
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
 }
 
 impl Deref for Superblock {
@@ -359,30 +358,16 @@ impl Deref for Superblock {
 }
 
 impl Superblock {
-    /// Decodes the first 1,024 bytes of `raw`.
-    ///
-    /// A superblock is valid if and only if: 1. it has the magic, is a file
-    /// system's and of revision 0 or 1; 2. with `metadata_csum`, its checksum
-    /// fits; 3. its numbers agree as [`Geometry`] needs them.
-    ///
-    /// # Errors
-    /// A variant of [`Corrupt`] that begins with `Super`, for the first check that failed.
-    pub fn decode(raw: &[u8]) -> Result<Self, Corrupt> {
-        let raw = raw.get(..SUPERBLOCK_SIZE).ok_or(Corrupt::TooShort {
-            record: "superblock",
-            needed: SUPERBLOCK_SIZE,
-            found: raw.len(),
-        })?;
-        if MAGIC.get(raw) != SUPER_MAGIC {
-            return Err(Corrupt::SuperMagic(MAGIC.get(raw)));
+    /// Whether it is a superblock at all.
+    pub(crate) fn check_magic(raw: &[u8]) -> Result<(), Corrupt> {
+        match MAGIC.get(raw) {
+            SUPER_MAGIC => Ok(()),
+            other => Err(Corrupt::SuperMagic(other)),
         }
-        let mut superblock = Self::read_fields(raw);
-        superblock.check_identity(raw)?;
-        superblock.geometry = shape::check(&superblock)?;
-        Ok(superblock)
     }
 
-    fn read_fields(raw: &[u8]) -> Self {
+    /// What the fields say, without a shape.
+    pub(crate) fn read_fields(raw: &[u8]) -> Self {
         let incompat = FeatureIncompat::from_bits_retain(FEATURE_INCOMPAT.get(raw));
         let join = |lo: Le32, hi: Le32| {
             // Without `64bit` the upper halves mean nothing.
@@ -489,7 +474,7 @@ impl Superblock {
         }
     }
 
-    fn check_identity(&self, raw: &[u8]) -> Result<(), Corrupt> {
+    pub(crate) fn check_identity(&self, raw: &[u8]) -> Result<(), Corrupt> {
         if self.feature_incompat.contains(FeatureIncompat::JOURNAL_DEV) {
             return Err(Corrupt::SuperIsJournal);
         }

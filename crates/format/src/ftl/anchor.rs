@@ -1,6 +1,7 @@
 //! The anchor: where a checkpoint lies, and which blocks may have been programmed since.
 
-use crate::ftl::{FtlCorrupt, entry, put_entry};
+use crate::ftl::array::{entry, put_entry};
+use crate::ftl::error::FtlCorrupt;
 use crate::layout::{Bytes, Le32, Le64, layout};
 use crate::num::{BlockAddr, PageNo};
 use crate::width::{must_fit, must_fit_u32, u32_as_usize};

@@ -1,7 +1,8 @@
 //! Log pages, which change the map where no spare area does, and pool pages, which say where to
 //! look for what is newer than the checkpoint.
 
-use crate::ftl::{FtlCorrupt, entry, put_entry};
+use crate::ftl::array::{entry, put_entry};
+use crate::ftl::error::FtlCorrupt;
 use crate::layout::{Le32, Le64, layout};
 use crate::num::BlockAddr;
 use crate::width::{must_fit, must_fit_u32, u32_as_usize};

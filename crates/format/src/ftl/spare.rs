@@ -1,7 +1,7 @@
 //! The spare area of a page: what the page is, which one, when, and the checksum of all.
 
 use crate::checksum::crc32c;
-use crate::ftl::FtlCorrupt;
+use crate::ftl::error::FtlCorrupt;
 use crate::layout::{Bytes, Le32, U8, layout};
 use crate::num::PageNo;
 use crate::width::{must_fit_u32, u32_as_usize};

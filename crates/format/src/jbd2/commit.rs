@@ -1,6 +1,6 @@
 //! Commit blocks: a transaction is committed when its commit block is in the log.
 
-use super::{BlockType, ChecksumVersion, Header, LogFormat, write_header};
+use super::header::{BlockType, ChecksumVersion, Header, LogFormat, write_header};
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::inode::Time;

@@ -1,6 +1,6 @@
 //! Descriptor blocks: the tags that say where the logged blocks behind them belong.
 
-use super::{BlockType, ChecksumVersion, HEADER_SIZE, Header, LogFormat, write_header};
+use super::header::{BlockType, ChecksumVersion, HEADER_SIZE, Header, LogFormat, write_header};
 use crate::error::Corrupt;
 use crate::layout::{Be16, Be32, layout};
 use crate::num::{BlockNo, Tid};
@@ -248,5 +248,12 @@ impl<'a> DescriptorWriter<'a> {
             FLAGS.put(raw, flags | low16(FLAG_LAST_TAG));
         }
         self.format.write_tail(self.block);
+    }
+}
+
+impl LogFormat {
+    /// Whether a logged block is what its tag says. Always true without checksums v2 or v3.
+    pub fn is_intact(&self, tag: &Tag, tid: Tid, logged: &[u8]) -> bool {
+        !self.has_tails() || self.data_checksum(tid, logged) == tag.checksum
     }
 }

@@ -1,6 +1,6 @@
 //! Revoke blocks: the blocks that transactions up to this one must not restore.
 
-use super::{BlockType, HEADER_SIZE, Header, LogFormat, write_header};
+use super::header::{BlockType, HEADER_SIZE, Header, LogFormat, write_header};
 use crate::bytes::{read_u32be, read_u64be, write_u32be, write_u64be};
 use crate::error::Corrupt;
 use crate::layout::{Be32, Bytes, layout};
@@ -16,7 +16,7 @@ layout! {
 }
 
 /// Where the first record lies. `r_count` counts bytes from the block's start.
-pub(super) const RECORDS: usize = HEADER_SIZE + 4;
+const RECORDS: usize = HEADER_SIZE + 4;
 
 /// A revoke block whose checksum fits.
 #[derive(Clone, Copy, Debug)]
@@ -116,5 +116,12 @@ impl<'a> RevokeWriter<'a> {
         let used = RECORDS + self.records * self.format.revoke_size();
         COUNT.put(self.block, must_fit(used));
         self.format.write_tail(self.block);
+    }
+}
+
+impl LogFormat {
+    /// Records that one revoke block holds.
+    pub const fn revokes_per_block(&self) -> usize {
+        (self.block_size - RECORDS - self.tail_size()) / self.revoke_size()
     }
 }

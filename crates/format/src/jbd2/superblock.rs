@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use super::{BlockType, ChecksumVersion, JBD2_MAGIC, LogFormat, MAGIC};
+use super::header::{BlockType, ChecksumVersion, JBD2_MAGIC, LogFormat};
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::layout::{Be32, Bytes, U8, layout};
@@ -134,8 +134,8 @@ impl JournalSuperblock {
                 needed: JOURNAL_SUPERBLOCK_SIZE,
                 found: raw.len(),
             })?;
-        if MAGIC.get(raw) != JBD2_MAGIC {
-            return Err(Corrupt::JournalMagic(MAGIC.get(raw)));
+        if HEADER_MAGIC.get(raw) != JBD2_MAGIC {
+            return Err(Corrupt::JournalMagic(HEADER_MAGIC.get(raw)));
         }
         let is_v2 = match BlockType::of_number(BLOCKTYPE.get(raw)) {
             Some(BlockType::SuperblockV1) => false,

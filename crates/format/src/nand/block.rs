@@ -3,8 +3,10 @@
 
 use crate::checksum::crc32c;
 use crate::layout::{Le32, U8, layout};
+use crate::nand::error::NandCorrupt;
+use crate::nand::page::PageState;
+use crate::nand::part::NandGeometry;
 use crate::nand::part::RECORD_HEAD;
-use crate::nand::{NandCorrupt, NandGeometry};
 use crate::num::BlockAddr;
 use crate::width::{u32_as_usize, usize_as_u64};
 
@@ -50,47 +52,6 @@ impl BlockCondition {
             BlockCondition::Failed,
             BlockCondition::Bad,
             BlockCondition::FactoryBad,
-        ];
-        ALL.get(usize::from(raw)).copied()
-    }
-}
-
-/// What the cells of a page hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PageState {
-    /// Nothing: it reads as bytes of 0xff.
-    Erased = 0,
-    /// What was programmed.
-    Programmed = 1,
-    /// Less than was programmed, and more wrong bits than can be corrected.
-    Torn = 2,
-    /// So little of what was programmed that it reads as erased.
-    Faint = 3,
-    /// So much that is wrong that the code takes it for something else: it reads without an error,
-    /// and wrong.
-    Miscorrected = 4,
-    /// What was programmed, but so weakly that it can be read once and is torn then.
-    Marginal = 5,
-}
-
-impl PageState {
-    #[expect(
-        clippy::as_conversions,
-        reason = "the discriminants are the codes on disk"
-    )]
-    const fn code(self) -> u8 {
-        self as u8
-    }
-
-    fn from_raw(raw: u8) -> Option<Self> {
-        const ALL: [PageState; 6] = [
-            PageState::Erased,
-            PageState::Programmed,
-            PageState::Torn,
-            PageState::Faint,
-            PageState::Miscorrected,
-            PageState::Marginal,
         ];
         ALL.get(usize::from(raw)).copied()
     }

@@ -1,6 +1,6 @@
 //! What can be wrong with the file of a NAND part: one variant for each check.
 
-use crate::nand::PageState;
+use crate::nand::page::PageState;
 use crate::num::{BlockAddr, PageNo};
 
 /// A check that the file failed, or the numbers of a part that cannot be.

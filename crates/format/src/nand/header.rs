@@ -3,7 +3,12 @@
 
 use crate::checksum::crc32c;
 use crate::layout::{Bytes, Le32, Le64, layout};
-use crate::nand::{NandCorrupt, NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
+use crate::nand::error::NandCorrupt;
+use crate::nand::part::NandEcc;
+use crate::nand::part::NandGeometry;
+use crate::nand::part::NandPart;
+use crate::nand::part::NandTiming;
+use crate::nand::part::NandWear;
 use crate::width::usize_as_u64;
 
 const SIZE: usize = 0x100;

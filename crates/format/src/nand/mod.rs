@@ -10,9 +10,11 @@
 mod block;
 mod error;
 mod header;
+mod page;
 mod part;
 
-pub use block::{BLOCK_RECORD_LAYOUT, BlockCondition, NandBlock, PageState};
+pub use block::{BLOCK_RECORD_LAYOUT, BlockCondition, NandBlock};
 pub use error::NandCorrupt;
 pub use header::{NAND_HEADER_LAYOUT, NandHeader};
+pub use page::PageState;
 pub use part::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};

@@ -1,6 +1,6 @@
 //! What a NAND part is: the numbers that a datasheet gives, and those of the model of its errors.
 
-use crate::nand::NandCorrupt;
+use crate::nand::error::NandCorrupt;
 use crate::num::{BlockAddr, PageNo};
 use crate::width::{must_fit_u32, u32_as_u64, u32_as_usize, u64_as_usize, usize_as_u64};
 
