@@ -27,44 +27,7 @@ use crate::anchors::Next;
 use crate::blocks::Use;
 use crate::core::{Core, MAP_TAG, Stream};
 use crate::error::Stop;
-use crate::shape::{PROGRAMS_A_CHECKPOINT_PAGE, Shape};
-use crate::wear::erases_of;
-
-/// Where the map pages lie, and which of them have changed.
-pub(crate) struct Table {
-    /// For each map page its page, or `NO_PAGE`.
-    pub(crate) places: Vec<u32>,
-    dirty: Vec<bool>,
-    dirty_count: u32,
-    pub(crate) directories: Vec<PageNo>,
-    /// Whether the next checkpoint is due whatever it costs.
-    pub(crate) checkpoint_now: bool,
-}
-
-impl Table {
-    pub(crate) fn new(shape: &Shape) -> Self {
-        Self {
-            places: vec![NO_PAGE; u32_as_usize(shape.map_pages)],
-            dirty: vec![false; u32_as_usize(shape.map_pages)],
-            dirty_count: 0,
-            directories: Vec::new(),
-            checkpoint_now: false,
-        }
-    }
-
-    /// A number of a map page has changed.
-    pub(crate) fn touch(&mut self, map_page: u32) {
-        let dirty = &mut self.dirty[u32_as_usize(map_page)];
-        self.dirty_count += u32::from(!*dirty);
-        *dirty = true;
-    }
-
-    fn clean(&mut self, map_page: u32) {
-        let dirty = &mut self.dirty[u32_as_usize(map_page)];
-        self.dirty_count -= u32::from(*dirty);
-        *dirty = false;
-    }
-}
+use crate::shape::PROGRAMS_A_CHECKPOINT_PAGE;
 
 impl Core {
     pub(crate) fn is_checkpoint_due(&self) -> bool {
@@ -123,7 +86,7 @@ impl Core {
         };
         for (index, n) in (first..end).take(u32_as_usize(shape.entries)).enumerate() {
             let value = if is_wear {
-                erases_of(&self.blocks, n)
+                self.blocks.get(BlockAddr(n)).erases
             } else {
                 self.map.raw_place(n)
             };

@@ -11,11 +11,9 @@ use smallvec::SmallVec;
 
 use crate::anchors::Anchors;
 use crate::blocks::{Blocks, Use};
-use crate::checkpoint::Table;
 use crate::error::Stop;
 use crate::flash::Flash;
-use crate::gc::Lifespan;
-use crate::log::Log;
+use crate::ledger::{Lifespan, Log, Table};
 use crate::map::Map;
 use crate::shape::{POOL_LOW, STREAMS, Shape};
 

@@ -19,26 +19,6 @@ use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, Stream};
 use crate::error::Stop;
 
-/// How long blocks of hot data live, in pages that the host writes: a moving average over about 16
-/// of them. Before the first, forever.
-#[derive(Clone, Copy)]
-pub(crate) struct Lifespan(u64);
-
-impl Default for Lifespan {
-    fn default() -> Self {
-        Self(u64::MAX)
-    }
-}
-
-impl Lifespan {
-    pub(crate) fn add(&mut self, pages: u64) {
-        self.0 = match self.0 {
-            u64::MAX => pages,
-            mean => mean - mean / 16 + pages / 16,
-        };
-    }
-}
-
 impl Core {
     /// Whether the host will probably soon overwrite what it writes to `logical` now.
     pub(crate) fn stream_of(&self, logical: u32) -> Stream {

@@ -68,6 +68,7 @@ mod error;
 mod flash;
 mod gc;
 mod inspect;
+mod ledger;
 mod log;
 mod map;
 mod recovery;

@@ -10,30 +10,7 @@ use stetfs_format::width::{must_fit, u32_as_usize};
 
 use crate::core::{Core, MAP_TAG, Stream};
 use crate::error::Stop;
-
-/// A change that is not written yet.
-#[derive(Clone, Copy)]
-struct Pending {
-    logical: u32,
-    page: u32,
-    count: u32,
-    seq: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct Log {
-    pending: Vec<Pending>,
-    /// Log and pool pages since the last checkpoint.
-    pub(crate) pages: u32,
-}
-
-impl Log {
-    /// A checkpoint holds everything.
-    pub(crate) fn clear(&mut self) {
-        self.pending.clear();
-        self.pages = 0;
-    }
-}
+use crate::ledger::Pending;
 
 /// Changes of single logical pages, as runs in their order.
 pub(crate) fn runs_of(changes: impl IntoIterator<Item = (u32, u32)>) -> Vec<FtlRun> {

@@ -6,7 +6,6 @@
 //! takes its share. One block at most for each 16 that are erased, so that levelling never costs
 //! more than a fifteenth of the erases.
 
-use stetfs_format::num::BlockAddr;
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 
 use crate::blocks::{Blocks, Use};
@@ -97,9 +96,4 @@ impl Wear {
         let squares = self.erases.iter().map(|n| (f64::from(*n) - mean).powi(2));
         (squares.sum::<f64>() / nearest_f64(usize_as_u64(self.erases.len().max(1)))).sqrt()
     }
-}
-
-/// The block's erase count as the map page keeps it.
-pub(crate) fn erases_of(blocks: &Blocks, block: u32) -> u32 {
-    blocks.get(BlockAddr(block)).erases
 }
