@@ -5,8 +5,7 @@ use crate::checksum::crc32c;
 use crate::layout::{Le32, U8, layout};
 use crate::nand::error::NandCorrupt;
 use crate::nand::page::PageState;
-use crate::nand::part::NandGeometry;
-use crate::nand::part::RECORD_HEAD;
+use crate::nand::part::{NandGeometry, RECORD_HEAD};
 use crate::num::BlockAddr;
 use crate::width::{u32_as_usize, usize_as_u64};
 

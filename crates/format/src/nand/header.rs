@@ -4,11 +4,7 @@
 use crate::checksum::crc32c;
 use crate::layout::{Bytes, Le32, Le64, layout};
 use crate::nand::error::NandCorrupt;
-use crate::nand::part::NandEcc;
-use crate::nand::part::NandGeometry;
-use crate::nand::part::NandPart;
-use crate::nand::part::NandTiming;
-use crate::nand::part::NandWear;
+use crate::nand::part::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
 use crate::width::usize_as_u64;
 
 const SIZE: usize = 0x100;

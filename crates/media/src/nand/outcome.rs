@@ -22,8 +22,7 @@ use std::str::FromStr;
 
 use stetfs_format::nand::PageState;
 
-use super::cells::Store;
-use super::cells::{Cells, EraseEnd, HalfErase, ProgramEnd};
+use super::cells::{Cells, EraseEnd, HalfErase, ProgramEnd, Store};
 use super::entry::NandEntry;
 use super::error::NandError;
 

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::dev::BlockDev;
-use crate::dev::FEW_JUMP_BYTES;
+use crate::dev::{BlockDev, FEW_JUMP_BYTES};
 use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
