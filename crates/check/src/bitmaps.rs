@@ -5,8 +5,8 @@ use stetfs_format::group::init_block_bitmap;
 use stetfs_format::width::u32_as_usize;
 use stetfs_format::{BlockNo, GroupFlags, GroupNo, InodeNo, Place};
 
-use crate::checker::{Check, Record};
 use crate::finding::Fault;
+use crate::state::{Check, Record};
 
 /// A run of bits in which a bitmap and what it should be differ.
 struct Difference {

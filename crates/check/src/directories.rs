@@ -8,8 +8,8 @@ use stetfs_format::inode::ROOT_INO;
 use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Corrupt, DirBlock, DirHash, FileType, Hasher, InodeNo, LBlock, Place};
 
-use crate::checker::{Check, Dir, Record};
 use crate::finding::{Fault, Name};
+use crate::state::{BlockKind, Check, Dir, HashRange, NameAt, Record};
 
 const HEADER: usize = 8;
 const MIN_REC_LEN: usize = 12;
@@ -18,14 +18,6 @@ const TAIL: usize = 12;
 /// Bytes of a directory that are read at once, at most.
 const CHUNK: usize = 64 << 10;
 
-/// A name, to find it again when another has its hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NameAt {
-    hash: u64,
-    lblk: u32,
-    offset: u16,
-}
-
 /// The part of an entry before its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
@@ -33,24 +25,6 @@ pub(crate) struct Entry<'a> {
     file_type: u8,
     pub(crate) rec_len: usize,
     pub(crate) name: &'a [u8],
-}
-
-/// What a block of a directory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlockKind {
-    /// Entries up to the checksum.
-    Leaf,
-    /// The root of a hash tree: only `.` and `..`.
-    Root,
-    /// A node of a hash tree: no entries.
-    Node,
-}
-
-/// Names in a leaf of a hash tree: the lowest and the highest hash.
-#[derive(Clone, Copy)]
-pub(crate) struct HashRange {
-    pub(crate) min: u32,
-    pub(crate) max: u32,
 }
 
 impl Check<'_> {

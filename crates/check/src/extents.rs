@@ -10,10 +10,9 @@ use stetfs_format::{
     BlockNo, Corrupt, Extent, Geometry, Inode, InodeFlags, InodeNo, LBlock, Place,
 };
 
-use crate::checker::{Check, Run};
 use crate::finding::Fault;
 use crate::groups::without_checksums;
-use crate::inode::{Keep, Mapped};
+use crate::state::{Check, Keep, Mapped, Run};
 
 /// What e2fsck lets `eh_max` fall short by: room for a checksum.
 const SPARE_ENTRIES: u16 = 2;

@@ -5,8 +5,8 @@ use stetfs_format::{
     BlockNo, Corrupt, FeatureIncompat, Geometry, GroupDesc, GroupFlags, GroupNo, Place,
 };
 
-use crate::checker::Check;
 use crate::finding::Fault;
+use crate::state::Check;
 
 impl Check<'_> {
     /// Returns false when it is not known where the groups' metadata lie.

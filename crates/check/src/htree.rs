@@ -5,9 +5,8 @@ use stetfs_format::bytes::read_u16le;
 use stetfs_format::width::u32_as_usize;
 use stetfs_format::{Corrupt, DxBlock, Hasher, LBlock, Place, SuperFlags, htree};
 
-use crate::checker::{Check, Dir};
-use crate::directories::{BlockKind, HashRange};
 use crate::finding::Fault;
+use crate::state::{BlockKind, Check, Dir, HashRange, HtreeBlock};
 
 /// The end of all hashes.
 const LAST_HASH: u32 = 0xffff_fffe;
@@ -19,24 +18,6 @@ const CONTINUED: u32 = 1;
 /// Where the free entry that a node looks like has its file type.
 const FILE_TYPE: usize = 7;
 
-/// What is known of a block of an indexed directory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HtreeBlock {
-    kind: BlockKind,
-    references: u8,
-    /// The first of its node.
-    is_first: bool,
-    /// The last of its node.
-    is_last: bool,
-    /// The pair behind its own says that names go on there.
-    goes_on: bool,
-    parent: u32,
-    /// What it holds.
-    held: HashRange,
-    /// What it may hold.
-    allowed: HashRange,
-}
-
 const UNKNOWN: HtreeBlock = HtreeBlock {
     kind: BlockKind::Leaf,
     references: 0,
@@ -47,12 +28,6 @@ const UNKNOWN: HtreeBlock = HtreeBlock {
     held: HashRange { min: !0, max: 0 },
     allowed: HashRange { min: 0, max: 0 },
 };
-
-impl std::fmt::Debug for HashRange {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#010x}..={:#010x}", self.min, self.max)
-    }
-}
 
 impl Check<'_> {
     pub(crate) fn begin_htree(&mut self, blocks: usize) {

@@ -5,10 +5,9 @@ use stetfs_format::indirect::{DIRECT, blocks_below};
 use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Geometry, Inode, InodeNo, LBlock, Place};
 
-use crate::checker::Check;
 use crate::finding::Fault;
-use crate::inode::{Keep, Mapped};
 use crate::inodes::RESIZE_INO;
+use crate::state::{Check, Keep, Mapped};
 
 /// Levels of pointer blocks.
 const LEVELS: u32 = 3;

@@ -3,41 +3,12 @@
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::features::FeatureRoCompat;
 use stetfs_format::width::{low32, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, FileType, Inode, InodeFlags, InodeNo, Place};
+use stetfs_format::{FileType, Inode, InodeFlags, InodeNo, Place};
 
-use crate::checker::{Check, Dir, Record};
 use crate::extents;
 use crate::finding::Fault;
 use crate::indirect;
-
-/// What becomes of a file's blocks beyond being claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Nothing,
-    /// They are looked at as a directory's.
-    Directory,
-    /// They are looked at as the orphan file's.
-    OrphanFile,
-    /// They are the journal's.
-    Journal,
-    /// The list of bad blocks, a file of no type.
-    BadBlocks,
-}
-
-/// What a walk over a file's map found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mapped {
-    /// Blocks taken, those of the map included.
-    pub(crate) blocks: u64,
-    /// The logical block behind the last that is mapped.
-    pub(crate) end: u64,
-    /// The logical block behind the last that is mapped and written.
-    pub(crate) written_end: u64,
-    /// Logical blocks from 0 on without a hole.
-    pub(crate) contiguous: u64,
-    /// Where logical block 0 is.
-    pub(crate) first: Option<BlockNo>,
-}
+use crate::state::{Check, Dir, Keep, Mapped, Record};
 
 /// Fields of an inode that no decoder needs, because they must be zero
 /// (kernel `Documentation/filesystems/ext4/inodes.rst`).

@@ -11,10 +11,9 @@ use stetfs_format::inode::ROOT_INO;
 use stetfs_format::width::{low16, must_fit, u32_as_usize};
 use stetfs_format::{Corrupt, FileType, GroupFlags, GroupNo, Inode, InodeNo, Place};
 
-use crate::checker::{Check, Record};
 use crate::finding::Fault;
 use crate::groups::without_checksums;
-use crate::inode::Keep;
+use crate::state::{Check, Keep, Record};
 
 pub(crate) const BAD_BLOCKS_INO: InodeNo = InodeNo(1);
 const BOOT_LOADER_INO: InodeNo = InodeNo(5);

@@ -41,6 +41,7 @@ mod paths;
 mod report;
 mod source;
 mod special;
+mod state;
 mod superblock;
 mod tree;
 mod xattrs;

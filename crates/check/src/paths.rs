@@ -7,9 +7,9 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::ROOT_INO;
 
-use crate::checker::Check;
 use crate::directories::parse;
 use crate::finding::{Finding, Name};
+use crate::state::Check;
 
 /// Longer paths are not shown (the kernel's `PATH_MAX`).
 const MOST_BYTES: usize = 4096;

@@ -8,25 +8,12 @@ use stetfs_format::orphan::OrphanBlock;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, GroupNo, Inode, InodeNo, Place};
 
-use crate::checker::Check;
 use crate::finding::Fault;
-use crate::inode::Keep;
 use crate::inodes::RESIZE_INO;
+use crate::state::{Check, JournalFile, Keep};
 
 /// Pieces of the table of reserved descriptor blocks that are read at once.
 const GDT_CHUNK: usize = 64 << 10;
-
-/// What the scan of the inodes knows of the journal's file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct JournalFile {
-    ino: InodeNo,
-    first: Option<BlockNo>,
-    /// Bytes of it.
-    size: u64,
-    /// Logical blocks from 0 on without a hole.
-    contiguous: u64,
-    is_in_use: bool,
-}
 
 impl Check<'_> {
     pub(crate) fn check_special_files(&mut self) {

@@ -6,9 +6,9 @@ use stetfs_format::{
     GroupFlags, InodeNo, Place, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
 };
 
-use crate::checker::{Check, Found};
 use crate::finding::Fault;
 use crate::source::Source;
+use crate::state::{Check, Found};
 
 /// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody
 /// here knows.

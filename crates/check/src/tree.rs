@@ -5,21 +5,11 @@ use stetfs_format::inode::ROOT_INO;
 use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{GroupNo, InodeNo, Place};
 
-use crate::checker::{Check, Record};
 use crate::finding::Fault;
+use crate::state::{Check, Record, Way};
 
 /// More links a directory does not count (`EXT4_LINK_MAX`); with `dir_nlink` its count is then 1.
 const MAX_LINKS: u32 = 65_000;
-
-/// What is known of a directory's way to the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Unknown,
-    /// It is on the way that is being followed.
-    OnIt,
-    /// It leads to the root, or was reported.
-    Known,
-}
 
 impl Check<'_> {
     pub(crate) fn check_tree(&mut self) {

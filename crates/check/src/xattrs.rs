@@ -10,9 +10,9 @@ use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::xattr::{XATTR_MAGIC, Xattr, XattrArea, XattrBlock};
 use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, Place};
 
-use crate::checker::Check;
 use crate::finding::Fault;
 use crate::groups::without_checksums;
+use crate::state::Check;
 
 const IBODY_HEADER: usize = 4;
 const BLOCK_HEADER: usize = 32;
