@@ -39,7 +39,8 @@ use rustix::fs::FileType;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::connection::Connection;
-use crate::mount::{MountError, Mounted};
+use crate::mount::Mounted;
+use crate::mount::error::MountError;
 use crate::mountinfo;
 use crate::question;
 use crate::system_log::{self, Severity};

@@ -3,6 +3,9 @@
 use rustix::io::Errno;
 use stetfs::{Error, Kind};
 
+/// The result of a request.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
 /// The errno of an error, and a line in the log when the volume or the device is at fault.
 pub(crate) fn errno(error: &Error) -> Errno {
     let kind = error.kind();

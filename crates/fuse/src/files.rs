@@ -8,13 +8,13 @@ use stetfs::{Attr, Caller, FallocateMode, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 
-use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::{ROOT, inode, node, set_attr, statx};
+use crate::backend::Backend;
 use crate::caller::{caller, caller_with_groups};
-use crate::errno::errno;
-use crate::fs::{FsServer, Outcome};
+use crate::errno::{Outcome, errno};
 use crate::opens::How;
+use crate::server::FsServer;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 

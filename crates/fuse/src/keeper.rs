@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use stetfs_format::InodeNo;
 
-use crate::Backend;
 use crate::aside::{Aside, Pages};
 use crate::attr::node;
+use crate::backend::Backend;
 use crate::opens::Opens;
 use crate::room::{Change, Room};
-use crate::session::{SessionError, spawn};
+use crate::session::end::{SessionError, spawn};
 use crate::system_log::{self, Severity};
 use crate::wire::Notifier;
 

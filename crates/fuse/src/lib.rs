@@ -6,9 +6,9 @@
 //! - [`mount`]: the mount itself, as root or by fusermount3; [`mountinfo`]: what is mounted.
 //! - [`session`]: serving, signals, and the way to a clean image.
 //! - [`wire`]: the FUSE protocol itself.
-//! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes
-//!   one operation of a [`Backend`], which for a volume is one of [`stetfs::Fs`]; `attr.rs`
-//!   translates numbers, `errno.rs` errors, `caller.rs` who asks.
+//! - `server.rs`: what a server knows; `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`,
+//!   `ioctl.rs`): each request becomes one operation of a [`Backend`], which for a volume is one of
+//!   [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
 //! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
 //! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for
@@ -38,6 +38,7 @@ mod names;
 mod opens;
 mod pages;
 mod room;
+mod server;
 mod settle;
 mod xattrs;
 
@@ -55,13 +56,16 @@ pub mod system_log;
 pub mod umount;
 pub mod wire;
 
+pub use crate::ioctl::numbers::SHUTDOWN_WITH_MODE;
+pub use crate::session::end::{Ended, SessionError};
 pub use backend::Backend;
 pub use companion::run_if_asked;
 pub use control::{Command, command, query_stats};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
-pub use ioctl::SHUTDOWN_WITH_MODE;
-pub use mount::{FS_TYPE, FS_TYPE_BLOCK, MountError, check_dir, remount};
+pub use mount::error::MountError;
+pub use mount::{check_dir, remount};
+pub use mountinfo::{FS_TYPE, FS_TYPE_BLOCK};
 pub use options::{Allow, FuseOptions, OnBlock, Options, Transport};
-pub use session::{Ended, SessionError, Standing, prepare_process, serve};
+pub use session::{Standing, prepare_process, serve};
 pub use umount::{UmountError, umount, wait_for_release};
 pub use wire::to_switch_on_io_uring;

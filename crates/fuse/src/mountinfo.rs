@@ -9,7 +9,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::label::backing_file;
-use crate::mount::{FS_TYPE, FS_TYPE_BLOCK};
+
+/// The type that /etc/fstab has, and that `mount` shows of a mount that is not on a block device.
+pub const FS_TYPE: &str = "fuse.stetfs";
+
+/// The type that `mount` shows of one that is.
+pub const FS_TYPE_BLOCK: &str = "fuseblk.stetfs";
 
 /// Where the kernel's control file system for FUSE is, if it is mounted.
 pub(crate) const CONTROL_DIR: &str = "/sys/fs/fuse/connections";

@@ -9,11 +9,11 @@ use stetfs::{Attr, Caller, Entry, Kind, RenameFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::low16;
 
-use crate::Backend;
 use crate::attr::ROOT;
-use crate::errno::errno;
+use crate::backend::Backend;
+use crate::errno::{Outcome, errno};
 use crate::files::open_flags;
-use crate::fs::{FsServer, Outcome};
+use crate::server::FsServer;
 use crate::wire::Names;
 use crate::wire::abi::{EntryOut, OpenOut};
 

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stetfs::Caller;
 use stetfs_format::width::usize_as_u64;
 
-use crate::Backend;
+use crate::backend::Backend;
 
 /// The kernel may hold dirty at most such a part of what is free.
 const DIRTY_PART: u64 = 4;

@@ -9,25 +9,29 @@
 //! Threads: the workers (`wire/serve.rs`), one that waits for signals, and the caller's, which
 //! waits for the end.
 
+pub(crate) mod end;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::Backend;
+use crate::backend::Backend;
 use crate::background::Waiting;
 use crate::companion::Companion;
-use crate::fs::{Closing, FsServer};
-use crate::mount::{self, MountError, Mounted, New};
+use crate::mount;
+use crate::mount::error::MountError;
+use crate::mount::{Mounted, New};
 use crate::options::{FuseOptions, Transport};
+use crate::server::{Closing, FsServer};
 use crate::system_log::{self, Severity};
 use crate::wire::{Server, Session, ring};
+use end::{Ended, Event, SessionError, spawn};
 
 /// How long workers may take to notice that the mount is gone.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -35,47 +39,6 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// The protocol's version of Linux 6.18, which passes syncs of mounts on block devices on. Nothing
 /// else tells, and trying it would be waiting for ourselves.
 const MINOR_WITH_SYNCS: u32 = 45;
-
-/// How a served mount ended. The volume is clean in each case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// Somebody unmounted it.
-    Unmounted,
-    /// This signal ended it.
-    Signal(i32),
-    /// This signal ended it while files were open; their owners get errors now.
-    Cut(i32),
-}
-
-/// Why a mount could not be made, or did not end well.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// It could not be mounted.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The way that was asked for is closed.
-    #[error("transport=uring: {0}")]
-    Transport(String),
-    /// The kernel and this server did not agree, or the device failed.
-    #[error("the FUSE session failed: {0}")]
-    Session(io::Error),
-    /// Signals cannot be caught.
-    #[error("catching signals: {0}")]
-    Signals(io::Error),
-    /// The caller's `ready` failed.
-    #[error("going to the background: {0}")]
-    Ready(io::Error),
-    /// The volume could not be closed: what was not durable yet may be lost, the journal will be
-    /// recovered at the next mount.
-    #[error("closing the volume: {0}")]
-    Close(stetfs::Error),
-    /// The device that was exported could not be flushed at the end.
-    #[error("flushing the device: {0}")]
-    Flush(stetfs_media::MediaError),
-    /// The watchdog of an export has aborted the connection.
-    #[error("a request was stuck for {} s; the connection was aborted", .0.as_secs_f32())]
-    Stuck(Duration),
-}
 
 /// From this bound of the caches on huge pages are worth what they cost, in bytes.
 const HUGE_PAGES_MIN: u64 = 128 << 20;
@@ -202,14 +165,6 @@ pub(crate) fn unmount(
     }
 }
 
-/// What the waiting thread is told.
-pub(crate) enum Event {
-    Signal(i32),
-    Over(io::Result<()>),
-    /// A request has made no progress for so long, and the connection is aborted.
-    Stuck(Duration),
-}
-
 /// Tells of each signal that ends a mount, until the handle is closed.
 pub(crate) fn catch_signals(tell: &mpsc::Sender<Event>) -> Result<Handle, SessionError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(SessionError::Signals)?;
@@ -305,14 +260,6 @@ pub(crate) fn start<S: Server>(
         let over = session.run();
         let _ = tell.send(Event::Over(over));
     })
-}
-
-pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .map(drop)
-        .map_err(SessionError::Session)
 }
 
 /// Waits for the end and brings it about when a signal asks for it.

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use stetfs::Caller;
 use stetfs_format::InodeNo;
 
-use crate::Backend;
 use crate::aside::{Pages, Place};
 use crate::attr::{self, inode};
+use crate::backend::Backend;
 use crate::caller::caller;
-use crate::errno::errno;
-use crate::fs::{FsServer, Outcome};
+use crate::errno::{Outcome, errno};
 use crate::opens::How;
+use crate::server::FsServer;
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 

@@ -13,7 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use stetfs_media::{LockHolder, lock_holder};
 
-use crate::mount::{MountError, Mounted, is_dead, unmount_at};
+use crate::mount::error::MountError;
+use crate::mount::{Mounted, is_dead, unmount_at};
 use crate::question::Question;
 use crate::{control, mountinfo};
 

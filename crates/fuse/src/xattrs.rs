@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use stetfs::{Caller, SetXattr, Shutdown};
 use stetfs_format::InodeNo;
 
-use crate::Backend;
+use crate::backend::Backend;
 use crate::caller::{caller, caller_with_groups};
 use crate::control::{self, Command};
-use crate::errno::errno;
-use crate::fs::{FsServer, Outcome};
+use crate::errno::{Outcome, errno};
+use crate::server::FsServer;
 use crate::wire::abi::InHeader;
 
 /// Setting it may clear set-group-ID, which depends on the caller's groups.

@@ -40,11 +40,12 @@ pub use memory::{Resident, prepare_memory};
 use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::connection::Connection;
-use crate::mount::{self, MountError, Mounted, New};
+use crate::mount;
+use crate::mount::error::MountError;
+use crate::mount::{Mounted, New};
 use crate::options::{FuseOptions, OnBlock};
-use crate::session::{
-    Ended, Event, GRACE, SessionError, catch_signals, let_go, start, start_companion, unmount,
-};
+use crate::session::end::{Ended, Event, SessionError};
+use crate::session::{GRACE, catch_signals, let_go, start, start_companion, unmount};
 use file::ExportFs;
 use watchdog::Pulse;
 

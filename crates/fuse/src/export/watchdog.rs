@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
-use crate::session::{Event, SessionError, spawn};
+use crate::session::end::{Event, SessionError, spawn};
 use crate::system_log::{self, Severity};
 
 /// What the worker does, told by itself.

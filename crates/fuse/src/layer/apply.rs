@@ -17,14 +17,13 @@ use stetfs::{Caller, Kind, SetAttr, SetTime};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 
-use super::Where;
+use super::make::Where;
 use super::notes::Notes;
 use super::plan::{self, About, Change, Child, Found, Plan, Tree, What, Xattr};
-use crate::Backend;
 use crate::aside::Pages;
-use crate::backend::AtomicGroup;
+use crate::backend::{AtomicGroup, Backend};
 use crate::errno::errno;
-use crate::fs::FsServer;
+use crate::server::FsServer;
 
 /// Why nothing was changed, and because of which file.
 pub(super) struct Told {

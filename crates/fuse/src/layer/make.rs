@@ -11,15 +11,17 @@
 //! 3. its extended attributes, ACLs too;
 //! 4. its permissions and times.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use stetfs::{Attr, Caller, Entry, Error, SetAttr, SetTime, SetXattr, WriteFlags, mode};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
-use super::Where;
 use super::plan::{About, DEPTH_MAX};
 use super::records::{Record, decode};
-use crate::Backend;
+use crate::backend::Backend;
 
 /// The longest value that an extended attribute can have (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;
@@ -35,6 +37,16 @@ pub(super) struct Making {
     linked: Vec<InodeNo>,
     /// The parts of an extended attribute's value that have come.
     value: Vec<u8>,
+}
+
+/// Where a layer is, and where it goes.
+pub(super) struct Where {
+    pub(super) dir: InodeNo,
+    pub(super) place: InodeNo,
+    pub(super) upper: InodeNo,
+    pub(super) trash: InodeNo,
+    pub(super) lock: InodeNo,
+    pub(super) making: Arc<Mutex<Making>>,
 }
 
 struct Open {

@@ -13,30 +13,21 @@ mod make;
 mod notes;
 pub mod plan;
 pub mod records;
+mod requests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use stetfs::{Caller, Kind};
 use stetfs_format::InodeNo;
-use stetfs_format::width::usize_as_u64;
 
-use crate::Backend;
-use crate::attr::{inode, node};
-use crate::caller::{caller, caller_with_groups};
-use crate::errno::errno;
-use crate::fs::{FsServer, Outcome};
-use crate::groups::{Name, STETFS, new_name};
-use crate::ioctl::{READ, WRITE, number};
-use crate::opens::How;
-use crate::wire::abi::{self, InHeader};
-use crate::wire::{Answer, Answered, Request, Ticket};
-use apply::Told;
+use crate::errno::Outcome;
+use crate::groups::{Name, STETFS};
+use crate::ioctl::numbers::{READ, WRITE, number};
+use crate::wire::Request;
 use make::Making;
 use notes::Notes;
-use plan::{PLACE, TRASH, UPPER};
 
 /// `STETFS_IOC_BEGIN_LAYER`.
 pub(crate) const BEGIN_LAYER: u32 = number(READ, STETFS, 3, 16);
@@ -124,169 +115,6 @@ impl Layer {
         let active = self.active.lock();
         let active = active.as_ref().ok_or(Errno::CANCELED)?;
         Ok(look(&active.notes))
-    }
-}
-
-/// The answer to LAY_OVER: the request's record, with the path of what was in the way.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Laid {
-    out: abi::IoctlOut,
-    what: [u8; LAY_OVER_LEN],
-}
-
-impl Laid {
-    fn new(name: &Name, told: Result<(), Told>) -> Self {
-        let mut laid = Self {
-            out: abi::IoctlOut::default(),
-            what: [0; LAY_OVER_LEN],
-        };
-        let (head, path) = laid.what.split_at_mut(name.len());
-        head.copy_from_slice(name);
-        if let Err(Told { errno, path: of }) = told {
-            laid.out.result = -errno.raw_os_error();
-            // The last byte stays 0.
-            let room = path.len() - 1;
-            let len = of.len().min(room);
-            path[..len].copy_from_slice(&of[..len]);
-        }
-        laid
-    }
-}
-
-/// Where a layer is, and where it goes.
-struct Where {
-    dir: InodeNo,
-    place: InodeNo,
-    upper: InodeNo,
-    trash: InodeNo,
-    lock: InodeNo,
-    making: Arc<Mutex<Making>>,
-}
-
-impl<B: Backend> FsServer<B> {
-    /// A layer begins; gives its name.
-    pub(crate) fn begin_layer(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
-        if !How::from_bits_truncate(handle).contains(How::WRITES) {
-            return Err(Errno::BADF);
-        }
-        self.check_groups()?;
-        let name = new_name()?;
-        let mut active = self.layer.active.lock();
-        if active.is_some() {
-            return Err(Errno::BUSY);
-        }
-        *active = Some(Active {
-            name,
-            owner: (ino, handle),
-            notes: Notes::default(),
-            making: Arc::default(),
-        });
-        self.layer.is_active.store(true, Ordering::Release);
-        Ok(name)
-    }
-
-    /// Makes what a batch of records says in the layer in this directory.
-    pub(crate) fn fill_layer(
-        &self,
-        header: &InHeader,
-        data: &[u8],
-        answer: &mut Answer<'_>,
-    ) -> Outcome<()> {
-        let name = *data.first_chunk().ok_or(Errno::INVAL)?;
-        let batch = data.get(LAY_OVER_LEN..).ok_or(Errno::INVAL)?;
-        let c = Caller {
-            checks: true,
-            ..match header.uid {
-                // Whose groups do not matter.
-                0 => caller(header),
-                _ => caller_with_groups(header),
-            }
-        };
-        let at = self.find_layer(&c, inode(header.nodeid), &name)?;
-        if self.room.wants_a_look() {
-            self.bell.ring();
-        }
-        if self.options.writeback && self.room.is_kept_from(&c, usize_as_u64(batch.len())) {
-            return Err(Errno::NOSPC);
-        }
-        let mut making = at.making.lock();
-        // It may have ended meanwhile.
-        self.layer.check(&name, at.lock)?;
-        let Err(e) = making.take(&self.fs, &c, &at, batch) else {
-            if making.is_done() {
-                // The kernel knows the layer's root from when it was empty.
-                self.attributes_changed(at.upper);
-            }
-            return answer.record(&Laid::new(&name, Ok(())));
-        };
-        let (errno, path) = (errno(&e), making.path());
-        tracing::debug!("a layer: {}: {e}", path.escape_ascii());
-        answer.record(&Laid::new(&name, Err(Told { errno, path })))
-    }
-
-    /// Lays the layer in this directory over it.
-    pub(crate) fn lay_over(
-        &self,
-        header: &InHeader,
-        data: &[u8],
-        ticket: &dyn Fn() -> Ticket,
-        answer: &mut Answer<'_>,
-    ) -> Outcome<Answered> {
-        let name = *data.first_chunk().ok_or(Errno::INVAL)?;
-        let c = Caller {
-            checks: true,
-            ..caller_with_groups(header)
-        };
-        let at = self.find_layer(&c, inode(header.nodeid), &name)?;
-        let stale = match self.apply_layer(&c, &at) {
-            Ok(stale) => stale,
-            Err(told) => {
-                tracing::debug!("a layer: {}: {}", told.path.escape_ascii(), told.errno);
-                answer.record(&Laid::new(&name, Err(told)))?;
-                return Ok(Answered::Now);
-            }
-        };
-        // What the kernel knows of these names is wrong now. It may need workers to hear of it.
-        let (ticket, notifier) = (ticket(), self.notifier.clone());
-        let dirs = stale.dirs();
-        self.aside.after_pages(dirs, move || {
-            if let Some(notifier) = notifier.get() {
-                for (dir, name) in &stale.names {
-                    notifier.name_changed(node(*dir), name);
-                }
-                for ino in &stale.files {
-                    notifier.attributes_changed(node(*ino));
-                }
-            }
-            ticket.answer(Ok(Laid::new(&name, Ok(()))));
-        });
-        Ok(Answered::Later)
-    }
-
-    /// The layer in this directory, if it is the caller's, and of that name.
-    fn find_layer(&self, c: &Caller, dir: InodeNo, name: &Name) -> Outcome<Where> {
-        let root = Caller::root();
-        let find = |dir, name: &str| {
-            let found = self.fs.lookup(&root, dir, name.as_bytes());
-            found.map_err(|e| match e.kind() {
-                Kind::NotFound => Errno::CANCELED,
-                _ => errno(&e),
-            })
-        };
-        let place = find(dir, PLACE)?;
-        if !c.privileged && place.attr.uid != c.uid {
-            return Err(Errno::PERM);
-        }
-        let lock = find(place.ino, "lock")?.ino;
-        Ok(Where {
-            making: self.layer.check(name, lock)?,
-            dir,
-            lock,
-            place: place.ino,
-            upper: find(place.ino, UPPER)?.ino,
-            trash: find(place.ino, TRASH)?.ino,
-        })
     }
 }
 

@@ -11,7 +11,7 @@ use stetfs_format::InodeNo;
 
 use crate::attr::inode;
 use crate::groups;
-use crate::ioctl::{FSSETXATTR, SETFLAGS, SETFLAGS_32, SETVERSION};
+use crate::ioctl::numbers::{FSSETXATTR, SETFLAGS, SETFLAGS_32, SETVERSION};
 use crate::wire::{Request, What};
 
 /// How many changes are noted. After that everything counts as changed.

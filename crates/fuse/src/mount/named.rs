@@ -18,7 +18,8 @@ use rustix::mount::{
 };
 use stetfs_sys::namespace::unshare_mounts;
 
-use super::{MountError, open_device, selinux_contexts};
+use super::device::{open_device, selinux_contexts};
+use super::error::MountError;
 use crate::options::{Allow, FuseOptions};
 
 /// Mounts `device`, as one whose source is `image`; gives the server's end.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 
 use rustix::io::Errno;
-use stetfs_format::width::must_fit_u32;
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
 use super::abi::{self, OutHeader};
 use super::answer::{Answer, refusal};
@@ -201,4 +201,11 @@ impl Notifier {
             Err(e) => tracing::debug!("telling the kernel of inode {ino}: {}", io::Error::from(e)),
         }
     }
+}
+
+/// Bytes of the pages that the kernel may use for one request (`accept` in `serve.rs`); reads may
+/// fill them.
+pub(crate) fn largest_data(max_request: u32) -> usize {
+    let page = rustix::param::page_size();
+    (u32_as_usize(max_request).div_ceil(page) + 1) * page
 }

@@ -23,9 +23,8 @@ pub(crate) mod ring;
 mod serve;
 
 pub use answer::{Answer, Names};
-pub(crate) use channel::DEVICE;
+pub(crate) use channel::{DEVICE, largest_data};
 pub use channel::{Notifier, Ticket};
 pub use request::{BadRequest, Request, What};
 pub use ring::to_switch_on_io_uring;
-pub(crate) use serve::largest_data;
 pub use serve::{Answered, Offer, Server, Session, Terms};

@@ -20,9 +20,8 @@ use stetfs_sys::fuse_ring::{FuseRing, HEADER_ROOM, Slot};
 
 use super::abi::{InHeader, MIN_READ_BUFFER, OutHeader};
 use super::answer::{HEADER, refusal};
-use super::channel::Channel;
+use super::channel::{Channel, largest_data};
 use super::request::{BAD, Request};
-use super::serve::largest_data;
 
 /// The parameter of the kernel's module that allows it.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";

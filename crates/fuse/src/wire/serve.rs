@@ -9,11 +9,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
-use stetfs_format::width::{high32, low32, u32_as_usize};
+use stetfs_format::width::{high32, low32};
 
 use super::abi::{self, Capabilities, InitIn, InitOut};
 use super::answer::{Answer, HEADER};
-use super::channel::{Channel, Notifier, Ticket};
+use super::channel::{Channel, Notifier, Ticket, largest_data};
 use super::request::{BAD, BadRequest, Request, What};
 use super::ring::{self, Done, Entry};
 
@@ -91,12 +91,6 @@ struct Agreed {
     minor: u32,
     max_request: u32,
     over_io_uring: bool,
-}
-
-/// Bytes of the pages that the kernel may use for one request ([`accept`]); reads may fill them.
-pub(crate) fn largest_data(max_request: u32) -> usize {
-    let page = rustix::param::page_size();
-    (u32_as_usize(max_request).div_ceil(page) + 1) * page
 }
 
 /// Bytes before the data of a write, and more than any other request has.

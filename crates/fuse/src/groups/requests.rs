@@ -1,0 +1,230 @@
+//! Requests for groups.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use stetfs::{Caller, WriteFlags};
+use stetfs_format::InodeNo;
+use stetfs_format::width::must_fit_u32;
+
+use super::{Ask, Shared, State, ioctl_answer};
+use crate::aside::Pages;
+use crate::attr::{inode, node};
+use crate::backend::{AtomicGroup, Backend};
+use crate::errno::{Outcome, errno};
+use crate::opens::{Hold, How};
+use crate::server::FsServer;
+use crate::wire::abi::{self, InHeader};
+use crate::wire::{Answer, Answered, Ticket};
+
+impl<B: Backend> FsServer<B> {
+    /// Fails, as where nobody knows these requests, if the file system has no groups.
+    pub(crate) fn check_groups(&self) -> Outcome<()> {
+        match self.fs.has_groups() {
+            true => Ok(()),
+            false => Err(Errno::NOTTY),
+        }
+    }
+
+    /// Answers what needs a hold on the file: at once, or when its writers through the page cache
+    /// have had a moment to be gone.
+    pub(crate) fn ask_for_group(
+        &self,
+        member: (InodeNo, u64),
+        ask: Ask,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        self.check_groups()?;
+        let (ino, handle) = member;
+        if ask != Ask::Features {
+            self.leave_lost(ino, handle);
+        }
+        // One that is there already goes on, as F2FS has it.
+        let there = match ask {
+            Ask::Start | Ask::Begin => self.groups.of(ino, handle),
+            Ask::Features | Ask::Join(_) => None,
+        };
+        let told = match there {
+            Some(there) => there.told(ask),
+            None => match self.new_group(ino, handle) {
+                Ok(group) => {
+                    let groups = self.groups.clone();
+                    let enter = move |hold| groups.enter(member, ask, group, hold);
+                    if let Some(hold) = Hold::on(&self.opens, ino) {
+                        enter(Some(hold))
+                    } else {
+                        let ticket = ticket();
+                        let rest = move |hold| ticket.answer_bytes(enter(hold).map(ioctl_answer));
+                        self.late.when_closed(&self.opens, ino, Box::new(rest));
+                        return Ok(Answered::Later);
+                    }
+                }
+                Err(_) if ask == Ask::Features => Ok(0_u32.to_ne_bytes().to_vec()),
+                Err(e) => Err(e),
+            },
+        };
+        answer.bytes(&ioctl_answer(told?))?;
+        Ok(Answered::Now)
+    }
+
+    /// A group for what is written through this open file, if that can be staged.
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Box<dyn AtomicGroup>> {
+        let how = How::from_bits_truncate(handle);
+        if !how.contains(How::WRITES) {
+            return Err(Errno::BADF);
+        }
+        if !how.contains(How::LED) || !self.fs.can_group(ino) {
+            return Err(Errno::NOTSUP);
+        }
+        self.fs.new_group().ok_or(Errno::NOTSUP)
+    }
+
+    /// Whoever begins or joins another group knows that the one it was in was aborted.
+    fn leave_lost(&self, ino: InodeNo, handle: u64) {
+        let Some(shared) = self.groups.of(ino, handle) else {
+            return;
+        };
+        if matches!(*shared.state.lock(), State::Lost) {
+            self.groups.leave((ino, handle), &shared);
+        }
+    }
+
+    /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.
+    pub(crate) fn commit_group(
+        &self,
+        header: &InHeader,
+        handle: u64,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        self.check_groups()?;
+        let ino = inode(header.nodeid);
+        let files = match self.groups.of(ino, handle) {
+            Some(shared) => self.commit_shared(header, (ino, handle), &shared)?,
+            None => None,
+        };
+        let Some(files) = files else {
+            self.fs.fsync(ino, false).map_err(|e| errno(&e))?;
+            answer.record(&abi::IoctlOut::default())?;
+            return Ok(Answered::Now);
+        };
+        let pages = Pages::of_files(files);
+        self.answer_when_dropped(&pages, abi::IoctlOut::default(), ticket, answer)
+    }
+
+    /// Gives the files that the group was about; none when it had been committed already.
+    fn commit_shared(
+        &self,
+        header: &InHeader,
+        member: (InodeNo, u64),
+        shared: &Arc<Shared>,
+    ) -> Outcome<Option<Vec<InodeNo>>> {
+        // Until it is over, writes to it wait: none of them gets lost in it.
+        let mut state = shared.state.lock();
+        let group = match &mut *state {
+            State::Open(group) => group,
+            State::Done => return Ok(None),
+            State::Lost => {
+                self.groups.leave(member, shared);
+                return Err(Errno::CANCELED);
+            }
+        };
+        let files = group.files();
+        self.layer.note_files(&files);
+        self.losing_privileges(header, &files, |c| {
+            group.commit(c).map_err(|e| {
+                tracing::debug!("committing a group of writes to inodes {files:?}: {e}");
+                errno(&e)
+            })
+        })?;
+        self.groups
+            .change(|members| members.retain(|_, member| !Arc::ptr_eq(&member.group, shared)));
+        *state = State::Done;
+        self.tell_of(&files);
+        Ok(Some(files))
+    }
+
+    /// Nothing that is staged in this open file's group happens.
+    pub(crate) fn abort_group(&self, ino: InodeNo, handle: u64) {
+        if let Some(member) = self.groups.change(|members| members.remove(&(ino, handle))) {
+            self.lose(&member.group);
+        }
+    }
+
+    /// An open file is closed.
+    pub(crate) fn leave_group(&self, ino: InodeNo, handle: u64) {
+        if self.groups.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        match self.groups.change(|members| members.remove(&(ino, handle))) {
+            Some(member) if member.has_begun => self.lose(&member.group),
+            _ => {}
+        }
+    }
+
+    fn lose(&self, shared: &Shared) {
+        let mut state = shared.state.lock();
+        if let State::Open(group) = &*state {
+            let files = group.files();
+            *state = State::Lost;
+            self.tell_of(&files);
+        }
+    }
+
+    /// Has the kernel ask for the attributes of a group's files anew.
+    fn tell_of(&self, files: &[InodeNo]) {
+        for ino in files {
+            // The kernel keeps an inode until the file's close is answered. One that nobody has
+            // open may be on its way out of the kernel, which waits for its pages, and so for
+            // workers.
+            match self.opens.is_open(*ino) {
+                true => self.attributes_changed(*ino),
+                false => self.aside.soon(vec![Pages::none(node(*ino))]),
+            }
+        }
+    }
+
+    /// Reads what the owner of a group sees, if this is one.
+    pub(crate) fn read_group(
+        &self,
+        ino: InodeNo,
+        from: &abi::ReadIn,
+        out: &mut [u8],
+    ) -> Option<Outcome<usize>> {
+        let shared = self.groups.of(ino, from.fh)?;
+        match &*shared.state.lock() {
+            State::Open(group) => {
+                let read = group.read(ino, from.offset, out);
+                Some(read.map_err(|e| errno(&e)))
+            }
+            State::Done | State::Lost => None,
+        }
+    }
+
+    /// Stages a write, if the open file has a group.
+    pub(crate) fn write_group(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        from: &abi::WriteIn,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Option<Outcome<u32>> {
+        let shared = self.groups.of(ino, from.fh)?;
+        let mut state = shared.state.lock();
+        let group = match &mut *state {
+            State::Open(group) => group,
+            State::Done => return None,
+            State::Lost => return Some(Err(Errno::CANCELED)),
+        };
+        let at = match flags.contains(WriteFlags::APPEND) {
+            true => group.size(ino),
+            false => Ok(from.offset),
+        };
+        let staged = at.and_then(|at| group.write(c, ino, at, data));
+        let size = must_fit_u32(data.len());
+        Some(staged.map(|()| size).map_err(|e| errno(&e)))
+    }
+}
