@@ -3,7 +3,7 @@
 //! Nothing here does anything; `main.rs` hands each parsed command to the module of its name.
 
 #[cfg(feature = "crash")]
-mod crash;
+pub(crate) mod crash;
 mod export;
 
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::place::Place;
 use crate::size::Size;
 
 #[cfg(feature = "crash")]
-pub(crate) use crash::{Crash, CrashCommand, CrashMark, CrashMerge, CrashProgram, Ops};
+use crash::Crash;
 pub(crate) use export::NandExport;
 
 const TOUR: &str = "\

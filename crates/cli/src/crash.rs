@@ -6,14 +6,10 @@ use std::io::{self, IsTerminal};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
 use stetfs_crash::case::Case;
 use stetfs_crash::exploration::{Explorations, Plan, Resumed};
@@ -24,30 +20,24 @@ use stetfs_crash::target::Target;
 use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
-use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
-use stetfs_powercut::model::MODELS;
-use stetfs_powercut::scheme::Scheme;
+use stetfs_format::width::{nearest_f64, usize_as_u64};
 use stetfs_testkit::world::World;
 use stetfs_testkit::world::model::Model;
 use stetfs_testkit::world::op::Op;
-use stetfs_testkit::world::text::VERBS;
 
+mod ending;
 mod findings;
 mod place;
 mod program;
 mod shown;
 
-use crate::args::{Crash, CrashCommand, CrashMerge, Ops};
+use crate::args::crash::{Crash, CrashCommand, CrashMerge, Ops};
 use crate::failure::{Failure, Result};
 use crate::output;
+use ending::{EXIT_INTERRUPTED, Interrupt, exit, indented, told};
 
-/// Violations were found.
-const EXIT_VIOLATIONS: u8 = 1;
 /// It could not be run.
 const EXIT_NOT_RUN: u8 = 2;
-/// It was interrupted, by a signal whose number is added.
-const EXIT_INTERRUPTED: u8 = 128;
-
 /// Workloads with violations after which a run ends.
 const ENOUGH: usize = 10;
 
@@ -73,15 +63,6 @@ pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
         program::EXIT_CHECK => failure,
         _ => failure.exit(EXIT_NOT_RUN),
     })
-}
-
-fn exit(violations: bool) -> ExitCode {
-    ExitCode::from(if violations { EXIT_VIOLATIONS } else { 0 })
-}
-
-/// The lab's errors are chains of contexts.
-fn told(error: &anyhow::Error) -> Failure {
-    Failure::new(format!("{error:#}"))
 }
 
 fn replay(case: &str) -> Result<ExitCode> {
@@ -294,40 +275,6 @@ fn campaign(
     report.map_err(|e| told(&e).context(name))
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP ends an exploration when what is at hand is kept, the second
-/// at once.
-struct Interrupt {
-    stop: Arc<AtomicBool>,
-    signal: Arc<AtomicUsize>,
-}
-
-impl Interrupt {
-    fn listen() -> Result<Self> {
-        let (stop, signal) = (Arc::default(), Arc::default());
-        // What whoever started this has it ignore, such as nohup(1), stays ignored.
-        let heard = [SIGINT, SIGTERM, SIGHUP].into_iter();
-        for number in heard.filter(|number| !is_ignored(*number)) {
-            flag::register_conditional_default(number, Arc::clone(&stop))?;
-            flag::register(number, Arc::clone(&stop))?;
-            flag::register_usize(number, Arc::clone(&signal), must_fit(number))?;
-        }
-        Ok(Self { stop, signal })
-    }
-
-    fn signal(&self) -> Option<u8> {
-        let signal = self.signal.load(Ordering::SeqCst);
-        u8::try_from(signal).ok().filter(|signal| *signal > 0)
-    }
-}
-
-/// Whether a signal is ignored: a bit of `SigIgn` in /proc/self/status (proc_pid_status(5)).
-fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.unwrap_or(0) >> (signal - 1) & 1 == 1
-}
-
 fn bar(name: &str, turns: u64) -> ProgressBar {
     let target = match io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
@@ -356,67 +303,4 @@ fn tell(bar: &ProgressBar, progress: Progress) {
         "{not_run}{rate:.0} states/s, {} violations",
         counts.violations
     ));
-}
-
-fn indented(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
-    lines.join("\n")
-}
-
-/// The text form of workloads, for the help.
-pub(crate) fn help() -> String {
-    let width = VERBS
-        .iter()
-        .map(|v| v.name.len() + v.words.len() + 1)
-        .max()
-        .unwrap_or(0);
-    let verbs = VERBS.iter().map(|v| {
-        let usage = format!("{} {}", v.name, v.words);
-        format!("  {usage:width$}  {}", v.does)
-            .trim_end()
-            .to_owned()
-    });
-    let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
-    let models = MODELS
-        .iter()
-        .map(|m| format!("  {:14}  {}", m.name, m.about));
-    format!(
-        "\
-Workloads as text, one operation per line or separated by semicolons; # begins a comment:
-{}
-  FILE is a slot, @0 to @2, or a path, which is then opened for this operation. The lines before
-  `begin` are the setup, which is synced and not cut; `setup standard` is that of the sequences.
-
-Scripts: {}, randomN, postmarkN.
-
-Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; \
-3 the check fails without a power cut, or not every time; 4 the --budget ended the judging of a \
-program early, without findings until then; 129, 130 and 143 it was interrupted by SIGHUP, SIGINT \
-or SIGTERM, without violations until then.
-
-Models of file systems, for programs:
-{}
-  SCHEME[-MODE]   what a scheme of ours recovers: {}
-
-Examples:
-  stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
-  stetfs crash --model posix,ext4-ordered --check 'test -s {{dir}}/config' -- ./save {{dir}}/config
-  stetfs crash --replay /tmp/a.recording#posix:3:1 --shell   look at what a finding has left
-  stetfs crash                                     all sequences of one operation
-  stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
-  stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
-  stetfs crash --data journal --ops groups         groups beside each operation
-  stetfs crash --scheme null --ops 1               violations, since there is no journal
-  stetfs crash --workload mine.txt --json -        your own workload
-  stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on
-  stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
-  stetfs crash merge [1-4].json                    the sum of the four reports
-  stetfs crash --check ./check.sh --save a.rec -- ./my-program {{dir}}
-  stetfs crash --recording a.rec --shard 1/4 --json 1.json   a quarter of its states
-  stetfs crash --ops ace2 --shard 1/1000           223 of ACE's sequences of two",
-        verbs.collect::<Vec<_>>().join("\n"),
-        scripts.join(", "),
-        models.collect::<Vec<_>>().join("\n"),
-        Scheme::names().collect::<Vec<_>>().join(", "),
-    )
 }

@@ -15,8 +15,8 @@ use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Class, FileOptions, Tag};
 
 use crate::failure::{Failure, Result};
-use crate::info::not_a_volume;
 use crate::size::Size;
+use crate::unlike::not_a_volume;
 
 /// A volume that is only looked at.
 pub(crate) struct Disk {

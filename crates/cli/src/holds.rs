@@ -18,9 +18,9 @@ use stetfs_format::{SUPERBLOCK_OFFSET, Superblock};
 use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Class, Tag};
 
+use crate::called;
 use crate::e2fsprogs;
 use crate::failure::{Explain, Failure, Result};
-use crate::info;
 use crate::size::Size;
 
 /// How much of a device's beginning and end is looked at for anything that is not zero.
@@ -280,12 +280,12 @@ impl Source<'_> {
                 let size = Size(sb.blocks_count << sb.block_bits);
                 return Ok(Some(Holds::new(
                     Kind::Ext,
-                    format!("{} of {size}", info::name_of(&sb)),
+                    format!("{} of {size}", called::name_of(&sb)),
                 )));
             }
             // Fields of the superblock: s_feature_incompat, s_uuid, s_log_block_size.
             Err(_) if self.u32(at + 0x60)? & JOURNAL_DEV != 0 => {
-                let uuid = info::uuid(&self.bytes(at + 0x68)?);
+                let uuid = called::uuid(&self.bytes(at + 0x68)?);
                 let words = format!("the journal of another ext4 volume (UUID {uuid})");
                 return Ok(Some(Holds::new(Kind::JournalDevice, words)));
             }

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use stetfs::mode;
 use stetfs::{
     Attr, Caller, Error, Fs, Media, MountError, MountOptions, MountReport, OpenError, OpenFlags,
-    RenameFlags, SetAttr, SetTime, SetXattr, Whence,
+    RenameFlags, SetAttr, SetTime, SetXattr, Whence, mode,
 };
 use stetfs_format::width::{low16, must_fit, usize_as_u64};
 use stetfs_format::{Corrupt, FeatureCompat, FeatureIncompat, InodeNo, Time};
@@ -17,11 +16,11 @@ use stetfs_media::MediaError;
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
-use crate::info::not_a_volume;
 use crate::mounts;
 use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
+use crate::unlike::not_a_volume;
 
 /// Mounts the volume in `image`; the caller decides who sees it. Read-only means that nothing is
 /// written: what needs recovery is recovered in memory, and the report says so in its warnings.

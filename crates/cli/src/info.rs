@@ -10,14 +10,13 @@ use stetfs_fuse::mountinfo::MountEntry;
 
 use crate::answer;
 use crate::args::Info;
+use crate::called::{kind, named, text, uuid};
 use crate::clock::utc;
 use crate::disk::Disk;
-use crate::failure::{Failure, Result, TRUNCATED};
-use crate::holds::{self, Kind};
-use crate::journal::JournalArea;
+use crate::failure::{Result, TRUNCATED};
+use crate::journal::area::{JournalArea, JournalInfo};
 use crate::mounts;
 use crate::output;
-use crate::shown::shown;
 use crate::size::Size;
 
 /// What `--json` prints. Sizes are bytes, times seconds since 1970.
@@ -90,34 +89,6 @@ pub(crate) struct ErrorInfo {
 pub(crate) struct Unsupported {
     pub(crate) for_mounting: Vec<String>,
     pub(crate) for_writing: Vec<String>,
-}
-
-/// What the journal's superblock says, or why it cannot be read.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum JournalInfo {
-    Internal {
-        inode: u32,
-        size: u64,
-        blocks: u32,
-        /// The scheme whose format the journal has.
-        scheme: String,
-        /// That scheme alone can read what is in the log.
-        is_private: bool,
-        features: Vec<&'static str>,
-        /// The number of the next transaction, or of the first to replay.
-        sequence: u32,
-        /// Where the first transaction to replay begins, in journal blocks; 0 when there is none.
-        start: u32,
-        /// What the kernel noted when it stopped the journal, an errno; 0 when it did not.
-        error: i32,
-    },
-    External {
-        external_uuid: String,
-    },
-    Unreadable {
-        unreadable: String,
-    },
 }
 
 impl VolumeInfo {
@@ -426,18 +397,6 @@ fn time(seconds: u64) -> String {
     }
 }
 
-fn kind(sb: &Superblock) -> &'static str {
-    // The features that only ext4 has, as blkid tells the three apart.
-    let ext3 = FeatureIncompat::FILETYPE | FeatureIncompat::RECOVER | FeatureIncompat::META_BG;
-    if !ext3.contains(sb.feature_incompat) || sb.feature_ro_compat.bits() & !0x7 != 0 {
-        "ext4"
-    } else if sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) {
-        "ext3"
-    } else {
-        "ext2"
-    }
-}
-
 fn state(sb: &Superblock, is_mounted: bool, needs_recovery: bool) -> &'static str {
     if is_mounted {
         "mounted"
@@ -501,77 +460,4 @@ fn whole_writes(mounted: &MountInfo) -> Option<String> {
     Some(format!(
         "to {files}: whole or nothing of it, up to {max} (docs/ATOMIC.md)"
     ))
-}
-
-/// [`VolumeInfo::name`] from the superblock alone.
-pub(crate) fn name_of(sb: &Superblock) -> String {
-    named(kind(sb), &text(&sb.volume_name), &uuid(&sb.uuid))
-}
-
-fn named(kind: &str, label: &str, uuid: &str) -> String {
-    let label = match label {
-        "" => String::new(),
-        label => format!(" \"{label}\""),
-    };
-    format!("an {kind} volume{label} ({uuid})")
-}
-
-/// Text in a fixed field, up to its first NUL, as names are shown.
-fn text(field: &[u8]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    shown(&field[..end])
-}
-
-/// The usual form of a UUID.
-pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
-    let mut out = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            out.push('-');
-        }
-        out.push_str(&format!("{byte:02x}"));
-    }
-    out
-}
-
-/// What has no superblock that can be decoded, by the name of what it is instead, with what the
-/// user can do.
-pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
-    let shown = image.display();
-    let unlike = |what: String| Failure::new(format!("{shown}: {what}"));
-    let holds = match holds::what(image) {
-        Err(_) => return why.into().context(&shown),
-        Ok(None) => {
-            let size = image.metadata().map_or(0, |m| m.len());
-            let what = match size {
-                0 => "no volume: it is empty".to_owned(),
-                _ => format!("no volume: {} of zeros", Size(size)),
-            };
-            return unlike(what).advise(format!("make one: stetfs mkfs {shown} --size 1G"));
-        }
-        Ok(Some(holds)) => holds,
-    };
-    let fsck = || {
-        format!(
-            "if this is an ext4 volume, e2fsck may find a copy of its superblock: stetfs fsck \
-                {shown}"
-        )
-    };
-    match holds.kind {
-        Kind::NandPart => unlike("no volume on this NAND part".to_owned())
-            .advise(format!("make one: stetfs mkfs {shown}")),
-        Kind::Ext => why.into().context(&shown).advise(fsck()),
-        Kind::Data => {
-            unlike("no ext4 volume: it holds something that is not known".to_owned()).advise(fsck())
-        }
-        _ => {
-            let but = match holds.kind {
-                Kind::ExtOfBlocks(_) => "blocks of 1, 2 and 4 KiB are supported",
-                _ => "no ext4 volume",
-            };
-            let failure = unlike(format!("it holds {holds}; {but}"));
-            let advice = holds::advice(image, &holds);
-            advice.into_iter().fold(failure, Failure::advise)
-        }
-    }
 }

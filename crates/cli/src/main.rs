@@ -10,6 +10,7 @@
 mod answer;
 mod args;
 mod beside;
+mod called;
 mod clock;
 mod complete;
 mod copy;
@@ -45,6 +46,7 @@ mod stats;
 mod tree;
 mod tx;
 mod umount;
+mod unlike;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

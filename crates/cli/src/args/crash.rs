@@ -11,7 +11,10 @@ use stetfs_crash::campaign::Budget;
 use stetfs_crash::sharing::Shard;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::ace::Bounds;
-use stetfs_powercut::scheme::Under;
+use stetfs_crash::workloads::script::Script;
+use stetfs_powercut::model::MODELS;
+use stetfs_powercut::scheme::{Scheme, Under};
+use stetfs_testkit::world::text::VERBS;
 
 use crate::size::Size;
 
@@ -29,7 +32,7 @@ use crate::size::Size;
 /// of its own; samples are checked by e2fsck and cut again during their recovery. It reduces a
 /// failure to the smallest workload that still fails, and prints the command that replays it.
 #[derive(Debug, Args)]
-#[command(after_long_help = crate::crash::help(), args_conflicts_with_subcommands = true)]
+#[command(after_long_help = help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
     #[command(subcommand)]
     pub(crate) command: Option<CrashCommand>,
@@ -301,4 +304,62 @@ impl FromStr for Ops {
         let parsed = own.or_else(|| text.parse().ok().map(Self::Ace));
         parsed.ok_or_else(|| format!("1, 2 or 3, groups, or {lists}"))
     }
+}
+
+/// The text form of workloads, for the help.
+fn help() -> String {
+    let width = VERBS
+        .iter()
+        .map(|v| v.name.len() + v.words.len() + 1)
+        .max()
+        .unwrap_or(0);
+    let verbs = VERBS.iter().map(|v| {
+        let usage = format!("{} {}", v.name, v.words);
+        format!("  {usage:width$}  {}", v.does)
+            .trim_end()
+            .to_owned()
+    });
+    let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
+    let models = MODELS
+        .iter()
+        .map(|m| format!("  {:14}  {}", m.name, m.about));
+    format!(
+        "\
+Workloads as text, one operation per line or separated by semicolons; # begins a comment:
+{}
+  FILE is a slot, @0 to @2, or a path, which is then opened for this operation. The lines before
+  `begin` are the setup, which is synced and not cut; `setup standard` is that of the sequences.
+
+Scripts: {}, randomN, postmarkN.
+
+Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; \
+3 the check fails without a power cut, or not every time; 4 the --budget ended the judging of a \
+program early, without findings until then; 129, 130 and 143 it was interrupted by SIGHUP, SIGINT \
+or SIGTERM, without violations until then.
+
+Models of file systems, for programs:
+{}
+  SCHEME[-MODE]   what a scheme of ours recovers: {}
+
+Examples:
+  stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
+  stetfs crash --model posix,ext4-ordered --check 'test -s {{dir}}/config' -- ./save {{dir}}/config
+  stetfs crash --replay /tmp/a.recording#posix:3:1 --shell   look at what a finding has left
+  stetfs crash                                     all sequences of one operation
+  stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
+  stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
+  stetfs crash --data journal --ops groups         groups beside each operation
+  stetfs crash --scheme null --ops 1               violations, since there is no journal
+  stetfs crash --workload mine.txt --json -        your own workload
+  stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on
+  stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
+  stetfs crash merge [1-4].json                    the sum of the four reports
+  stetfs crash --check ./check.sh --save a.rec -- ./my-program {{dir}}
+  stetfs crash --recording a.rec --shard 1/4 --json 1.json   a quarter of its states
+  stetfs crash --ops ace2 --shard 1/1000           223 of ACE's sequences of two",
+        verbs.collect::<Vec<_>>().join("\n"),
+        scripts.join(", "),
+        models.collect::<Vec<_>>().join("\n"),
+        Scheme::names().collect::<Vec<_>>().join(", "),
+    )
 }

@@ -12,11 +12,13 @@
 //! machine go through no link below it, and nothing goes through a link that this job made.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use indicatif::ProgressBar;
 
 use super::content::Copier;
-use super::{HostId, is_below};
 use crate::args::Cp;
 use crate::failure::{Explain, Failure, Result};
 use crate::image::creation_mask;
@@ -26,6 +28,9 @@ use crate::tree::{FileKind, Item, Meta, Tree, Walk, descend, shown_below};
 
 /// The attributes that are a file's ACLs; the second one only directories have.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Device and inode of a file of this machine.
+pub(super) type HostId = (u64, u64);
 
 /// What was not done.
 #[derive(Debug, Default)]
@@ -530,4 +535,17 @@ impl<'a> Job<'a> {
 
 fn is_directory() -> Failure {
     Failure::new("is a directory").advise("copy directories with -r or -a")
+}
+
+/// Whether `path` lies in the directory that has this id, or is it.
+fn is_below(tree: &dyn Tree, path: &[u8], dir: (u64, u64)) -> Result<bool> {
+    for ancestor in Path::new(OsStr::from_bytes(path)).ancestors() {
+        let there = tree.at(ancestor.as_os_str().as_bytes(), true)?;
+        if let Some(there) = there
+            && there.meta()?.id == dir
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

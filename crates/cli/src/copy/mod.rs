@@ -27,7 +27,7 @@ use crate::mounts;
 use crate::place::{self, Place};
 use crate::tree::{FileKind, Item, Tree};
 use host::Host;
-use job::{Job, Left, Target};
+use job::{HostId, Job, Left, Target};
 
 pub(crate) fn run(args: &Cp) -> Result<()> {
     let (target, sources) = args
@@ -123,9 +123,6 @@ struct Trees {
     volumes: HashMap<PathBuf, Volume>,
 }
 
-/// Device and inode of a file of this machine.
-type HostId = (u64, u64);
-
 impl Trees {
     fn open(args: &Cp) -> Result<Self> {
         let target = args.places.last().and_then(image_of);
@@ -197,17 +194,4 @@ fn progress(args: &Cp) -> ProgressBar {
     );
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
-}
-
-/// Whether `path` lies in the directory that has this id, or is it.
-fn is_below(tree: &dyn Tree, path: &[u8], dir: (u64, u64)) -> Result<bool> {
-    for ancestor in Path::new(OsStr::from_bytes(path)).ancestors() {
-        let there = tree.at(ancestor.as_os_str().as_bytes(), true)?;
-        if let Some(there) = there
-            && there.meta()?.id == dir
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -11,7 +11,7 @@ use stetfs_powercut::remedy::Helpless;
 use stetfs_powercut::report::{OfModel, Report};
 use stetfs_powercut::run::End;
 
-use super::indented;
+use super::ending::indented;
 use crate::failure::{Explain, Result};
 use crate::output;
 

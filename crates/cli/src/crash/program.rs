@@ -28,9 +28,10 @@ use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
 use stetfs_powercut::states::Effort;
 use stetfs_powercut::tree::Tree;
 
+use super::ending::{EXIT_INTERRUPTED, Interrupt, exit};
 use super::place::{NO_MOUNT, Place, SIZE_MIN, told};
-use super::{EXIT_INTERRUPTED, Interrupt, exit, findings};
-use crate::args::{Crash, CrashMark, CrashMerge, CrashProgram};
+use super::{ending, findings};
+use crate::args::crash::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
 use crate::output;
 
@@ -149,7 +150,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let asked = resume::Asked::new(&check, saved.size);
     let resumed = args.resume.as_ref();
     let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
-    let resumed = resumed.transpose().map_err(|e| super::told(&e))?;
+    let resumed = resumed.transpose().map_err(|e| ending::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
     let fresh = place.fresh(saved.size)?;
     let judges = place.judges(&check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
@@ -180,7 +181,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     };
     drop(judges);
     if let Some(resumed) = &resumed {
-        resumed.keep(&verdicts).map_err(|e| super::told(&e))?;
+        resumed.keep(&verdicts).map_err(|e| ending::told(&e))?;
     }
     match explored {
         Ok(()) => {}
@@ -282,7 +283,7 @@ pub(super) fn merge(args: &CrashMerge) -> Result<ExitCode> {
             }
             Some(merged) => merged.add(report),
         });
-        added.map_err(|e| super::told(&e).context(at()))?;
+        added.map_err(|e| ending::told(&e).context(at()))?;
     }
     let merged = merged.ok_or_else(|| Failure::new("there is nothing to merge"))?;
     let files = (args.json.as_deref(), args.junit.as_deref());
@@ -352,7 +353,7 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
 fn ended(end: End, output: &str) -> String {
     match output.trim_end() {
         "" => format!("{}, and said nothing", end.text()),
-        said => format!("{}, and said:\n{}", end.text(), super::indented(said)),
+        said => format!("{}, and said:\n{}", end.text(), ending::indented(said)),
     }
 }
 
@@ -458,7 +459,7 @@ impl Run<'_> {
             };
             bar.finish_and_clear();
             if let Some(error) = failed.lock().take() {
-                return Err(Stop::Failed(super::told(&error)));
+                return Err(Stop::Failed(ending::told(&error)));
             }
             let of_model = OfModel::new(self.recording, found, mutants.as_deref());
             report.models.push(of_model);
@@ -574,7 +575,7 @@ fn left(
         Under::Scheme(scheme) => {
             let fresh = of_scheme(scheme, fresh, place)?;
             let replayed = blocks::replay(scheme, case, recording, &fresh);
-            replayed.map_err(|e| super::told(&e))?
+            replayed.map_err(|e| ending::told(&e))?
         }
     };
     Ok((under, tree, calls))
@@ -604,7 +605,7 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
         verdict.end.text()
     ))?;
     if !verdict.output.is_empty() {
-        output::line(super::indented(verdict.output.trim_end()))?;
+        output::line(ending::indented(verdict.output.trim_end()))?;
     }
     if args.shell {
         judge.show(&tree).map_err(told)?;

@@ -8,7 +8,7 @@ use stetfs_crash::report::{Counts, Violation};
 use stetfs_crash::sharing::listed;
 use stetfs_format::width::usize_as_u64;
 
-use super::indented;
+use super::ending::indented;
 use crate::size::rounded_down;
 
 /// The numbers, a column an exploration: what was looked at, what was found, and what was not

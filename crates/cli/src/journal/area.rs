@@ -1,5 +1,6 @@
 //! The journal area of a volume: its superblock and its blocks by number.
 
+use serde::Serialize;
 use stetfs_format::FeatureIncompat;
 use stetfs_format::jbd2::{ChecksumVersion, JournalIncompat, JournalSuperblock, LogFormat};
 use stetfs_media::{Block, Class, Tag};
@@ -7,7 +8,34 @@ use stetfs_scheme::LogExtent;
 
 use crate::disk::Disk;
 use crate::failure::{Failure, Result};
-use crate::info::JournalInfo;
+
+/// What the journal's superblock says, or why it cannot be read.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum JournalInfo {
+    Internal {
+        inode: u32,
+        size: u64,
+        blocks: u32,
+        /// The scheme whose format the journal has.
+        scheme: String,
+        /// That scheme alone can read what is in the log.
+        is_private: bool,
+        features: Vec<&'static str>,
+        /// The number of the next transaction, or of the first to replay.
+        sequence: u32,
+        /// Where the first transaction to replay begins, in journal blocks; 0 when there is none.
+        start: u32,
+        /// What the kernel noted when it stopped the journal, an errno; 0 when it did not.
+        error: i32,
+    },
+    External {
+        external_uuid: String,
+    },
+    Unreadable {
+        unreadable: String,
+    },
+}
 
 /// The journal inside a volume.
 pub(crate) struct JournalArea<'a> {

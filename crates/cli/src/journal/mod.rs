@@ -1,13 +1,12 @@
 //! `stetfs journal`: the transactions of the log in words.
 
-mod area;
+pub(crate) mod area;
 mod home;
 mod scan;
 
 use serde::Serialize;
 use stetfs_format::FeatureCompat;
 
-pub(crate) use area::JournalArea;
 use home::HomeMap;
 use scan::{Fate, Logged, Record, Scan, Transaction};
 
@@ -15,7 +14,7 @@ use crate::args::Journal;
 use crate::clock::utc;
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
-use crate::info::JournalInfo;
+use crate::journal::area::{JournalArea, JournalInfo};
 use crate::output;
 
 /// What `--json` prints.

@@ -30,9 +30,9 @@ use rustix::process::Signal;
 use stetfs_fuse::layer::plan::{PLACE, UPPER};
 use stetfs_sys::namespace::unshare_mounts;
 
+use super::ending::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};
 use super::memory::Memory;
 use super::place::{MOUNTS, WORK, named, open_lock};
-use super::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};
 use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
 

@@ -19,9 +19,9 @@ use stetfs_fuse::layer::plan::{DEPTH_MAX, UPPER};
 use stetfs_fuse::layer::records::{self, BATCH_LEN, Record};
 use stetfs_sys::file_ioctl::{FillLayer, LayOver, fill_layer};
 
+use super::ending::{EXIT_FAILED, refused, too_deep};
 use super::place::{WORK, dress, too_old};
 use super::tree::{self, about};
-use super::{refused, too_deep};
 use crate::failure::{Explain, Failure, Result};
 
 /// What a security module calls files in memory, which means nothing on a volume.
@@ -111,7 +111,7 @@ impl Memory {
 fn unable(e: Failure, what: &str) -> Failure {
     e.context(what)
         .advise("take --layer volume")
-        .exit(super::EXIT_FAILED)
+        .exit(EXIT_FAILED)
 }
 
 fn shown(name: &CStr) -> String {

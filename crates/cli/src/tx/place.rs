@@ -24,7 +24,8 @@ use rustix::io::Errno;
 use stetfs_fuse::layer::plan::{PLACE, TRASH, UPPER};
 use stetfs_sys::file_ioctl::begin_layer;
 
-use super::{failed, tree};
+use super::ending::failed;
+use super::tree;
 use crate::args::Layer;
 use crate::failure::{Explain, Failure, Result};
 
