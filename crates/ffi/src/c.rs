@@ -10,7 +10,10 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::slice;
 
-use stetfs::{Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr};
+use rustix::fs::XattrFlags;
+use stetfs::{
+    Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr, SetXattr,
+};
 use stetfs_format::InodeNo;
 use stetfs_media::MediaError;
 
@@ -185,6 +188,16 @@ fn fill(out: &mut [u8], value: &[u8]) -> Result<i64> {
         out.copy_from_slice(value);
     }
     Ok(count(value.len()))
+}
+
+/// The flags of setxattr(2).
+fn how_to_set(flags: c_int) -> Result<SetXattr> {
+    match XattrFlags::from_bits(flags.cast_unsigned()) {
+        Some(XattrFlags::CREATE) => Ok(SetXattr::Create),
+        Some(XattrFlags::REPLACE) => Ok(SetXattr::Replace),
+        Some(flags) if flags.is_empty() => Ok(SetXattr::Any),
+        _ => Err(invalid(format!("unknown flags {flags:#x}"))),
+    }
 }
 
 fn count(n: usize) -> i64 {
@@ -708,7 +721,7 @@ pub unsafe extern "C" fn stetfs_group_setxattr(
     let value = unsafe { memory(value, len) };
     let set = || {
         let c = Caller::root();
-        let how = tree::how_to_set(flags)?;
+        let how = how_to_set(flags)?;
         let found = group.resolve(&c, path?, false)?;
         Ok(group.setxattr(&c, found.ino, name?, value?, how)?)
     };

@@ -3,11 +3,12 @@
 
 use std::ffi::{c_char, c_int};
 
-use rustix::fs::XattrFlags;
-use stetfs::{Caller, Entry, Fs, SetAttr, SetTime, SetXattr};
+use stetfs::{Caller, Entry, Fs, SetAttr, SetTime};
 use stetfs_format::Time;
 
-use super::{Result, StetfsVolume, answer, bytes, done, fill, invalid, memory, memory_mut};
+use super::{
+    Result, StetfsVolume, answer, bytes, done, fill, how_to_set, invalid, memory, memory_mut,
+};
 
 /// Bytes of the longest name with the 0 behind it.
 pub const STETFS_NAME_SIZE: usize = 256;
@@ -346,16 +347,6 @@ pub unsafe extern "C" fn stetfs_setxattr(
         Ok(fs.setxattr(&Caller::root(), found.ino, name?, value?, how)?)
     };
     done(set())
-}
-
-/// The flags of setxattr(2).
-pub(super) fn how_to_set(flags: c_int) -> Result<SetXattr> {
-    match XattrFlags::from_bits(flags.cast_unsigned()) {
-        Some(XattrFlags::CREATE) => Ok(SetXattr::Create),
-        Some(XattrFlags::REPLACE) => Ok(SetXattr::Replace),
-        Some(flags) if flags.is_empty() => Ok(SetXattr::Any),
-        _ => Err(invalid(format!("unknown flags {flags:#x}"))),
-    }
 }
 
 /// Removes an extended attribute of what the path names itself.

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use libsqlite3_sys as ffi;
 
-use super::{Failure, File, Level, Result};
+use super::contract::{Failure, File, Level, Result};
 
 /// SQLite's default VFS as it was when ours were registered.
 #[derive(Clone, Copy)]

@@ -6,10 +6,11 @@ use std::sync::Once;
 
 use libsqlite3_sys as ffi;
 
+use super::contract::{MOUNT_VFS, VFS};
 use super::images::{self, Images};
 use super::mount::OnMount;
 use super::routines::Routines;
-use super::{MOUNT_VFS, VFS, vfs};
+use super::vfs;
 
 /// Registers both VFS for good, and in this connection and all that are opened later the SQL
 /// function `stetfs_error()`: why the last image could not be opened, or the last call of a volume

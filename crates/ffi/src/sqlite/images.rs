@@ -18,9 +18,10 @@ use libsqlite3_sys as ffi;
 use stetfs::{Error, Fs, MountOptions, OpenError};
 use stetfs_media::MediaError;
 
+use super::contract::{Failure, File, Files, Opening, Result, VFS};
 use super::routines::Routines;
+use super::vfs;
 use super::volume::{Moved, Volume, Watch};
-use super::{Failure, File, Files, Opening, Result, VFS, vfs};
 
 /// A volume that SQLite can reach as long as this lives.
 pub struct Attached(String);

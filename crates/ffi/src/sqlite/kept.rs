@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libsqlite3_sys as ffi;
 
-use super::{Failure, File, Files, Level, Opening, Result, as_the_file_below_does};
+use super::contract::{Failure, File, Files, Level, Opening, Result, as_the_file_below_does};
 
 /// A journal, for its own file and for that of its database.
 pub(super) type Slot = Arc<Mutex<Journal>>;

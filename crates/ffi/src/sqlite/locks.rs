@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use libsqlite3_sys as ffi;
 use stetfs_format::InodeNo;
 
-use super::{Failure, Level, Result};
+use super::contract::{Failure, Level, Result};
 
 /// What one open file has locked of a database.
 pub(super) struct Party {

@@ -15,8 +15,11 @@ use stetfs_sys::file_ioctl::{
 };
 
 use super::below::{BelowFile, BelowVfs};
+use super::contract::{
+    Failure, File, Files, Level, MOUNT_VFS, Opening, Result, as_the_file_below_does,
+};
 use super::routines::Routines;
-use super::{Failure, File, Files, Level, MOUNT_VFS, Opening, Result, as_the_file_below_does, vfs};
+use super::vfs;
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use libsqlite3_sys as ffi;
 
 use super::below::BelowVfs;
+use super::contract::{Failure, File, Files, Level, Opening, Result};
 use super::kept::{Database, Journal, JournalFile, Slot};
 use super::routines::Routines;
-use super::{Failure, File, Files, Level, Opening, Result};
 
 /// Bytes of a path at most.
 const MAX_PATH: c_int = 1024;

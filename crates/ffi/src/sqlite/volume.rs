@@ -12,8 +12,8 @@ use libsqlite3_sys as ffi;
 use stetfs::{Caller, Error, Fs, Group, Kind, OpenFlags, SetAttr};
 use stetfs_format::InodeNo;
 
+use super::contract::{Failure, File, Level, Result};
 use super::locks::{Parties, Party};
-use super::{Failure, File, Level, Result};
 
 /// What a call has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
