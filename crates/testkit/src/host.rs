@@ -247,11 +247,14 @@ pub fn unmount(dir: &Path) -> Result<()> {
     }
 }
 
-/// Whether something is mounted on `dir` now.
+/// Whether something is mounted on `dir` now, and answers.
 pub fn is_mounted(dir: &Path) -> bool {
-    let Ok(dir) = dir.canonicalize() else {
-        return false;
-    };
+    dir.canonicalize().is_ok_and(|dir| is_mount_point(&dir))
+}
+
+/// Whether the table of mounts names `dir`, an absolute path without symbolic links: also where
+/// looking at the mount itself would fail, since its server is dead.
+pub fn is_mount_point(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| {
         line.split(' ')

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::host::{is_mounted, run, unmount, wait_until};
+use crate::host::{is_mount_point, is_mounted, run, unmount, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -70,7 +70,7 @@ impl Mounted {
         // The companion of the server releases it too, and may be done.
         let _ = run("umount", &["--lazy".as_ref(), self.dir.as_os_str()]);
         let dir = self.dir.display();
-        let is_mounted = stetfs_fuse::mountinfo::mounted_on(&self.dir)?.is_some();
+        let is_mounted = is_mount_point(&self.dir);
         ensure!(!is_mounted, "the dead mount on {dir} was not released");
         Ok(())
     }
