@@ -13,7 +13,7 @@ const MEASURE: [&str; 14] = [
     "../powercut/src/tree.rs",
     "src/cell/load.rs",
     "src/cell/machine.rs",
-    "src/cell/mod.rs",
+    "src/cell/run.rs",
     "src/text.rs",
     "src/system",
     "src/system/processors.json",

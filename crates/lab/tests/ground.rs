@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use stetfs_lab::ground::{BASELINE, Ground, Summary};
+use stetfs_lab::ground::sheet::Summary;
+use stetfs_lab::ground::{BASELINE, Ground};
 use stetfs_schemes::for_use;
 use stetfs_testkit::host::{needs, run};
 use stetfs_testkit::skip_unless;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use stetfs_lab::kernel::host::check;
-use stetfs_lab::kernel::{Job, Pair, Plan, Reasons, Sheet, compare, ours};
+use stetfs_lab::kernel::sheet::{Reasons, Sheet};
+use stetfs_lab::kernel::{Job, Pair, Plan, compare, ours};
 use stetfs_media::Class;
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");

@@ -8,7 +8,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs_chart::{Chart, Series};
 
-use super::{Cell, Load, Machine, Store, system};
+use super::load::Load;
+use super::machine::Machine;
+use super::run::{Cell, system};
+use super::store::Store;
 use crate::system::{Columns, NUMBERS, Number, Outcome};
 use crate::text::set;
 

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_crash::sharing::write_durably;
 
-use super::{Cell, Load};
+use super::load::Load;
+use super::run::Cell;
 use crate::system::{Access, Outcome};
 use crate::text::all;
 

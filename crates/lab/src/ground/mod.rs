@@ -5,21 +5,15 @@
 //! schemes themselves: each in each of its modes that is atomic, with memory beside the device
 //! where it has a use for that. What does not run somewhere has its reason in its place.
 
-mod sheet;
-
-use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
+mod run;
+pub mod sheet;
 
 use anyhow::{Result, bail, ensure};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use stetfs_crash::sharing::Shard;
 use stetfs_scheme::{About, Beside, DataMode};
 use stetfs_schemes::for_use;
 
-pub use sheet::{Ratio, Row, Sheet, Square, Summary, Verdict, short};
-
-use crate::cell::{Cell, Load, Machine, Store, run_all, system};
+use crate::cell::{Cell, Load, Machine, system};
 use crate::system::{Outcome, System};
 use crate::text::{Bytes, all, narrow, set};
 
@@ -270,65 +264,6 @@ impl Ground {
             machine.nvm = Bytes((job.set.0 as f64 * times) as u64).max(LEAST_NVM);
         }
         Ok(machine)
-    }
-
-    /// Runs what is of this shard and not in the store, on so many threads; `tell` hears how many
-    /// runs of how many are done. Then what is there is put together: with a shard, also what the
-    /// store has of the others.
-    ///
-    /// # Errors
-    /// A setting that is none; of the store. A run that fails is none: its reason is in the sheet.
-    pub fn run(
-        self,
-        jobs: usize,
-        store: Option<&Store>,
-        shard: Shard,
-        tell: &(dyn Fn(u64, u64) + Sync),
-    ) -> Result<Sheet> {
-        let pairings = self.pairings()?;
-        let cells = pairings
-            .iter()
-            .flat_map(|pairing| pairing.runs.iter().flatten());
-        // Systems without a use for the memory beside a device run once for several media.
-        let mut mine: Vec<(u64, Cell)> = Vec::new();
-        let mut keys = HashSet::new();
-        for cell in cells {
-            let key = cell.key()?;
-            if shard.has(key) && keys.insert(key) {
-                mine.push((key, cell.clone()));
-            }
-        }
-        let (keys, cells): (Vec<u64>, Vec<Cell>) = mine.into_iter().unzip();
-        let (of, done) = (cells.len() as u64, Mutex::new(0));
-        let failed = Mutex::new(HashMap::new());
-        let outcomes = run_all(&cells, jobs, store, &|n, outcome| {
-            if let Err(error) = outcome {
-                failed.lock().insert(keys[n], format!("{error:#}"));
-            }
-            let mut done = done.lock();
-            *done += 1;
-            tell(*done, of);
-            ControlFlow::Continue(())
-        });
-        let failed = failed.into_inner();
-        let ours: HashMap<u64, Outcome> = keys
-            .into_iter()
-            .zip(outcomes)
-            .filter_map(|(key, outcome)| Some((key, outcome?)))
-            .collect();
-        let find = |cell: &Cell| -> Result<Found> {
-            let key = cell.key()?;
-            Ok(match (ours.get(&key), failed.get(&key), store) {
-                (Some(outcome), ..) => Found::Run(outcome.clone()),
-                (None, Some(why), _) => Found::Failed(why.clone()),
-                (None, None, Some(store)) => match store.get(cell)? {
-                    Some(outcome) => Found::Run(outcome),
-                    None => Found::Missing,
-                },
-                (None, None, None) => Found::Missing,
-            })
-        };
-        Sheet::of(self, pairings, &find)
     }
 
     /// The command that makes a cell again, all seeds of it.

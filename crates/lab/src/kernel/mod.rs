@@ -9,9 +9,7 @@
 
 pub mod device;
 pub mod host;
-mod sheet;
-
-pub use sheet::{Deviation, Reasons, Sheet};
+pub mod sheet;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,8 +28,8 @@ use crate::cell::Load;
 use crate::system::Volume;
 use crate::text::narrow;
 use crate::workload::calls::{Call, What, text};
-use crate::workload::sqlite::JournalMode;
-use crate::workload::updates::{NAME, Updates};
+use crate::workload::sqlite::{JournalMode, Updates};
+use crate::workload::updates::NAME;
 use crate::workload::{Durable, Session, Tell, Time, Workload};
 use device::{Account, Recorder};
 use host::{Player, Served, next_tick};

@@ -4,6 +4,7 @@
 //! plots of figures come as they are. What the papers claim, their figures as they come out here,
 //! and what they leave out, is on it where the tree's documents are given.
 
+mod escape;
 mod picture;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,13 @@ use serde::Serialize;
 
 pub use picture::picture;
 
+use escape::text;
+
 use crate::cell::number;
 use crate::claims::{Assumption, Bound, Claims, Judged};
 use crate::experiment::stored::Store;
-use crate::ground::{Contestant, Job, Place, Sheet, Square};
+use crate::ground::sheet::{Sheet, Square};
+use crate::ground::{Contestant, Job, Place};
 use crate::system::{NUMBERS, Number};
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -139,22 +143,6 @@ fn fill(template: &str, with: &dyn Fn(&str) -> Result<String>) -> Result<String>
         rest = after;
     }
     Ok(page + rest)
-}
-
-/// Text as HTML has it.
-fn text(words: &str) -> String {
-    let mut escaped = String::new();
-    for letter in words.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 /// Six digits: more are noise, and half of the page.

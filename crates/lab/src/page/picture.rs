@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::text;
+use super::escape::text;
 use crate::cell::Mean;
-use crate::ground::{Sheet, short};
+use crate::ground::sheet::{Sheet, short};
 
 const LEFT: usize = 210;
 const COLUMN: usize = 92;

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use stetfs::{Fs, Media, MountOptions, MountReport, Stats, clock};
+use stetfs::{Fs, Media, MountOptions, clock};
 use stetfs_ftl::Ftl;
 use stetfs_media::sim::{PmemTiming, Rig, SimPmemOptions};
 use stetfs_media::{BlockDev, Cause, Clock, Image, MeterSnapshot, Pmem, PmemDev};
 
+use super::account::{Account, MountCost, Reading};
+use super::block_layer::BlockLayer;
 use super::card::Card;
-use super::deltas::CountedPmem;
+use super::deltas::{CountedPmem, DeltaCount};
+use super::flash::Chip;
+use super::outcome::Outcome;
 use super::processor::{Processor, Work};
-use super::volume::START;
-use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, Outcome, System, Volume};
+use super::systems::{Access, CauseBytes, Medium, System};
+use super::volume::{START, Volume};
 use crate::workload::{Background, Content, Counts, Durable, Session, Tell, Time, Workload};
 
 /// What holds the volume, mounted or not.
@@ -79,17 +83,6 @@ struct Mounted {
     cost: MountCost,
 }
 
-/// What a mount did, and what that cost. The device was open already.
-#[derive(Clone, Debug, Serialize)]
-pub struct MountCost {
-    /// What was found.
-    pub report: MountReport,
-    /// Virtual time.
-    pub virtual_ns: u64,
-    /// What the medium did.
-    pub device: MeterSnapshot,
-}
-
 /// What a run cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
@@ -110,32 +103,6 @@ pub struct Measured {
     pub virtual_ns: u64,
     /// What the medium did until everything was home.
     pub device: MeterSnapshot,
-}
-
-/// What a medium, and the memory beside it where there is such, did.
-#[derive(Clone, Debug, Default)]
-pub struct Account {
-    /// The medium.
-    pub device: MeterSnapshot,
-    /// The memory beside it.
-    pub nvm: MeterSnapshot,
-}
-
-impl Account {
-    pub(super) fn since(&self, before: &Self) -> Self {
-        Self {
-            device: self.device.clone() - &before.device,
-            nvm: self.nvm.clone() - &before.nvm,
-        }
-    }
-}
-
-/// What everything shows at a moment of a run.
-pub(super) struct Reading {
-    pub(super) now_ns: u64,
-    pub(super) account: Account,
-    pub(super) stats: Stats,
-    pub(super) deltas: Option<DeltaCount>,
 }
 
 impl Measured {

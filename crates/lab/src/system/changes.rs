@@ -19,8 +19,7 @@ use stetfs_media::sim::SimOptions;
 use stetfs_media::{BlockDev, Cause, Class, Clock, Layer, MediaError, SimDev, Tag};
 use stetfs_schemes::delta::{COMPRESSORS, difference};
 
-use super::Volume;
-use super::volume::START;
+use super::volume::{START, Volume};
 use crate::workload::{Durable, Session, Tell, Time, Workload};
 
 /// What was changed.

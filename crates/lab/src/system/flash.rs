@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Nvram;
+use super::card::Nvram;
 use super::deltas::{CountedPmem, DeltaCount};
 use anyhow::Result;
 use stetfs::Media;

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use stetfs_ftl::Wear;
 use stetfs_media::{Cause, MeterSnapshot};
 
-use super::bed::Reading;
-use super::{Account, MountCost};
+use super::account::{Account, MountCost, Reading};
 use crate::workload::{Counts, Spent};
 
 /// A number of a run.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use stetfs_media::Image;
 
-use super::Flash;
+use super::flash::Flash;
 use stetfs_testkit::host::{run, scratch};
 use stetfs_testkit::image::Variety;
 

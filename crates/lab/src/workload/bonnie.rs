@@ -17,7 +17,8 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 
-use super::{Session, Workload};
+use super::contract::Workload;
+use super::session::Session;
 
 /// Which test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,8 +26,10 @@ use rand_distr::{Distribution, Gamma};
 use serde::Serialize;
 use stetfs_format::InodeNo;
 
+use super::content::Content;
+use super::contract::Workload;
 use super::dice::Dice;
-use super::{Content, Session, Workload};
+use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
 /// A line of a personality's list.

@@ -20,7 +20,9 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 
-use super::{Content, Session, Workload};
+use super::content::Content;
+use super::contract::Workload;
+use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
 /// Which test.

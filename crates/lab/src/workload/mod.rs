@@ -9,6 +9,7 @@ mod beside;
 pub mod bonnie;
 pub mod calls;
 mod content;
+mod contract;
 mod dice;
 pub mod filebench;
 pub mod fio;
@@ -24,6 +25,7 @@ pub mod updates;
 pub use beside::Background;
 pub use bonnie::Bonnie;
 pub use content::Content;
+pub use contract::Workload;
 pub use filebench::{Filebench, Personality};
 pub use fio::Fio;
 pub use iozone::Iozone;
@@ -31,53 +33,5 @@ pub use overwrite::Overwrite;
 pub use postmark::Postmark;
 pub use session::{Counts, Durable, Session, Spent, Tell, Time};
 pub use single::Single;
+pub use sqlite::Updates;
 pub use tpcc::Tpcc;
-pub use updates::Updates;
-
-use anyhow::Result;
-
-/// Something to be done on a volume.
-pub trait Workload {
-    /// Its name with what distinguishes it, for reports.
-    fn name(&self) -> String;
-
-    /// What must be there before: not measured.
-    ///
-    /// # Errors
-    /// Of the volume.
-    fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
-
-    /// After everything is home and the volume was mounted again: brings into the cache, where the
-    /// system has one, what the original would find there. Not measured either.
-    ///
-    /// # Errors
-    /// Of the volume.
-    fn warm(&self, _: &mut Session<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    /// What is measured.
-    ///
-    /// # Errors
-    /// Of the volume.
-    fn run(&self, session: &mut Session<'_>) -> Result<()>;
-
-    /// Its updates, where SQLite makes its calls.
-    fn sqlite(&self) -> Option<Updates> {
-        None
-    }
-
-    /// Whether there is something to [`judge`](Self::judge).
-    fn is_judged(&self) -> bool {
-        false
-    }
-
-    /// After everything is home and the volume was mounted again: whether the run has left what it
-    /// should. Not measured.
-    ///
-    /// # Errors
-    /// It has not; of the volume.
-    fn judge(&self, _: &mut Session<'_>) -> Result<()> {
-        Ok(())
-    }
-}

@@ -10,8 +10,9 @@ use rand_distr::{Beta, Distribution, Uniform, Zipf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stetfs_format::InodeNo;
 
+use super::contract::Workload;
 use super::dice::Dice;
-use super::{Session, Workload};
+use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
 /// Which shares of blocks differ. As text a number, `zipf:3`, `bathtub:0.08` or `uniform`.

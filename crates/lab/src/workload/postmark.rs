@@ -23,7 +23,9 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use stetfs_format::InodeNo;
 
-use super::{Content, Session, Workload};
+use super::content::Content;
+use super::contract::Workload;
+use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
 /// The original's parameters.

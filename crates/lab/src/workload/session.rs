@@ -9,8 +9,9 @@ use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
 use super::beside::{Background, Beside};
-use super::calls::{Bytes, Call, Noted, Place, What};
-use crate::system::{Costs, Work};
+use super::calls::call::{Bytes, Call, Place, What};
+use super::calls::noted::Noted;
+use crate::system::processor::{Costs, Work};
 
 /// When what was written becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,10 @@
 use anyhow::Result;
 use stetfs_format::InodeNo;
 
+use super::content::Content;
+use super::contract::Workload;
+use super::session::Session;
 use super::tpcc::random::shuffle;
-use super::{Content, Session, Workload};
 use stetfs_testkit::rng::Rng;
 
 /// A kind of operation.

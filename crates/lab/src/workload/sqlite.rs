@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use stetfs::{Error, Kind};
 use stetfs_ffi::sqlite::{self, Attached, Moved, Watch};
 
-use super::{Counts, Session};
+use super::session::{Counts, Session};
 
 /// How SQLite makes a transaction atomic (`PRAGMA journal_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,4 +228,17 @@ impl Watch for Tally {
             }
         }
     }
+}
+
+/// Updates of 100 bytes, each a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Updates {
+    /// How SQLite makes them atomic.
+    pub mode: JournalMode,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Updates.
+    pub updates: u64,
+    /// What rows and contents are drawn from.
+    pub seed: u64,
 }

@@ -3,22 +3,10 @@
 use anyhow::Result;
 use rusqlite::Connection;
 
-use super::sqlite::{Database, JournalMode};
-use super::{Session, Workload};
+use super::contract::Workload;
+use super::session::Session;
+use super::sqlite::{Database, Updates};
 use stetfs_testkit::rng::Rng;
-
-/// Updates of 100 bytes, each a transaction.
-#[derive(Clone, Copy, Debug)]
-pub struct Updates {
-    /// How SQLite makes them atomic.
-    pub mode: JournalMode,
-    /// Rows of the table.
-    pub rows: u64,
-    /// Updates.
-    pub updates: u64,
-    /// What rows and contents are drawn from.
-    pub seed: u64,
-}
 
 /// Bytes of what is updated.
 const BYTES: usize = 100;

@@ -14,7 +14,7 @@ use stetfs_lab::system::{NUMBERS, Number, Outcome, Processor};
 use stetfs_lab::text::{Bytes, all, set};
 use stetfs_lab::workload::calls::text::SYNTAX;
 
-use super::{bar, is_stdout, json_to, line, numbers};
+use super::output::{bar, is_stdout, json_to, line, numbers};
 
 /// Run systems of your choice on a machine of your choice
 ///

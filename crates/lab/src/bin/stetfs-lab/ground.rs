@@ -1,18 +1,18 @@
 //! `stetfs lab ground`: all systems on one ground.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueHint};
 use stetfs_crash::sharing::Shard;
 use stetfs_lab::cell::{Store, number};
-use stetfs_lab::ground::{Ground, Sheet};
+use stetfs_lab::ground::Ground;
+use stetfs_lab::ground::sheet::Sheet;
 use stetfs_lab::page::{page, picture};
 
-use super::{bar, is_stdout, json_to, line, numbers};
+use super::output::{bar, is_stdout, json_to, line, numbers, write};
 
 /// Run all systems on the same media with the same workloads
 ///
@@ -146,15 +146,6 @@ impl AllOnOne {
         bar.finish_and_clear();
         sheet
     }
-}
-
-/// Writes text to a file, or to standard output where that is `-`.
-pub(super) fn write(path: &Path, text: &str) -> Result<()> {
-    let text = text.trim_end();
-    if path.as_os_str() == "-" {
-        return line(text);
-    }
-    fs::write(path, format!("{text}\n")).with_context(|| path.display().to_string())
 }
 
 fn list(ground: &Ground) -> Result<()> {

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, ValueHint};
 use comfy_table::{Table, presets};
-use stetfs_lab::kernel::{Pair, Plan, Reasons, Sheet};
+use stetfs_lab::kernel::sheet::{Reasons, Sheet};
+use stetfs_lab::kernel::{Pair, Plan};
 
-use super::ground::write;
-use super::{bar, is_stdout, line};
+use super::output::{bar, is_stdout, line, write};
 
 /// Compare our jbd2 with the kernel's own file systems, call for call
 ///

@@ -6,24 +6,24 @@
 mod ask;
 mod ground;
 mod kernel;
+mod output;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use stetfs_lab::experiment::report::{self, Report};
+use stetfs_lab::experiment::report::Report;
 use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
 use stetfs_lab::figure;
 use stetfs_lab::ground::Ground;
+
+use output::{bar, is_stdout, json_to, line, numbers};
 
 /// Run the papers' experiments: systems side by side, with the paper's figures beside ours
 ///
@@ -86,25 +86,6 @@ fn main() -> ExitCode {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)
-}
-
-/// Writes text to standard output and ends the line.
-fn line(text: impl Display) -> Result<()> {
-    Ok(writeln!(io::stdout().lock(), "{text}")?)
-}
-
-/// Whether JSON goes to standard output, in place of tables.
-fn is_stdout(json: Option<&PathBuf>) -> bool {
-    json.is_some_and(|path| path.as_os_str() == "-")
-}
-
-/// Writes a value as indented JSON to a file, or to standard output where that is `-`.
-fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    if path.as_os_str() == "-" {
-        return line(text);
-    }
-    fs::write(path, text + "\n").with_context(|| path.display().to_string())
 }
 
 fn run(args: &Args) -> Result<()> {
@@ -256,19 +237,6 @@ fn words(command: &clap::Command) -> Result<BTreeSet<String>> {
     Ok(options.chain(names).collect())
 }
 
-fn bar() -> ProgressBar {
-    let target = match io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
-    };
-    let bar = ProgressBar::with_draw_target(Some(1), target);
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3}% {elapsed} {wide_msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
-}
-
 fn show(report: &Report) -> Result<()> {
     line(format_args!(
         "{}: {}\n{}; scale {}, seed {}\n",
@@ -307,27 +275,6 @@ fn show(report: &Report) -> Result<()> {
         line(format_args!("\n{note}"))?;
     }
     Ok(())
-}
-
-fn numbers(table: &report::Table) -> Table {
-    let mut shown = Table::new();
-    shown.load_preset(presets::NOTHING);
-    shown.set_header(&table.head);
-    for row in &table.rows {
-        shown.add_row(row);
-    }
-    for column in 1..table.head.len() {
-        let is_text = |row: &Vec<String>| {
-            row.get(column)
-                .is_some_and(|c| c.starts_with(char::is_alphabetic))
-        };
-        if let Some(shown) = shown.column_mut(column)
-            && !table.rows.iter().any(is_text)
-        {
-            shown.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    shown
 }
 
 /// Writes a report and its plots; says where.

@@ -6,129 +6,34 @@
 //! closed where the list says so, or at the end.
 
 pub mod blkparse;
-mod noted;
+pub(super) mod call;
+pub(super) mod noted;
+mod pace;
 mod recorded;
 pub mod strace;
 pub mod text;
 
+pub(crate) use call::renamed;
+pub use call::{Bytes, Call, Place, What};
 pub use noted::Noted;
+pub use pace::Pace;
 pub use recorded::Recorded;
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 use stetfs::{Caller, FallocateMode, SetAttr};
 use stetfs_format::InodeNo;
 use stetfs_testkit::rng::Rng;
 
-use super::{Content, Session, Workload};
+use super::content::Content;
+use super::contract::Workload;
+use super::session::Session;
+use pace::Waits;
 
 /// Bytes of a write or read at most: what is longer is made in pieces.
 const PIECE: u64 = 1 << 20;
-
-/// One call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// The line that it was read from, for messages.
-    pub line: usize,
-    /// When it was made, counted from any moment; unknown where the source has no times.
-    pub at: Option<Duration>,
-    /// What it is.
-    pub what: What,
-}
-
-/// Where in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At this byte.
-    At(u64),
-    /// Behind its last byte.
-    End,
-    /// At a multiple of the call's length, drawn by the seed from all that lie in the file.
-    Random,
-}
-
-/// What a write writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bytes {
-    /// So many, drawn by the seed.
-    Random(u64),
-    /// These.
-    Given(Vec<u8>),
-}
-
-impl Bytes {
-    /// How many.
-    pub fn len(&self) -> u64 {
-        match self {
-            Self::Random(len) => *len,
-            Self::Given(bytes) => bytes.len() as u64,
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// What a call is. Names are paths from the root of the volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// mkdir(2).
-    Mkdir(String),
-    /// rmdir(2).
-    Rmdir(String),
-    /// open(2) with O_CREAT and O_EXCL.
-    Create(String),
-    /// pwrite(2), or write(2) with O_APPEND.
-    Write(String, Place, Bytes),
-    /// pread(2) of so many bytes.
-    Read(String, Place, u64),
-    /// truncate(2).
-    Truncate(String, u64),
-    /// fallocate(2): these bytes get room.
-    Allocate(String, Range<u64>),
-    /// fallocate(2) with FALLOC_FL_PUNCH_HOLE: these bytes become zeros without room.
-    Punch(String, Range<u64>),
-    /// fsync(2).
-    Fsync(String),
-    /// fdatasync(2).
-    Fdatasync(String),
-    /// close(2).
-    Close(String),
-    /// rename(2).
-    Rename(String, String),
-    /// link(2).
-    Link(String, String),
-    /// symlink(2): what it says, and its name.
-    Symlink(String, String),
-    /// unlink(2).
-    Unlink(String),
-    /// stat(2).
-    Stat(String),
-    /// getdents(2), all of a directory.
-    List(String),
-    /// sync(2).
-    Sync,
-    /// No call: the program does something else for so long.
-    Wait(Duration),
-}
-
-/// How soon a call follows the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pace {
-    /// At once.
-    Full,
-    /// Not before it was made when it was recorded: what the program did in between takes its time
-    /// here too, so that commits by the clock have as much in them.
-    Recorded,
-}
 
 /// Calls as a workload.
 pub struct Calls {
@@ -184,33 +89,6 @@ impl Calls {
             session.close(ino)?;
         }
         Ok(())
-    }
-}
-
-/// When calls are made that were recorded with their times.
-struct Waits {
-    /// The first one's time, and the session's then.
-    began: Option<(Duration, u64)>,
-}
-
-impl Waits {
-    fn new(pace: Pace, first: Option<Duration>, session: &Session<'_>) -> Self {
-        let first = first.filter(|_| pace == Pace::Recorded);
-        Self {
-            began: first.map(|first| (first, session.now_ns())),
-        }
-    }
-
-    /// Until a call may be made.
-    fn wait(&self, at: Option<Duration>, session: &mut Session<'_>) -> Result<()> {
-        let (Some((first, began_ns)), Some(at)) = (self.began, at) else {
-            return Ok(());
-        };
-        let since = u64::try_from(at.saturating_sub(first).as_nanos())?;
-        let due_ns = began_ns.saturating_add(since);
-        session.pause(Duration::from_nanos(
-            due_ns.saturating_sub(session.now_ns()),
-        ))
     }
 }
 
@@ -454,12 +332,6 @@ impl Player {
             .collect();
         Ok(())
     }
-}
-
-/// What a path is called when `from` has become `to`; none if that leaves it as it is.
-pub(crate) fn renamed(path: &str, from: &str, to: &str) -> Option<String> {
-    let rest = path.strip_prefix(from)?;
-    (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
 }
 
 /// What a file of text holds.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use stetfs_format::InodeNo;
 
-use super::{Call, What, renamed};
+use super::call::{Call, What, renamed};
 
 /// Calls so far, and what each inode of them is called.
 pub struct Noted {

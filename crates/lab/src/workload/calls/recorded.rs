@@ -14,8 +14,9 @@ use stetfs_powercut::player::{self, Player};
 use stetfs_powercut::record::Saved;
 use stetfs_powercut::tree::{Object, Tree};
 
-use super::{Pace, Waits};
-use crate::workload::{Counts, Session, Workload};
+use super::pace::{Pace, Waits};
+use crate::workload::contract::Workload;
+use crate::workload::session::{Counts, Session};
 
 /// A recording as a workload. At the end the volume holds what the program had left, or it is an
 /// error.

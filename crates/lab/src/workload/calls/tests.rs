@@ -1,6 +1,8 @@
 //! Lists and traces become the calls that they tell of, and a trace done again leaves what the
 //! program left.
 
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +14,7 @@ use stetfs_testkit::skip_unless;
 
 use super::*;
 use crate::system::{ADP_S, Bed, PCM, Volume};
-use crate::workload::Durable;
+use crate::workload::session::Durable;
 
 fn whats(calls: &[Call]) -> Vec<What> {
     calls.iter().map(|call| call.what.clone()).collect()

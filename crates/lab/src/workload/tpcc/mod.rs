@@ -16,6 +16,7 @@
 
 pub mod check;
 pub mod random;
+mod scale;
 mod schema;
 mod transactions;
 
@@ -24,70 +25,19 @@ use rusqlite::Connection;
 use serde::Serialize;
 
 use self::random::{Constants, shuffle};
+use self::scale::Kind;
+pub use self::scale::{Cardinality, DISTRICTS, Outcome};
 use self::transactions::Terminals;
+use super::contract::Workload;
+use super::session::Session;
 use super::sqlite::{Database, JournalMode};
-use super::{Session, Workload};
 use stetfs_testkit::rng::Rng;
 
 /// The database's file.
 pub const FILE: &str = "tpcc.db";
 
-/// Districts of a warehouse.
-pub const DISTRICTS: u32 = 10;
-
 /// Seconds since 1970 at which the load was.
 const NOW: u64 = 1_700_000_000;
-
-/// How many rows there are (clause 1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Cardinality {
-    /// Warehouses.
-    pub warehouses: u32,
-    /// Items, each in stock in each warehouse.
-    pub items: u32,
-    /// Customers of a district.
-    pub customers: u32,
-    /// Orders of a district, one a customer.
-    pub orders: u32,
-}
-
-impl Cardinality {
-    /// The specification's.
-    pub const fn of(warehouses: u32) -> Self {
-        Self {
-            warehouses,
-            items: 100_000,
-            customers: 3_000,
-            orders: 3_000,
-        }
-    }
-
-    /// The same with fewer items, customers and orders; what a factor of 1 or more changes is the
-    /// number of warehouses.
-    pub fn scaled(scale: f64) -> Self {
-        let whole = Self::of((scale.round() as u32).max(1));
-        let part = scale.min(1.0);
-        let some = |n: u32, least: u32| ((f64::from(n) * part) as u32).max(least);
-        // Less than twenty orders a district would leave the Stock-Level transaction without its
-        // work.
-        Self {
-            items: some(whole.items, 100),
-            customers: some(whole.customers, 30),
-            orders: some(whole.orders, 30),
-            ..whole
-        }
-    }
-
-    /// Last names.
-    fn names(&self) -> u64 {
-        u64::from(self.customers.min(1000))
-    }
-
-    /// Orders of a district that are delivered in the beginning: seven in ten.
-    fn delivered(&self) -> u32 {
-        self.orders * 7 / 10
-    }
-}
 
 /// TPC-C with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,39 +52,6 @@ pub struct Tpcc {
     pub page_bytes: u32,
     /// What everything is drawn from.
     pub seed: u64,
-}
-
-/// What the transactions were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
-    /// New-Order, those rolled back included.
-    pub new_orders: u64,
-    /// New-Orders rolled back.
-    pub rolled_back: u64,
-    /// Payment.
-    pub payments: u64,
-    /// Order-Status.
-    pub order_statuses: u64,
-    /// Delivery.
-    pub deliveries: u64,
-    /// Stock-Level.
-    pub stock_levels: u64,
-    /// Lines ordered from another warehouse.
-    pub remote_lines: u64,
-    /// Payments by a customer of another warehouse.
-    pub remote_payments: u64,
-    /// Customers named by their last name, and those named in any way.
-    pub by_name: [u64; 2],
-}
-
-/// A kind of transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    NewOrder,
-    Payment,
-    OrderStatus,
-    Delivery,
-    StockLevel,
 }
 
 impl Tpcc {

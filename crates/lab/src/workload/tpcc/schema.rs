@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use super::random::{
     A_LAST, a_string, item_data, last_name, n_string, nurand, permutation, uniform, zip,
 };
-use super::{Cardinality, DISTRICTS};
+use super::scale::{Cardinality, DISTRICTS};
 use stetfs_testkit::rng::Rng;
 
 const TABLES: &str = "

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::random::{A_CUSTOMER, A_ITEM, A_LAST, Constants, last_name, nurand, uniform};
-use super::{Cardinality, DISTRICTS, Kind, Outcome};
+use super::scale::{Cardinality, DISTRICTS, Kind, Outcome};
 use stetfs_testkit::rng::Rng;
 
 /// Bytes of C_DATA at most.
