@@ -13,7 +13,7 @@ use stetfs_lab::workload::filebench::{Calls, Filebench, Personality};
 use stetfs_lab::workload::sqlite::JournalMode;
 
 use crate::databases::{Load, Loads, close, open};
-use crate::rows::{Done, Effort, make_tree};
+use crate::done::{Done, Effort, make_tree};
 use crate::systems::Running;
 
 /// A personality of filebench, its threads at the same time.

@@ -13,6 +13,7 @@
 pub mod ageing;
 mod applications;
 pub mod databases;
+pub mod done;
 pub mod floor;
 pub mod library;
 pub mod report;

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use super::case::Case;
 use super::explore::{Findings, Wrong, explore};
-use super::media::Contents;
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
 use super::report::{Counts, Met, Report, Violation};
@@ -25,6 +24,7 @@ use super::subject::Subject;
 use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
+use crate::media::contents::Contents;
 
 /// When to stop, whatever is left. As text: a number of states, a time as `90s`, `10m` or `2h`, or
 /// `none`.

@@ -13,7 +13,6 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use stetfs_media::sim::Keep;
 
 use super::explore::Wrong;
-use super::media::Contents;
 use super::record::{Front, Record};
 use super::report::Fault;
 use super::subject::Subject;
@@ -21,6 +20,7 @@ use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 use super::workloads::script::Script;
+use crate::media::contents::Contents;
 
 /// Before what was done after the first cut.
 const THEN: &str = "then ";

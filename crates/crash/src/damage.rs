@@ -20,7 +20,9 @@ use stetfs_scheme::{OpenArgs, Remnant};
 use stetfs_schemes::find;
 use stetfs_testkit::rng::Rng;
 
-use crate::media::{Contents, Media, UNIT, Unit};
+use crate::media::Media;
+use crate::media::contents::Contents;
+use crate::media::kind::{UNIT, Unit};
 use crate::record::Record;
 use crate::target::Target;
 use crate::watch::Watched;

@@ -10,7 +10,6 @@ use super::case::{Case, Cut};
 use super::caught::Panicked;
 use super::fold::{Differ, Folds, State, States, View};
 use super::guide::{Guide, Tried};
-use super::media::Contents;
 use super::moment::{Moment, Tapes};
 use super::oracle::Allowed;
 use super::record::Record;
@@ -19,6 +18,7 @@ use super::states::{Effort, Part, possible};
 use super::subject::{Outcome, Subject, second_opinion, second_replay};
 use super::turns::Order;
 use super::workload::Workload;
+use crate::media::contents::Contents;
 use stetfs_testkit::rng::Rng;
 
 /// A state whose outcome is not allowed.

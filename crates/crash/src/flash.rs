@@ -18,7 +18,7 @@ use stetfs_media::sim::Rig;
 use stetfs_media::{BlockDev, Cause, Class, Image, Tag};
 use stetfs_testkit::image::copy_to;
 
-use super::media::Kind;
+use crate::media::kind::Kind;
 
 /// The paper's part with just enough blocks for a volume of 12 MiB, so that garbage is collected
 /// all the time.

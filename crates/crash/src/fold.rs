@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use stetfs_media::sim::Keep;
 
-use super::media::{Contents, UNIT, Unit};
 use super::moment::{AtomOf, Moment, Piece};
 use super::watch::UnitSet;
+use crate::media::contents::Contents;
+use crate::media::kind::{UNIT, Unit};
 
 /// Units that differ from the reference, each with its delta.
 pub type Deltas = BTreeMap<Unit, u64>;
@@ -336,7 +337,8 @@ mod tests {
     use stetfs_media::{Cause, Class, Image, Tag};
 
     use super::*;
-    use crate::media::{Kind, Media};
+    use crate::media::Media;
+    use crate::media::kind::Kind;
     use crate::states::Effort;
     use stetfs_testkit::rng::Rng;
 

@@ -23,9 +23,9 @@ use std::ops::Range;
 use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
 
-use super::media::Unit;
 use super::moment::{AtomOf, Moment};
 use super::watch::UnitSet;
+use crate::media::kind::Unit;
 use stetfs_testkit::rng::Rng;
 
 /// So many times as often as others changes are flipped that decide.
@@ -196,7 +196,9 @@ mod tests {
     use stetfs_media::{Cause, Class, Image, Tag};
 
     use super::*;
-    use crate::media::{Contents, Media, UNIT};
+    use crate::media::Media;
+    use crate::media::contents::Contents;
+    use crate::media::kind::UNIT;
 
     const UNITS: Unit = 32;
 

@@ -10,7 +10,6 @@
 //! contents differ, are sets of units. A power cut may tear a unit: a sector of a block device it
 //! does not, in persistent memory each word is on its own.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -20,155 +19,15 @@ use stetfs_media::nand::{NandError, NandSim};
 use stetfs_media::sim::{Fault, Rig, SimOptions, SimPmem, SimPmemOptions};
 use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimDev};
 
-use super::flash;
+pub mod contents;
+pub mod kind;
+
+use self::contents::Contents;
+use self::kind::{Kind, UNIT, Unit, units_of};
 use super::handing::{HandingDev, HandingPmem};
 use super::moment::{TapeOf, Tapes};
 use super::turns::Turns;
 use super::watch::{UnitSet, Watch, Watched, WatchedDev, WatchedNand, WatchedPmem};
-
-/// Bytes of a unit.
-pub const UNIT: u64 = 512;
-
-/// A unit's number, over all media.
-pub type Unit = u32;
-
-/// Bytes of the pages that images share.
-const PAGE: u64 = 4096;
-
-/// What a medium is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A block device with sectors of 512 bytes and a volatile cache.
-    Block,
-    /// Persistent memory behind a processor's cache.
-    Pmem,
-    /// A NAND part with a flash translation layer, which is mounted whenever the home device is
-    /// asked for: JFTL's, with pages of 512 bytes.
-    Nand,
-    /// The same with pages of 16 KiB, of which the layer maps units of 4 KiB.
-    Nand16k,
-}
-
-impl Kind {
-    /// Its name on the command line and in cases.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Pmem => "pmem",
-            Self::Nand => "nand",
-            Self::Nand16k => "nand16k",
-        }
-    }
-
-    /// Whether it is a NAND part with a layer.
-    pub fn is_flash(self) -> bool {
-        matches!(self, Self::Nand | Self::Nand16k)
-    }
-
-    /// Bytes of the smallest piece that the home device on it takes.
-    pub fn sector(self) -> u32 {
-        match self {
-            Self::Pmem => 64,
-            Self::Block | Self::Nand => 512,
-            Self::Nand16k => 4096,
-        }
-    }
-}
-
-impl FromStr for Kind {
-    type Err = anyhow::Error;
-
-    fn from_str(name: &str) -> anyhow::Result<Self> {
-        let kinds = [Self::Block, Self::Pmem, Self::Nand, Self::Nand16k];
-        let found = kinds.into_iter().find(|kind| kind.name() == name);
-        found.with_context(|| format!("there is no medium {name}: block, pmem, nand or nand16k"))
-    }
-}
-
-/// What all media of a run hold. Clones share what they have in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contents(Vec<(Kind, Image)>);
-
-impl Contents {
-    /// The contents of these media, the home device first.
-    pub fn new(media: Vec<(Kind, Image)>) -> Self {
-        assert!(!media.is_empty(), "a home device");
-        Self(media)
-    }
-
-    /// The content of a home device without further media.
-    pub fn of_block_device(image: Image) -> Self {
-        Self(vec![(Kind::Block, image)])
-    }
-
-    /// The volume, as the home device shows it.
-    ///
-    /// # Errors
-    /// What a NAND part holds cannot be read.
-    pub fn volume(&self) -> Result<Image> {
-        let (kind, home) = &self.0[0];
-        match kind {
-            Kind::Block | Kind::Pmem => Ok(home.clone()),
-            Kind::Nand | Kind::Nand16k => flash::volume_on(home),
-        }
-    }
-
-    /// The media with what each holds, the home device first.
-    pub fn media(&self) -> impl Iterator<Item = (Kind, &Image)> {
-        self.0.iter().map(|(kind, image)| (*kind, image))
-    }
-
-    /// Changes bytes of a medium, counted from the home device on. Panics when there is no such
-    /// place.
-    pub fn write(&mut self, medium: usize, offset: u64, bytes: &[u8]) {
-        self.0[medium].1.write(offset, bytes);
-    }
-
-    fn images(&self) -> impl Iterator<Item = &Image> {
-        self.0.iter().map(|(_, image)| image)
-    }
-
-    /// Units of all media.
-    pub fn units(&self) -> usize {
-        self.images().map(units_of).sum::<u64>() as usize
-    }
-
-    /// The units of the pages that the two do not share; each may still have equal content.
-    pub fn unshared(&self, other: &Self) -> Vec<Unit> {
-        let mut found = Vec::new();
-        let mut first = 0;
-        for (mine, theirs) in self.images().zip(other.images()) {
-            for page in mine.unshared_pages(theirs) {
-                let end = (page + PAGE).min(mine.size());
-                found.extend((page / UNIT..end.div_ceil(UNIT)).map(|n| (first + n) as Unit));
-            }
-            first += units_of(mine);
-        }
-        found
-    }
-
-    /// The bytes of a unit.
-    pub fn unit(&self, unit: Unit) -> [u8; UNIT as usize] {
-        let mut out = [0; UNIT as usize];
-        let mut unit = u64::from(unit);
-        for image in self.images() {
-            let units = units_of(image);
-            if unit < units {
-                let at = unit * UNIT;
-                let there = (image.size() - at).min(UNIT) as usize;
-                image.read(at, &mut out[..there]);
-                break;
-            }
-            unit -= units;
-        }
-        out
-    }
-}
-
-/// Units of a medium with this content.
-pub(super) fn units_of(image: &Image) -> u64 {
-    image.size().div_ceil(UNIT)
-}
 
 /// A simulated medium.
 enum Medium {

@@ -15,13 +15,13 @@ use stetfs_media::sim::Keep;
 
 use super::case::{Case, Cut};
 use super::explore::{Findings, Wrong, explore};
-use super::media::Contents;
 use super::record::{Front, Record};
 use super::report::Fault;
 use super::states::{self, Effort};
 use super::subject::Subject;
 use super::target::Target;
 use super::workload::Workload;
+use crate::media::contents::Contents;
 use stetfs_testkit::world::op::Op;
 
 /// Explores candidates until the deadline.

@@ -14,7 +14,8 @@ use stetfs_media::nand::{NandCrashPoint, NandCrashPoints, NandTape, Outcome};
 use stetfs_media::sim::{Atom, CrashPoint, CrashPoints, Entry, Keep, Tape};
 
 use super::flash;
-use super::media::{Contents, Kind, UNIT, Unit, units_of};
+use crate::media::contents::Contents;
+use crate::media::kind::{Kind, UNIT, Unit, units_of};
 
 /// The tape of a medium.
 #[derive(Clone, Debug)]

@@ -11,12 +11,13 @@ use stetfs_media::BlockDev;
 use stetfs_scheme::DataPromise;
 
 use super::caught::caught;
-use super::media::{Contents, Media};
+use super::media::Media;
 use super::moment::Tapes;
 use super::oracle::{Allowed, Oracle, Placed};
 use super::target::Target;
 use super::turns::{Order, Turns};
 use super::workload::Workload;
+use crate::media::contents::Contents;
 use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::model::{Model, Rules, Synced};
 use stetfs_testkit::world::op::Op;

@@ -27,11 +27,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use stetfs_media::sim::Keep;
 
-use super::media::Kind;
 use super::moment::AtomOf;
 use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
+use crate::media::kind::Kind;
 use stetfs_testkit::rng::Rng;
 
 /// How much is looked at.

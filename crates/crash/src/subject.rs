@@ -10,12 +10,14 @@ use stetfs_media::{BlockDev, Class, Image, Tag};
 use stetfs_scheme::Remnant;
 
 use super::caught::caught;
-use super::media::{Contents, Kind, Media};
+use super::media::Media;
 use super::moment::Tapes;
 use super::oracle::{Allowed, Observation, Oracle};
 use super::report::Fault;
 use super::target::Target;
 use super::watch::Watched;
+use crate::media::contents::Contents;
+use crate::media::kind::Kind;
 use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::op::{Durable, Op, Payload};
 use stetfs_testkit::world::{Reply, World};

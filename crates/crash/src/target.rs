@@ -14,7 +14,9 @@ use stetfs_scheme::{
 use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
-use super::media::{Contents, Kind as Medium, Media};
+use super::media::Media;
+use crate::media::contents::Contents;
+use crate::media::kind::Kind as Medium;
 use stetfs_testkit::image::Variety;
 use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::model::Rules;

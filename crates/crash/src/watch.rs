@@ -10,7 +10,7 @@ use stetfs_media::nand::{
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{BlockDev, Cause, Layer, MediaError, Meter, Pmem, PmemLayer, SimDev, Tag};
 
-use super::media::{UNIT, Unit};
+use crate::media::kind::{UNIT, Unit};
 
 /// A set of units.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

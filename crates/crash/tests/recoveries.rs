@@ -13,7 +13,8 @@ use anyhow::{Context, Result};
 use stetfs::MountOptions;
 use stetfs_crash::campaign::Campaign;
 use stetfs_crash::damage::{self, Left};
-use stetfs_crash::media::{Contents, Kind};
+use stetfs_crash::media::contents::Contents;
+use stetfs_crash::media::kind::Kind;
 use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
@@ -23,12 +24,11 @@ use stetfs_format::jbd2::JournalIncompat;
 use stetfs_media::{Cause, Class, Image, RamDev, Tag};
 use stetfs_scheme::{About, Beside, Ground, OpenArgs, Remnant};
 use stetfs_schemes::{each_example, each_scheme, find, for_use};
-use stetfs_testkit::document;
 use stetfs_testkit::ground::simulated;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::{EXT3_1K, EXT4_1K, Variety};
 use stetfs_testkit::rng::Rng;
-use stetfs_testkit::skip_unless;
+use stetfs_testkit::{document, skip_unless};
 
 fn rows(about: &About) -> impl Iterator<Item = &'static Remnant> {
     about.recovery.iter().copied().flatten().copied()

@@ -16,9 +16,10 @@ use stetfs_testkit::rng::Rng;
 
 use crate::call::Recording;
 use crate::explore::{Counts, Court, Early, Explored, State, Way};
-use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
+use crate::finding::{Cause, Reported, Told, few, last_calls};
 use crate::judge::{Error, Key};
 use crate::model::Had;
+use crate::numbers::without_numbers;
 use crate::player::Pace;
 use crate::remedy::{Helpless, Place, made_durable_by, with_all, with_place};
 use crate::scheme::{Played, Scheme};

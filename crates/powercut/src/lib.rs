@@ -32,6 +32,7 @@ pub mod judge;
 pub mod marks;
 pub mod model;
 pub mod mounted;
+pub mod numbers;
 pub mod player;
 pub mod record;
 pub mod recorder;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Recording, What};
 use crate::effect::{Arrangement, Set};
-use crate::finding::without_numbers;
 use crate::model::Model;
+use crate::numbers::without_numbers;
 use crate::states::Cut;
 use crate::tree::Object;
 

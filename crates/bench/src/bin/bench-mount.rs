@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use stetfs_bench::done::{Done, Effort};
 use stetfs_bench::report::Report;
-use stetfs_bench::rows::{Done, Effort, ROWS, Row};
+use stetfs_bench::rows::{ROWS, Row};
 use stetfs_bench::systems::{Bench, How, Medium, Running, System, Traffic};
 use stetfs_testkit::host;
 

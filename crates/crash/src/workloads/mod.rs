@@ -18,6 +18,7 @@ mod mixture;
 pub mod patterns;
 pub mod script;
 pub mod sequences;
+mod steps;
 pub mod vocabulary;
 
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::world::op::Op;
 
-use super::script::{append, create, fdatasync, fsync, fsync_dir, open, unlink, write};
+use super::steps::{append, create, fdatasync, fsync, fsync_dir, open, unlink, write};
 
 /// Bytes of a page of the database.
 const PAGE: u64 = 1024;

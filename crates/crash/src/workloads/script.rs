@@ -1,5 +1,6 @@
 //! Long workloads by name: written down, drawn from a seed, or as programs write.
 
+use super::steps::{create, open, unlink, write};
 use super::{corners, homes, kinds, patterns};
 use crate::target::Target;
 use crate::turns::Order;
@@ -7,7 +8,7 @@ use crate::workload::Workload;
 use crate::workloads::vocabulary::ops;
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::world::draw::stream;
-use stetfs_testkit::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve};
+use stetfs_testkit::world::op::{Op, Payload, Profile, RenameHow, Reserve};
 
 /// What is done before the power goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,56 +232,6 @@ fn random(seed: u64, profile: Profile) -> Vec<Op> {
         }
     }
     ops
-}
-
-pub(super) fn create(path: &str) -> Op {
-    Op::Create {
-        path: path.to_owned(),
-        mode: 0o644,
-        exclusive: false,
-    }
-}
-
-pub(super) fn open(slot: u8, path: &str) -> Op {
-    Op::Open {
-        slot,
-        path: path.to_owned(),
-        truncate: false,
-    }
-}
-
-pub(super) fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
-    Op::Write {
-        slot,
-        offset,
-        payload: Payload { seed, len },
-        durable: Durable::No,
-    }
-}
-
-pub(super) fn unlink(path: &str) -> Op {
-    Op::Unlink {
-        path: path.to_owned(),
-    }
-}
-
-pub(super) fn append(slot: u8, seed: u16, len: u32) -> Op {
-    Op::Append {
-        slot,
-        payload: Payload { seed, len },
-    }
-}
-
-pub(super) fn fsync(slot: u8) -> Op {
-    Op::Fsync { slot }
-}
-
-pub(super) fn fdatasync(slot: u8) -> Op {
-    Op::Fdatasync { slot }
-}
-
-pub(super) fn fsync_dir(path: &str) -> Op {
-    Op::FsyncDir { path: path.into() }
 }
 
 fn log_and_replace() -> Vec<Op> {

@@ -1,0 +1,42 @@
+//! Texts that tell the same but for numbers and names that programs draw.
+
+/// The length from which on such a word is taken for drawn by chance.
+const DRAWN: usize = 6;
+
+/// The same for all numbers in a text, and for what programs draw by chance or hash: words of
+/// hexadecimal digits, longer words with a digit before a letter, and longer words behind `tmp_`.
+pub fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut word = String::new();
+    for c in text.chars().chain(['\n']) {
+        if c.is_ascii_alphanumeric() {
+            word.push(c);
+            continue;
+        }
+        let is_digit = |c: char| c.is_ascii_digit();
+        let is_hex = word.contains(is_digit) && word.chars().all(|c| c.is_ascii_hexdigit());
+        let name = out.rsplit(['/', ' ']).next().unwrap_or_default();
+        let is_drawn = word.len() >= DRAWN
+            && (word.trim_end_matches(is_digit).contains(is_digit) || name.starts_with("tmp_"));
+        match is_hex || is_drawn {
+            true => out.push('#'),
+            false => out += &digits_as_one(&word),
+        }
+        word.clear();
+        out.push(c);
+    }
+    out.pop();
+    out
+}
+
+pub(crate) fn digits_as_one(word: &str) -> String {
+    let mut out = String::new();
+    for c in word.chars() {
+        match c.is_ascii_digit() {
+            true if out.ends_with('#') => {}
+            true => out.push('#'),
+            false => out.push(c),
+        }
+    }
+    out
+}
