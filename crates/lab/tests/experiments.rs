@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use stetfs_lab::experiment::report::{Chart, Check, Report};
+use stetfs_lab::experiment::setting::Setting;
 use stetfs_lab::experiment::stored::{Small, Stored, places};
-use stetfs_lab::experiment::{EXPERIMENTS, Setting, find};
+use stetfs_lab::experiment::{EXPERIMENTS, find};
 
 fn run(id: &str, scale: f64) -> Report {
     let setting = Setting {

@@ -2,8 +2,9 @@
 //! so, what would be wrong is found, equal seeds give equal runs, and the volume is whole
 //! afterwards.
 
+use stetfs_lab::experiment::find;
 use stetfs_lab::experiment::report::Report;
-use stetfs_lab::experiment::{Setting, find};
+use stetfs_lab::experiment::setting::Setting;
 use stetfs_lab::system::{
     self, Bed, DJ_JOURNAL, DJ_ORDERED, EXT3, EXT3_4K, EXT4_ORDERED, Medium, Nvram, PCM, Volume,
     changes_of,

@@ -9,8 +9,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use stetfs_lab::cell;
 use stetfs_lab::claims::Claims;
+use stetfs_lab::experiment::find;
+use stetfs_lab::experiment::kind::Experiment;
 use stetfs_lab::experiment::stored::{Small, Store, places};
-use stetfs_lab::experiment::{Experiment, find};
 
 /// Where the plots that verdicts rest on are.
 const PLOTS: &str = "docs/lab/plots";

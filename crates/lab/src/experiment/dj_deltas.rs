@@ -19,8 +19,9 @@ use compcol::{Algorithm, Encoder, lzf::Lzf, lzw::Lzw};
 use miniz_oxide::inflate;
 use stetfs_schemes::delta::{COMPRESSORS, Compressor, difference};
 
+use super::kind::Experiment;
 use super::report::{Report, Said, Swept, Table};
-use super::{Experiment, Setting};
+use super::setting::Setting;
 use stetfs_testkit::rng::Rng;
 
 pub(super) const SIZES: Experiment = Experiment {
@@ -30,7 +31,7 @@ pub(super) const SIZES: Experiment = Experiment {
     scale: 1.0,
     has_real_time: false,
     is_small: true,
-    run: super::Run::Own(sizes),
+    run: super::kind::Run::Own(sizes),
 };
 
 pub(super) const TIMES: Experiment = Experiment {
@@ -40,7 +41,7 @@ pub(super) const TIMES: Experiment = Experiment {
     scale: 1.0,
     has_real_time: true,
     is_small: false,
-    run: super::Run::Own(times),
+    run: super::kind::Run::Own(times),
 };
 
 const BLOCK: usize = 4096;

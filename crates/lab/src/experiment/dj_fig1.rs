@@ -8,8 +8,9 @@
 use anyhow::Result;
 use stetfs_media::Class;
 
+use super::kind::Experiment;
 use super::report::{Report, Said, Swept, Table};
-use super::{Experiment, Setting};
+use super::setting::Setting;
 use crate::cell::{Load, Machine};
 use crate::system::{Changes, changes_of};
 use crate::text;
@@ -21,7 +22,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     scale: 0.0625,
     has_real_time: false,
     is_small: true,
-    run: super::Run::Own(run),
+    run: super::kind::Run::Own(run),
 };
 
 const BLOCK: usize = 4096;

@@ -12,8 +12,9 @@ use stetfs_ftl::{Ftl, FtlStats, Wear};
 use stetfs_media::nand::{NandGeometry, NandPart, parts};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
+use super::kind::Experiment;
 use super::report::{Report, Said, Table};
-use super::{Experiment, Setting};
+use super::setting::Setting;
 use crate::system::{Flash, Measured, Medium};
 use crate::workload::Counts;
 use stetfs_testkit::rng::Rng;
@@ -25,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     scale: 0.25,
     has_real_time: false,
     is_small: true,
-    run: super::Run::Own(run),
+    run: super::kind::Run::Own(run),
 };
 
 const FILL_PERCENT: [u64; 2] = [80, 95];

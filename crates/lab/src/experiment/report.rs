@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 pub use stetfs_chart::{Band, Chart, Series};
 
-use super::{Experiment, Setting};
 use crate::system::{Measured, Medium, Outcome};
 
 /// The version of the JSON. Fields may be added to a version; none goes or changes its meaning.
@@ -52,27 +51,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one.
-    pub fn new(experiment: &Experiment, setting: &Setting<'_>) -> Self {
-        Self {
-            version: VERSION,
-            experiment: experiment.id,
-            title: experiment.title,
-            paper: experiment.paper,
-            scale: setting.scale,
-            seed: setting.seed,
-            seeds: 1,
-            setup: Vec::new(),
-            checks: Vec::new(),
-            charts: Vec::new(),
-            runs: Vec::new(),
-            cells: Vec::new(),
-            swept: Vec::new(),
-            notes: Vec::new(),
-            tables: Vec::new(),
-        }
-    }
-
     /// Says what a medium is that was measured on.
     pub fn measured_on(&mut self, medium: Medium) {
         self.setup.push((medium.name(), medium.about()));

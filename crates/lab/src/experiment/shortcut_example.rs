@@ -4,9 +4,10 @@ use anyhow::{Context, Result};
 use stetfs_format::InodeNo;
 use stetfs_media::{Cause, Class, Tag};
 
+use super::kind::Experiment;
 use super::log_contents::{self, LogContents};
 use super::report::{Report, Said, Table};
-use super::{Experiment, Setting};
+use super::setting::Setting;
 use crate::system::{
     ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_1K, EXT3_4K, Measured, PCM, System, Volume,
 };
@@ -19,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     scale: 1.0,
     has_real_time: false,
     is_small: true,
-    run: super::Run::Own(run),
+    run: super::kind::Run::Own(run),
 };
 
 const SYSTEMS: [System; 5] = [EXT3, BLK, DIFF, BLK_S, ADP_S];

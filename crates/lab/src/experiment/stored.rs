@@ -24,8 +24,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use stetfs_format::checksum::crc32c;
 
+use super::kind::Experiment;
 use super::report::{Chart, Check, Report, Swept, Table, VERSION};
-use super::{EXPERIMENTS, Experiment, Setting, find};
+use super::setting::Setting;
+use super::{EXPERIMENTS, find};
 use crate::cell;
 use stetfs_testkit::document;
 

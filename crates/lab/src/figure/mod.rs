@@ -24,8 +24,8 @@ use serde::Deserialize;
 use self::expr::Expr;
 use crate::cell::{Axis, Cell, Machine, Mean, number, run_each, spread, system};
 use crate::claims::{Claim, Claims, Value};
-use crate::experiment::Setting;
 use crate::experiment::report::{Answered, Chart, Check, Report, Swept, Table, Verdict};
+use crate::experiment::setting::Setting;
 use crate::system::{Columns, Outcome};
 use crate::text::{Bytes, set};
 

@@ -19,7 +19,8 @@ pub use picture::picture;
 use escape::text;
 
 use crate::cell::number;
-use crate::claims::{Assumption, Bound, Claims, Judged};
+use crate::claims::ledger::Judged;
+use crate::claims::{Assumption, Bound, Claims};
 use crate::experiment::stored::Store;
 use crate::ground::sheet::{Sheet, Square};
 use crate::ground::{Contestant, Job, Place};

@@ -18,8 +18,10 @@ use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use stetfs_lab::experiment::kind::Experiment;
 use stetfs_lab::experiment::report::Report;
-use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
+use stetfs_lab::experiment::setting::Setting;
+use stetfs_lab::experiment::{EXPERIMENTS, find};
 use stetfs_lab::figure;
 use stetfs_lab::ground::Ground;
 
