@@ -2,8 +2,8 @@
 //! with the paper's figures, or what is aimed at, beside ours.
 //!
 //! An experiment is a file here: what it compares, what the paper says of it
-//! ([`Check`](report::Check)), and how its [`Report`](report::Report) shows it. [`EXPERIMENTS`] is the one list of
-//! them.
+//! ([`Check`](report::Check)), and how its [`Report`](report::Report) shows it. [`EXPERIMENTS`] is
+//! the one list of them.
 
 mod dj_deltas;
 mod dj_fig1;
