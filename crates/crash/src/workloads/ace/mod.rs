@@ -26,6 +26,7 @@
 //! - A directory that is replaced is emptied. What cannot be done is left out: a directory that
 //!   moves into itself, an fsync of a device file, space operations without extents.
 
+mod action;
 mod prepared;
 
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use self::action::{Action, Place, Point, TOP, Verb, is_file};
 use self::prepared::Prepared;
 use crate::turns::Order;
 use crate::workload::Workload;
@@ -56,60 +58,6 @@ pub enum Bounds {
     ThreeMetadata,
     /// Of three: links and renames with a directory in a directory.
     ThreeNested,
-}
-
-/// What an action does to its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Create,
-    Mkdir,
-    Mknod,
-    Fallocate(Reserve, Place),
-    Write(Place),
-    /// O_DIRECT.
-    Direct(Place),
-    /// Through a mapping, and msync.
-    Mapped(Place),
-    Link(&'static str),
-    Symlink(&'static str),
-    /// unlink(2).
-    Unlink,
-    /// remove(3).
-    Remove,
-    Rename(&'static str),
-    SetXattr,
-    RemoveXattr,
-    Truncate(u64),
-    Fdatasync,
-}
-
-/// Where in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// So many bytes behind the end.
-    Append(u64),
-    /// So many bytes from an offset on.
-    At(u64, u64),
-    /// The last so many bytes.
-    Tail(u64),
-    /// The last so many bytes, and so many behind the end.
-    Across(u64, u64),
-}
-
-/// An operation with its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Action {
-    verb: Verb,
-    path: &'static str,
-}
-
-/// What follows an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Point {
-    Nothing,
-    Sync,
-    /// fsync of an object.
-    Fsync(&'static str),
 }
 
 /// What was left out of a list.
@@ -368,13 +316,6 @@ impl Action {
         let mut model = Model::new(rules);
         ops.is_some_and(|ops| ops.iter().all(|op| model.apply(op).is_ok()))
     }
-}
-
-const TOP: &str = ".";
-
-/// By the path: ACE has no file and directory of one name.
-fn is_file(path: &str) -> bool {
-    path.ends_with("foo") || path.ends_with("bar")
 }
 
 fn sibling(path: &'static str) -> &'static str {

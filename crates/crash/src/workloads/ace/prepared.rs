@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Place, Point, TOP, Verb, is_file};
+use super::action::{Action, Place, Point, TOP, Verb, is_file};
 use stetfs_testkit::world::op::{Durable, Op, Payload, RenameHow, Reserve, Special, XattrHow};
 use stetfs_testkit::world::text::SCRATCH_SLOT;
 
