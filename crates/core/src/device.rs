@@ -52,6 +52,25 @@ pub enum OpenError {
 }
 
 /// What a volume is on.
+///
+/// ```
+/// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("disk.img");
+/// # making::mke2fs(&path, 8)?;
+/// use std::sync::Arc;
+/// use stetfs::{Fs, MountOptions, open_media};
+/// use stetfs_media::RamDev;
+///
+/// // A file or a block device, with the memory beside it that the options name.
+/// let options = MountOptions::default();
+/// let (fs, _) = Fs::mount(open_media(&path, &options, false)?, options.clone())?;
+/// fs.unmount()?;
+/// // Any device, here in memory.
+/// let (fs, report) = Fs::mount(Arc::new(RamDev::from_file(&path)?), options)?;
+/// assert!(!report.recovery.was_needed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Media {
     /// The volume itself.

@@ -60,6 +60,13 @@ macro_rules! answers {
         }
 
         /// What an [`Error`] amounts to; one errno each.
+        ///
+        /// ```
+        /// use stetfs::{Error, Kind, MountError};
+        ///
+        /// assert_eq!(Error::NotFound.kind(), Kind::NotFound);
+        /// assert_eq!(Error::Conflict(stetfs_format::InodeNo(12)).kind(), Kind::Busy);
+        /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($(#[$doc])* $name,)*

@@ -39,6 +39,30 @@ use crate::{
 ///
 /// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was
 /// confirmed is lost, the next mount recovers. Nothing is written any more when that has returned.
+///
+/// ```
+/// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("disk.img");
+/// # making::mke2fs(&path, 8)?;
+/// # use stetfs::{Caller, Fs, MountOptions, OpenFlags, RenameFlags, open_media};
+/// # let options = MountOptions::default();
+/// # let (fs, _) = Fs::mount(open_media(&path, &options, false)?, options)?;
+/// let me = Caller::user(1000, 1000);
+/// let home = fs.mkdir(&Caller::root(), fs.root(), b"home", 0o777)?;
+/// let file = fs.create(&me, home.ino, b"new", 0o600, OpenFlags::WRITE)?;
+/// fs.write(&me, file.ino, 0, b"as one")?;
+/// fs.fsync(file.ino, false)?;
+/// fs.rename(&me, home.ino, b"new", home.ino, b"file", RenameFlags::empty())?;
+///
+/// let entry = fs.resolve(&me, b"/home/file", true)?;
+/// let mut content = [0; 6];
+/// assert_eq!(fs.read(entry.ino, 0, &mut content)?, 6);
+/// assert_eq!((&content, entry.attr.uid), (b"as one", 1000));
+/// fs.release(file.ino)?;
+/// fs.unmount()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Fs(Arc<Mounted>);
 

@@ -44,6 +44,28 @@ mod names;
 /// What a group makes has its inode number at once, and no name that others see before the commit.
 /// Its content and attributes are written at once, and need not fit into a transaction. All else is
 /// staged, checked against what the group sees, and checked again by the commit.
+///
+/// ```
+/// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("disk.img");
+/// # making::mke2fs(&path, 8)?;
+/// # use stetfs::{Caller, Error, Fs, MountOptions, open_media};
+/// # let options = MountOptions::parse("data=journal")?;
+/// # let (fs, _) = Fs::mount(open_media(&path, &options, false)?, options)?;
+/// # let me = Caller::root();
+/// let mut group = fs.begin();
+/// for name in [&b"debit"[..], b"credit"] {
+///     let account = group.create(&me, fs.root(), name, 0o644)?;
+///     group.write(&me, account.ino, 0, b"100")?;
+/// }
+/// let seen = fs.resolve(&me, b"/debit", true);
+/// assert!(matches!(seen, Err(Error::NotFound)));
+/// group.commit(&me)?; // both are durable, or neither
+/// assert_eq!(fs.resolve(&me, b"/credit", true)?.attr.size, 3);
+/// # fs.unmount()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Group {
     fs: Fs,
     files: BTreeMap<InodeNo, Staged>,

@@ -5,6 +5,26 @@
 //! journal (`stetfs_journal`), which makes each operation happen entirely or not at all, whatever
 //! the journaling scheme.
 //!
+//! ```
+//! # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("disk.img");
+//! # making::mke2fs(&path, 8)?;
+//! use stetfs::{Caller, Fs, MountOptions, OpenFlags, open_media};
+//!
+//! let options = MountOptions::default();
+//! let (fs, _) = Fs::mount(open_media(&path, &options, false)?, options)?;
+//! let me = Caller::root();
+//! let file = fs.create(&me, fs.root(), b"hello", 0o644, OpenFlags::WRITE)?;
+//! fs.write(&me, file.ino, 0, b"hello, world")?;
+//! fs.fsync(file.ino, false)?; // from here on it survives a power cut
+//! fs.release(file.ino)?;
+//! fs.unmount()?; // and from here on the kernel and e2fsck read the image
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/durable.rs` is a whole program, with a crash in it.
+//!
 //! A tour, from the outside in:
 //! - `fs.rs`, `open.rs`: the public operations; each is a few lines that call a module below.
 //! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it

@@ -13,6 +13,16 @@ use crate::clock::Clock;
 use value::{OptionError, parse_size, parse_u32};
 
 /// How a volume is mounted.
+///
+/// ```
+/// use stetfs::MountOptions;
+///
+/// let options = MountOptions::parse("scheme=stet,commit=1,ro")?;
+/// assert!(options.read_only && options.names_scheme());
+/// let wrong = MountOptions::parse("comit=1").unwrap_err().to_string();
+/// assert!(wrong.contains("comit"));
+/// # Ok::<(), stetfs::OptionError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct MountOptions {
     /// Nothing is changed (`ro`). A dirty journal is still replayed when the device can be written.

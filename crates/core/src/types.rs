@@ -6,6 +6,14 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
 
 /// On whose behalf an operation runs.
+///
+/// ```
+/// use stetfs::Caller;
+///
+/// let user = Caller { umask: 0o022, ..Caller::user(1000, 100) };
+/// assert!(user.checks && !user.privileged && user.in_group(100));
+/// assert!(Caller::root().privileged);
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
     /// The user (fsuid).

@@ -1,7 +1,7 @@
 //! Which states need not be recovered, because one that is the same to the recovery already was.
 //!
 //! Recovering and judging a state is a function of what is read from the media before it is written
-//! there ([`Watched::read`]): the same bytes in these units, the same outcome, whatever the others
+//! there (`watch.rs`): the same bytes in these units, the same outcome, whatever the others
 //! hold. Most of what a power cut keeps or loses is never read - the body of a transaction that has
 //! no commit record, the homes that a replay is about to write - so thousands of states have the
 //! outcome of one. This presumes that the code under test is deterministic; a share of the folded

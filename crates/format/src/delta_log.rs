@@ -3,7 +3,7 @@
 //!
 //! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte
 //! [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks in flight follow from byte
-//! [`IN_FLIGHT_OFFSET`] on: an [`InFlightHeader`], an [`InFlightEntry`] for each block, then, from
+//! [`IN_FLIGHT_OFFSET`] on: a header, an [`InFlightEntry`] for each block, then, from
 //! a multiple of 64 on, the blocks. The rest is the delta journal, a ring of transactions, each at
 //! a multiple of 64 from its start and around its end:
 //!

@@ -11,8 +11,8 @@
 //!   [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
 //! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
-//! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for
-//!   the server.
+//! - [`control`]: statistics and commands through the mount; [`mod@umount`]: unmounting and waiting
+//!   for the server.
 //!
 //! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes
 //! and pages for as long as it likes: nothing changes the volume but what comes through it. Nothing

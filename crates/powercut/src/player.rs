@@ -65,7 +65,7 @@ pub struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    /// On a volume that holds what was there before, in these inodes ([`Tree::write`]).
+    /// On a volume that holds what was there before, in these inodes (`Tree::write`).
     pub fn new(
         fs: &'a Fs,
         recording: &Recording,

@@ -2,8 +2,8 @@
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
-//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a group,
-//!   and with two.
+//! - [`mod@sequences`]: all sequences of one operation, of two, samples of three; those with a
+//!   group, and with two.
 //! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
 //! - `corners`, `homes`, `kinds`: those among them that have a mistake in mind.
