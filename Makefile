@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
+.PHONY: help build extension demo ground quick test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fs
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/demo.sh $(STETFS)
 
+quick: ## What a change is asked while it is made: formatting, tidiness, unit tests of the crates that it touches (BASE=COMMIT)
+	@scripts/deps.sh test
+	@CARGO="$(CARGO)" BASE="$(BASE)" scripts/quick.sh
+
 test: ## Every test
 	@scripts/deps.sh test
 	@CARGO="$(CARGO)" scripts/test.sh
@@ -43,7 +47,7 @@ lint: ## Formatting and clippy, as .ci/run has it
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 doc: ## The library's documentation: target/doc/stetfs/index.html
-	$(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 install: ## Command, SQLite's extension, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps.sh build
