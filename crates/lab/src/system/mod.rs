@@ -6,7 +6,7 @@
 //!
 //! What is measured: from the first call until everything is durable, and then, by unmounting,
 //! until everything is home. What only an unmount does (superblock, log header, wiping the log:
-//! [`Cause::Control`]) is left out.
+//! [`Cause::Control`](stetfs_media::Cause::Control)) is left out.
 
 mod account;
 mod bed;
