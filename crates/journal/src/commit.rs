@@ -188,6 +188,15 @@ impl Journal {
             });
             owners.push((file, data.len() - before));
         }
+        let logs_data = self.served().terms.logs_data;
+        let logged = data.iter().filter(|block| logs_data || block.whole);
+        let logged = meta.len() + logged.count();
+        // The log has room for what was charged, less what was given back.
+        debug_assert!(
+            logged <= u32_as_usize(txn.blocks()),
+            "{logged} blocks are logged, {} were charged",
+            txn.blocks()
+        );
         let mut revoked = txn.take_revoked();
         if !revoked.is_empty() {
             for block in meta.iter().chain(&data) {

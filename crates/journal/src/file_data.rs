@@ -111,6 +111,21 @@ pub(crate) struct Joined {
     pub(crate) run: bool,
 }
 
+/// What a truncation dropped, for the handle's accounts.
+#[derive(Default)]
+pub(crate) struct Dropped {
+    /// Blocks with content that was on no medium.
+    pub(crate) dirty: u32,
+    /// Blocks that waited for a place.
+    pub(crate) unplaced: u32,
+    /// Blocks that were the transaction's.
+    pub(crate) joined: u32,
+    /// Those of them that it had to change as a whole.
+    pub(crate) whole: u32,
+    /// Runs that it would have placed.
+    pub(crate) runs: u32,
+}
+
 /// Blocks of a file that were overwritten where they are.
 #[derive(Default)]
 pub(crate) struct Overwritten {
@@ -264,17 +279,16 @@ impl FileData {
         }
     }
 
-    /// Drops the blocks of `[from, to)` in transaction `tid`; how many of them were dirty, and how
-    /// many waited for a place.
+    /// Drops the blocks of `[from, to)` in transaction `tid`.
     ///
     /// Whoever wants durable what was written before must have this transaction too, if only the
     /// first of the blocks were enlisted before it came.
-    pub(crate) fn discard(&self, tid: Tid, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
+    pub(crate) fn discard(&self, tid: Tid, from: LBlock, to: Option<LBlock>) -> Dropped {
         let _no_home_writes = self.home_writes.lock();
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.pages.is_empty() {
-            return (0, 0);
+            return Dropped::default();
         }
         let end = to.map_or(u32::MAX, |l| l.0);
         let gone: BTreeMap<u32, Page> = if from.0 == 0 && to.is_none() {
@@ -285,7 +299,17 @@ impl FileData {
                 .extract_if(from.0..end.max(from.0), |_, _| true)
                 .collect()
         };
-        let unplaced = must_fit_u32(gone.values().filter(|p| p.unplaced).count());
+        let count =
+            |is: &dyn Fn(&Page) -> bool| must_fit_u32(gone.values().filter(|p| is(p)).count());
+        let is_of_tid = |page: &Page| page.tid == Some(tid);
+        let dirty = count(&|page| page.tid.is_some());
+        let dropped = Dropped {
+            unplaced: count(&|page| page.unplaced),
+            joined: count(&is_of_tid),
+            whole: count(&|page| is_of_tid(page) && page.whole),
+            runs: inner.runs_in(&gone, tid),
+            ..Dropped::default()
+        };
         let waited = inner.waiting.len();
         if from.0 == 0 && to.is_none() {
             inner.waiting.clear();
@@ -299,12 +323,14 @@ impl FileData {
         }
         self.shared.waiting.sub(waited);
         inner.end_waiting(&self.shared.waiting);
-        let dirty = must_fit_u32(gone.values().filter(|p| p.tid.is_some()).count()) + waited;
-        inner.unplaced -= unplaced;
+        inner.unplaced -= dropped.unplaced;
         self.shared
             .cached
             .fetch_sub(usize_as_u64(gone.len()).cast_signed(), Relaxed);
-        (dirty, unplaced)
+        Dropped {
+            dirty: dirty + waited,
+            ..dropped
+        }
     }
 
     /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
@@ -601,6 +627,22 @@ impl Inner {
         {
             waiting.end(entry);
         }
+    }
+
+    /// The runs among blocks that are gone of which transaction `tid` was to place all.
+    fn runs_in(&self, gone: &BTreeMap<u32, Page>, tid: Tid) -> u32 {
+        let unplaced = gone.iter().filter(|(_, page)| page.unplaced);
+        let unplaced: Vec<(u32, bool)> = unplaced
+            .map(|(l, page)| (*l, page.tid == Some(tid)))
+            .collect();
+        let runs = unplaced.chunk_by(|a, b| a.0 + 1 == b.0);
+        let is_whole = |run: &&[(u32, bool)]| {
+            let is_alone = |end: &(u32, bool)| !self.touches_unplaced(LBlock(end.0));
+            run.iter().all(|(_, is_its)| *is_its)
+                && run.first().is_none_or(is_alone)
+                && run.last().is_none_or(is_alone)
+        };
+        must_fit_u32(runs.filter(is_whole).count())
     }
 
     /// The block before or after this one also waits for a place.

@@ -400,9 +400,19 @@ impl Handle {
     /// a place, so that the caller gives up as many reserved blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
         self.note_change();
-        let (dirty, unplaced) = file.discard(self.tid, from, to);
-        count(&self.journal.counters().dropped_blocks, u64::from(dirty));
-        unplaced
+        let dropped = file.discard(self.tid, from, to);
+        count(
+            &self.journal.counters().dropped_blocks,
+            u64::from(dropped.dirty),
+        );
+        // The commit will not meet them: others may have their room (JBD2's forget).
+        let logged = match self.journal.served().terms.logs_data {
+            true => dropped.joined,
+            false => dropped.whole,
+        };
+        self.txn
+            .give_back(logged + CREDITS_PER_RUN * dropped.runs, dropped.joined);
+        dropped.unplaced
     }
 
     /// The handle has, or could still get, room for `n` more blocks. When not, the operation must

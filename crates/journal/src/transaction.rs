@@ -56,6 +56,12 @@ impl Transaction {
         self.pinned.add(n);
     }
 
+    /// So many blocks less may be logged, and so many less are dirty.
+    pub(crate) fn give_back(&self, blocks: u32, pinned: u32) {
+        self.blocks.sub(blocks);
+        self.pinned.sub(pinned);
+    }
+
     /// Notes a freed block; how many there were before it.
     pub(crate) fn revoke(&self, block: BlockNo) -> usize {
         let mut revoked = self.revoked.lock();

@@ -28,7 +28,8 @@
 //!
 //! Deviations from the kernel: transactions are numbered when they are written, so an empty one
 //! leaves no gap; a block freed while a checkpoint is writing it holds back the direct write of its
-//! next owner's data; revoke records are written only for blocks that the live log holds.
+//! next owner's data; revoke records are written only for blocks that the live log holds. As in the
+//! kernel there are none in `journal`.
 //!
 //! Recovery: see [`recovery`].
 
@@ -279,7 +280,10 @@ impl Scheme for Jbd2 {
         logged.extend(&txn.meta);
         let revoked: Vec<BlockNo> = {
             let has_copy = self.live.logged();
-            let is_needed = |b: &BlockNo| has_copy(*b) && !is_planted(Bug::ForgottenRevoke);
+            // Where all is logged, a freed block's next owner is logged behind it, and wins.
+            let logs_all = self.mode == DataMode::Journal && self.placing.is_none();
+            let is_needed =
+                |b: &BlockNo| !logs_all && has_copy(*b) && !is_planted(Bug::ForgottenRevoke);
             txn.revoked.iter().copied().filter(is_needed).collect()
         };
         if logged.is_empty() && revoked.is_empty() {

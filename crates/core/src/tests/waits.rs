@@ -6,7 +6,7 @@ use stetfs_format::InodeNo;
 use stetfs_media::Class;
 
 use crate::testing::{Image, KINDS};
-use crate::{Caller, Fs, MountOptions, OpenFlags};
+use crate::{Caller, Fs, MountOptions, OpenFlags, SetAttr};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -83,6 +83,36 @@ fn what_is_removed_while_it_waits_never_reaches_the_device() {
             fs.unmount().unwrap();
             image.assert_clean();
         }
+    }
+}
+
+/// The room that it would have taken in the log is others' again, as with jbd2_journal_forget.
+#[test]
+fn what_is_removed_again_brings_no_commit() {
+    for data in ["journal", "ordered"] {
+        let image = Image::new(32, KINDS[0].1);
+        let fs = mount(&image, options(&format!("data={data}")));
+        fs.commit().unwrap();
+        let before = fs.stats().journal;
+        for seed in 0..400 {
+            make(&fs, seed, 100 * KIB);
+            // Parts of it, and the rest.
+            let ino = fs.resolve(&Caller::root(), format!("/file-{seed}").as_bytes(), false);
+            let size = Some(30 * KIB + seed);
+            let cut = SetAttr {
+                size,
+                ..SetAttr::default()
+            };
+            fs.setattr(&Caller::root(), ino.unwrap().ino, &cut).unwrap();
+            remove(&fs, seed);
+        }
+        let after = fs.stats().journal;
+        assert_eq!(after.commits, before.commits, "{data}");
+        fs.commit().unwrap();
+        let after = fs.stats().journal;
+        assert!(after.meta_blocks - before.meta_blocks < 40, "{data}");
+        fs.unmount().unwrap();
+        image.assert_clean();
     }
 }
 
