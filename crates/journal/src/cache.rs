@@ -63,7 +63,9 @@ impl Cache {
     pub(crate) fn remove(&self, block: BlockNo) {
         if let Some(buffer) = self.shard(block).write().remove(&block) {
             self.buffers.fetch_sub(1, Relaxed);
-            *buffer.page.lock() = None;
+            if let Some(page) = buffer.page.lock().take() {
+                page.drop_changed();
+            }
         }
     }
 
@@ -92,7 +94,6 @@ impl Cache {
 fn evictable(buffer: &Buffer) -> bool {
     match buffer.page.lock().as_mut() {
         None => true,
-        Some(page) if page.tid.is_some() => false,
-        Some(page) => !std::mem::replace(&mut page.referenced, false),
+        Some(page) => page.may_go(),
     }
 }

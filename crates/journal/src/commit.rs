@@ -23,7 +23,7 @@ use crate::file_data::FileData;
 use crate::gate::{Begin, Gate, Load, Wish};
 use crate::handle::{Handle, Owner};
 use crate::journal::Journal;
-use crate::page::Page;
+use crate::page::{Change, Origin, Page};
 use crate::span::in_span;
 use crate::stats::count;
 use crate::transaction::Transaction;
@@ -103,7 +103,7 @@ impl Journal {
         }
         for buffer in &buffers {
             if let Some(page) = buffer.page.lock().as_mut() {
-                page.committed(tid);
+                page.finish(tid);
             }
         }
         let mut rest = snapshot.data.as_slice();
@@ -171,19 +171,19 @@ impl Journal {
         let mut meta = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             if let Some(page) = buffer.page.lock().as_mut()
-                && page.tid == Some(tid)
+                && let Some(change) = page.close(tid)
                 && !(page.class == Class::GroupDesc && is_planted(Bug::UnloggedGroupDesc))
             {
-                meta.push(logged(page, buffer.home, None));
+                meta.push(logged(page, change, buffer.home, None));
             }
         }
         let mut data = Vec::with_capacity(u32_as_usize(txn.pinned()).saturating_sub(buffers.len()));
         let mut owners = Vec::with_capacity(files.len());
         for file in files {
             let before = data.len();
-            file.snapshot(tid, |lblk, page| {
+            file.close(tid, |lblk, page, change| {
                 if let Some(home) = page.home {
-                    data.push(logged(page, home, Some((file, lblk))));
+                    data.push(logged(page, change, home, Some((file, lblk))));
                 }
             });
             owners.push((file, data.len() - before));
@@ -240,21 +240,25 @@ impl Journal {
     }
 }
 
-fn logged(page: &mut Page, home: BlockNo, owner: Option<(&Arc<FileData>, LBlock)>) -> LoggedBlock {
+fn logged(
+    page: &Page,
+    change: Change,
+    home: BlockNo,
+    owner: Option<(&Arc<FileData>, LBlock)>,
+) -> LoggedBlock {
     LoggedBlock {
         home,
-        class: if owner.is_some() {
-            Class::Data
-        } else {
-            page.class
+        class: match owner {
+            Some(_) => Class::Data,
+            None => page.class,
         },
         content: page.content.clone(),
-        base: page.base.take(),
-        ranges: std::mem::take(&mut page.ranges),
-        fresh: page.fresh,
-        whole: page.whole,
+        base: change.base,
+        ranges: change.ranges,
+        fresh: change.origin == Origin::Fresh,
+        whole: change.whole,
         owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
-        relocated: page.relocated,
-        spot: page.spot,
+        relocated: change.origin == Origin::Relocated,
+        spot: change.spot,
     }
 }

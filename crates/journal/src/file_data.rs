@@ -13,17 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use smallvec::SmallVec;
-use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::{BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::Result;
-use crate::page::Page;
+use crate::page::{Change, Origin, Page};
 use crate::waiting::Waiting;
-use stetfs_scheme::{DirtyBlock, Opened, Placement, Ranges};
+use stetfs_scheme::{DirtyBlock, Opened, Placement};
 use stetfs_sync::{Mutex, MutexGuard};
 
 /// What a write of file data found.
@@ -62,31 +61,38 @@ pub struct FileData {
 
 /// What all files count together.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     /// Cached blocks.
-    cached: AtomicI64,
-    waiting: Waiting,
+    pub(crate) cached: AtomicI64,
+    pub(crate) waiting: Waiting,
 }
 
 #[derive(Default)]
 struct Inner {
     pages: BTreeMap<u32, Page>,
-    /// Blocks that joined transaction `dirty_tid`; some may have been discarded since.
-    dirty: Vec<u32>,
-    dirty_tid: Option<Tid>,
+    /// What the running transaction has of the file, if anything was in it.
+    running: Option<Running>,
     /// The newest transaction whose commit is under way with blocks of the file.
     committing: Option<Tid>,
-    /// Blocks without a place that are in no transaction.
+    /// The blocks that wait.
     waiting: BTreeSet<u32>,
     /// While there are some: the file's entry in the list of those that have.
     entry: Option<u64>,
-    /// Where the blocks end that waited and joined `dirty_tid`: none waits before that.
-    joined_end: u32,
     /// The newest transaction that blocks which waited have joined, or that has dropped some.
     enlisted: Option<Tid>,
+    /// Blocks without a home.
     unplaced: u32,
     /// Where the search for blocks to drop goes on.
     hand: u32,
+}
+
+/// What a transaction has of a file.
+struct Running {
+    tid: Tid,
+    /// Blocks that joined it; some may have been discarded since.
+    lblks: Vec<u32>,
+    /// Where the blocks end that waited and joined it: none waits before that.
+    joined_end: u32,
 }
 
 /// What waited and has joined a transaction, for the handle's accounts.
@@ -154,7 +160,7 @@ impl FileData {
     pub fn home_of(&self, lblk: LBlock) -> Option<BlockNo> {
         let inner = self.inner.lock();
         let page = inner.pages.get(&lblk.0)?;
-        page.home.filter(|_| !page.unplaced)
+        page.home
     }
 
     /// The cached blocks of `[from, from + count)` in order.
@@ -176,7 +182,7 @@ impl FileData {
     pub fn insert_clean(&self, lblk: LBlock, home: BlockNo, content: BlockRef) {
         let mut inner = self.inner.lock();
         if let Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
-            slot.insert(Page::clean(content, Class::Data, Some(home)));
+            slot.insert(Page::clean(content, Class::Data, home));
             self.shared.cached.fetch_add(1, Relaxed);
         }
     }
@@ -192,8 +198,8 @@ impl FileData {
         let mut run: Option<(u32, u32)> = None;
         for (&l, page) in inner.pages.range(from.0..).take_while(|&(&l, _)| l < end) {
             match &mut run {
-                None if page.unplaced => run = Some((l, 1)),
-                Some((start, len)) if page.unplaced && l == *start + *len => *len += 1,
+                None if page.is_unplaced() => run = Some((l, 1)),
+                Some((start, len)) if page.is_unplaced() && l == *start + *len => *len += 1,
                 Some(_) => break,
                 None => {}
             }
@@ -251,25 +257,25 @@ impl FileData {
         if blocks == 0 {
             return Ok(Enlisted::default());
         }
-        let file = inner.begin(tid);
         let mut joined = std::mem::take(&mut inner.waiting);
         let behind = joined.iter().nth(u32_as_usize(blocks)).copied();
         inner.waiting = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
         self.shared.waiting.sub(blocks);
         inner.end_waiting(&self.shared.waiting);
+        let file = inner.is_new_in(tid);
+        let running = Running::of(&mut inner.running, tid);
         for l in joined {
-            inner.dirty.push(l);
-            inner.joined_end = inner.joined_end.max(l + 1);
+            running.lblks.push(l);
+            running.joined_end = running.joined_end.max(l + 1);
             if let Some(page) = inner.pages.get_mut(&l) {
-                page.join(tid, served, true);
-                page.replace(page.content.clone(), served)?;
+                page.enlist(tid, served)?;
             }
         }
         inner.enlisted = Some(tid);
         Ok(Enlisted { blocks, runs, file })
     }
 
-    fn new(ino: InodeNo, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(ino: InodeNo, shared: Arc<Shared>) -> Self {
         Self {
             ino,
             shared,
@@ -299,17 +305,18 @@ impl FileData {
                 .extract_if(from.0..end.max(from.0), |_, _| true)
                 .collect()
         };
-        let count =
-            |is: &dyn Fn(&Page) -> bool| must_fit_u32(gone.values().filter(|p| is(p)).count());
-        let is_of_tid = |page: &Page| page.tid == Some(tid);
-        let dirty = count(&|page| page.tid.is_some());
-        let dropped = Dropped {
-            unplaced: count(&|page| page.unplaced),
-            joined: count(&is_of_tid),
-            whole: count(&|page| is_of_tid(page) && page.whole),
+        let mut dropped = Dropped {
             runs: inner.runs_in(&gone, tid),
             ..Dropped::default()
         };
+        for page in gone.values() {
+            page.drop_changed();
+            let change = page.running(tid);
+            dropped.dirty += u32::from(page.tid().is_some());
+            dropped.unplaced += u32::from(page.is_unplaced());
+            dropped.joined += u32::from(change.is_some());
+            dropped.whole += u32::from(change.is_some_and(|change| change.whole));
+        }
         let waited = inner.waiting.len();
         if from.0 == 0 && to.is_none() {
             inner.waiting.clear();
@@ -327,10 +334,8 @@ impl FileData {
         self.shared
             .cached
             .fetch_sub(usize_as_u64(gone.len()).cast_signed(), Relaxed);
-        Dropped {
-            dirty: dirty + waited,
-            ..dropped
-        }
+        dropped.dirty += waited;
+        dropped
     }
 
     /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
@@ -355,17 +360,13 @@ impl FileData {
             }
             (Entry::Vacant(_), None) => return Ok(None),
         };
-        let fresh = page.unplaced || page.home.is_none();
-        let newly = !page.unplaced && page.home.is_none();
-        let is_behind = inner.dirty_tid != Some(tid) || lblk.0 >= inner.joined_end;
+        let newly = page.is_hole();
+        let running = inner.running.as_ref().filter(|running| running.tid == tid);
+        let is_behind = running.is_none_or(|running| lblk.0 >= running.joined_end);
         let is_whole = self.is_whole.load(Relaxed);
-        if defers && !is_whole && fresh && page.tid.is_none() && is_behind {
-            page.fresh = true;
-            page.referenced = true;
-            page.change(offset, bytes, served)?;
-            page.ranges = Ranges::new();
-            page.unplaced = true;
-            inner.unplaced += u32::from(newly);
+        inner.unplaced += u32::from(newly);
+        if defers && !is_whole && page.may_wait() && is_behind {
+            page.defer(offset, bytes);
             if inner.waiting.insert(lblk.0) {
                 let waiting = &self.shared.waiting;
                 waiting.add(1);
@@ -379,20 +380,18 @@ impl FileData {
                 run: false,
             }));
         }
-        let block = page.join(tid, served, fresh);
-        let whole = is_whole && !std::mem::replace(&mut page.whole, true);
+        let block = page.join(tid, served, page.is_unplaced());
+        let whole = is_whole && page.must_be_whole();
         page.change(offset, bytes, served)?;
-        page.unplaced |= newly;
-        let wrote = if page.unplaced {
-            Wrote::Unplaced { newly }
-        } else {
-            Wrote::Placed
+        let wrote = match page.is_unplaced() {
+            true => Wrote::Unplaced { newly },
+            false => Wrote::Placed,
         };
         let run = newly && !inner.touches_unplaced(lblk);
-        inner.unplaced += u32::from(newly);
-        let file = inner.begin(tid);
+        let file = inner.is_new_in(tid);
+        let running = Running::of(&mut inner.running, tid);
         if block {
-            inner.dirty.push(lblk.0);
+            running.lblks.push(lblk.0);
         }
         Ok(Some(Joined {
             wrote,
@@ -406,40 +405,39 @@ impl FileData {
     /// The blocks of transaction `tid` that need the file system to place them, ascending.
     pub(crate) fn to_place(&self, tid: Tid, served: &Opened, out: &mut SmallVec<[PlaceReq; 4]>) {
         let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        if inner.dirty_tid != Some(tid) {
+        let Inner { pages, running, .. } = &mut *guard;
+        let Some(running) = running.as_mut().filter(|running| running.tid == tid) else {
             return;
-        }
-        inner.dirty.sort_unstable();
-        inner.dirty.dedup();
-        let pages = &inner.pages;
-        inner
-            .dirty
-            .retain(|l| pages.get(l).is_some_and(|page| page.tid == Some(tid)));
+        };
+        running.lblks.sort_unstable();
+        running.lblks.dedup();
+        running.keep_changed(pages);
         let relocates = served.terms.relocates.is_any();
+        let pages = &*pages;
         // What was placed in this transaction already stays there.
         let may_move = |page: &Page| {
-            relocates && page.home.is_some() && !(page.unplaced || page.fresh || page.relocated)
+            let origin = page.running(tid).map(|change| change.origin);
+            relocates && matches!(origin, Some(Origin::Old | Origin::Unread))
         };
         let follows = |a: &u32, b: &u32| a + 1 == *b && may_move(&pages[a]) == may_move(&pages[b]);
-        let runs = inner.dirty.chunk_by(follows);
+        let runs = running.lblks.chunk_by(follows);
         let with_run = runs.flat_map(|run| run.iter().map(|l| (*l, must_fit_u32(run.len()))));
         for (l, run) in with_run {
             let page = &pages[&l];
-            let relocate = match page.home {
-                Some(home) if may_move(page) => {
+            let relocate = match (page.home, page.running(tid)) {
+                (Some(home), Some(change)) if may_move(page) => {
                     let block = DirtyBlock {
                         ino: self.ino,
                         run,
                         home,
                         content: &page.content,
-                        ranges: &page.ranges,
+                        ranges: &change.ranges,
                     };
                     served.scheme.place(&block) == Placement::Relocate
                 }
                 _ => false,
             };
-            if page.unplaced || relocate {
+            if page.is_unplaced() || relocate {
                 out.push(PlaceReq {
                     lblk: LBlock(l),
                     home: page.home.filter(|_| relocate),
@@ -453,31 +451,28 @@ impl FileData {
         let mut inner = self.inner.lock();
         for (req, &home) in reqs.iter().zip(homes) {
             if let Some(page) = inner.pages.get_mut(&req.lblk.0) {
-                let was_unplaced = std::mem::replace(&mut page.unplaced, false);
-                page.fresh |= was_unplaced;
-                page.relocated = !was_unplaced && page.home != Some(home);
-                page.home = Some(home);
+                let was_unplaced = page.is_unplaced();
+                page.place(home);
                 inner.unplaced -= u32::from(was_unplaced);
             }
         }
     }
 
-    /// Hands the blocks of transaction `tid` to `each`: block, page.
-    pub(crate) fn snapshot(&self, tid: Tid, mut each: impl FnMut(LBlock, &mut Page)) {
+    /// Transaction `tid` is closed: hands its blocks to `each`, with what it did to them.
+    pub(crate) fn close(&self, tid: Tid, mut each: impl FnMut(LBlock, &Page, Change)) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        if inner.dirty_tid != Some(tid) {
+        let Some(running) = inner.running.take_if(|running| running.tid == tid) else {
             return;
-        }
-        for l in std::mem::take(&mut inner.dirty) {
+        };
+        for l in running.lblks {
             if let Some(page) = inner.pages.get_mut(&l)
-                && page.tid == Some(tid)
+                && let Some(change) = page.close(tid)
             {
-                each(LBlock(l), page);
+                each(LBlock(l), page, change);
                 inner.committing = Some(tid);
             }
         }
-        inner.dirty_tid = None;
     }
 
     /// Transaction `tid`, which held these blocks, is durable. A block that is clean now stays in
@@ -492,9 +487,9 @@ impl FileData {
         for lblk in blocks {
             if let Entry::Occupied(mut slot) = inner.pages.entry(lblk.0) {
                 let page = slot.get_mut();
-                page.committed(tid);
-                if page.tid.is_none() && page.home.is_some_and(|home| !keeps(home)) {
-                    slot.remove();
+                page.finish(tid);
+                if page.is_clean() && page.home.is_some_and(|home| !keeps(home)) {
+                    slot.remove().evicted();
                     self.shared.cached.fetch_sub(1, Relaxed);
                 }
             }
@@ -507,8 +502,9 @@ impl FileData {
     /// The newest transaction that has data of the file and is not durable, as far as that goes.
     pub fn newest(&self) -> Option<Tid> {
         let inner = self.inner.lock();
-        let running = inner.dirty_tid.filter(|_| !inner.dirty.is_empty());
-        running.or(inner.committing)
+        let running = inner.running.as_ref();
+        let running = running.filter(|running| !running.lblks.is_empty());
+        running.map(|running| running.tid).or(inner.committing)
     }
 
     /// Nobody writes blocks of the file home outside of a transaction while this is held.
@@ -523,20 +519,20 @@ impl FileData {
         if self.is_whole.load(Relaxed) || inner.committing.is_some() || !inner.waiting.is_empty() {
             return None;
         }
+        let running = inner.running.as_ref()?;
         let mut found = Overwritten {
-            tid: inner.dirty_tid?,
+            tid: running.tid,
             ..Overwritten::default()
         };
-        for l in &inner.dirty {
-            let Some(page) = inner
-                .pages
-                .get(l)
-                .filter(|page| page.tid == Some(found.tid))
-            else {
+        for l in &running.lblks {
+            let Some(page) = inner.pages.get(l) else {
                 continue;
             };
-            let is_moved = page.unplaced || page.fresh || page.relocated;
-            let home = page.home.filter(|_| !is_moved && !page.whole)?;
+            let Some(change) = page.running(found.tid) else {
+                continue;
+            };
+            let is_old = matches!(change.origin, Origin::Old | Origin::Unread);
+            let home = page.home.filter(|_| is_old && !change.whole)?;
             found.lblks.push(*l);
             found.blocks.push((home, page.content.clone()));
         }
@@ -550,34 +546,31 @@ impl FileData {
         let mut clean = 0;
         for (l, (_, content)) in written.lblks.iter().zip(&written.blocks) {
             if let Some(page) = inner.pages.get_mut(l)
-                && page.tid == Some(written.tid)
+                && page.tid() == Some(written.tid)
                 && (page.content.is_same(content) || is_planted(Bug::ForgottenOverwrite))
             {
-                page.committed(written.tid);
+                page.overwritten();
                 clean += 1;
             }
         }
-        let (pages, tid) = (&inner.pages, inner.dirty_tid);
-        inner
-            .dirty
-            .retain(|l| pages.get(l).is_some_and(|page| page.tid == tid));
+        if let Some(running) = &mut inner.running {
+            running.keep_changed(&inner.pages);
+        }
         clean
     }
 
     /// Drops up to `most` clean blocks that were not used since it came by them last, once around
     /// the file from where it stopped.
-    fn evict(&self, most: usize) {
+    pub(crate) fn evict(&self, most: usize) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let may_go = |_: &u32, page: &mut Page| {
-            let is_clean = page.tid.is_none() && !page.unplaced;
-            is_clean && !std::mem::replace(&mut page.referenced, false)
-        };
+        let may_go = |_: &u32, page: &mut Page| page.may_go();
         let hand = inner.hand;
         let mut gone = 0;
         for part in [hand..u32::MAX, 0..hand] {
             let dropped = inner.pages.extract_if(part, may_go);
-            for (lblk, _) in dropped.take(most - gone) {
+            for (lblk, page) in dropped.take(most - gone) {
+                page.evicted();
                 inner.hand = lblk + 1;
                 gone += 1;
             }
@@ -587,21 +580,15 @@ impl FileData {
             .fetch_sub(usize_as_u64(gone).cast_signed(), Relaxed);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.inner.lock().pages.is_empty()
     }
 }
 
 impl Inner {
-    /// Makes the file part of a transaction; true when it was not.
-    fn begin(&mut self, tid: Tid) -> bool {
-        let is_new = self.dirty_tid != Some(tid);
-        if is_new {
-            self.dirty_tid = Some(tid);
-            self.dirty.clear();
-            self.joined_end = 0;
-        }
-        is_new
+    /// The file is not part of transaction `tid` yet.
+    fn is_new_in(&self, tid: Tid) -> bool {
+        self.running.as_ref().is_none_or(|running| running.tid != tid)
     }
 
     /// How many of the first blocks that wait come before `end`, in how many runs: at most so many
@@ -631,9 +618,9 @@ impl Inner {
 
     /// The runs among blocks that are gone of which transaction `tid` was to place all.
     fn runs_in(&self, gone: &BTreeMap<u32, Page>, tid: Tid) -> u32 {
-        let unplaced = gone.iter().filter(|(_, page)| page.unplaced);
+        let unplaced = gone.iter().filter(|(_, page)| page.is_unplaced());
         let unplaced: Vec<(u32, bool)> = unplaced
-            .map(|(l, page)| (*l, page.tid == Some(tid)))
+            .map(|(l, page)| (*l, page.running(tid).is_some()))
             .collect();
         let runs = unplaced.chunk_by(|a, b| a.0 + 1 == b.0);
         let is_whole = |run: &&[(u32, bool)]| {
@@ -649,87 +636,27 @@ impl Inner {
     fn touches_unplaced(&self, lblk: LBlock) -> bool {
         let waits = |l: Option<u32>| {
             l.and_then(|l| self.pages.get(&l))
-                .is_some_and(|p| p.unplaced)
+                .is_some_and(Page::is_unplaced)
         };
         self.unplaced > 0 && (waits(lblk.0.checked_sub(1)) || waits(lblk.0.checked_add(1)))
     }
 }
 
-const SHARDS: usize = 64;
-
-/// All files with blocks in memory.
-pub(crate) struct Files {
-    shards: Vec<Mutex<FileShard>>,
-    shared: Arc<Shared>,
-    hand: std::sync::atomic::AtomicUsize,
-}
-
-#[derive(Default)]
-struct FileShard {
-    map: HashMap<InodeNo, Arc<FileData>>,
-    sweep_at: usize,
-}
-
-impl FileShard {
-    /// Forgets files that nobody uses and that have no blocks.
-    fn sweep(&mut self) {
-        self.map
-            .retain(|_, file| Arc::strong_count(file) > 1 || !file.is_empty());
-        self.sweep_at = (2 * self.map.len()).max(256);
-    }
-}
-
-impl Files {
-    pub(crate) fn new() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shared: Arc::default(),
-            hand: Default::default(),
-        }
+impl Running {
+    /// What `tid` has of the file, from now on if it was another one or none.
+    fn of(running: &mut Option<Self>, tid: Tid) -> &mut Self {
+        let its = running.take().filter(|running| running.tid == tid);
+        running.insert(its.unwrap_or(Self {
+            tid,
+            lblks: Vec::new(),
+            joined_end: 0,
+        }))
     }
 
-    /// The blocks of a file; always the same object while anybody uses it or it has blocks.
-    pub(crate) fn get(&self, ino: InodeNo) -> Arc<FileData> {
-        let mut shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
-        if shard.map.len() > shard.sweep_at.max(256) {
-            shard.sweep();
-        }
-        let new = || Arc::new(FileData::new(ino, Arc::clone(&self.shared)));
-        Arc::clone(shard.map.entry(ino).or_insert_with(new))
-    }
-
-    /// The blocks of a file, if anybody has asked for them and they are still kept.
-    pub(crate) fn get_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
-        let shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
-        shard.map.get(&ino).cloned()
-    }
-
-    /// What waits past commits.
-    pub(crate) fn waiting(&self) -> &Waiting {
-        &self.shared.waiting
-    }
-
-    /// The number of cached blocks.
-    pub(crate) fn len(&self) -> usize {
-        u64_as_usize(self.shared.cached.load(Relaxed).max(0).cast_unsigned())
-    }
-
-    /// Drops clean blocks that were not used lately, until about `most` remain.
-    pub(crate) fn evict(&self, most: usize) {
-        for _ in 0..2 * SHARDS {
-            if self.len() <= most {
-                return;
-            }
-            let mut files: Vec<_> = {
-                let mut shard = self.shards[self.hand.fetch_add(1, Relaxed) % SHARDS].lock();
-                shard.sweep();
-                shard.map.values().cloned().collect()
-            };
-            // In the same order each time, for who wants to see the same again.
-            files.sort_unstable_by_key(|file| file.ino);
-            for file in files {
-                file.evict(self.len().saturating_sub(most));
-            }
-        }
+    /// Forgets the blocks that are none of the transaction any more.
+    fn keep_changed(&mut self, pages: &BTreeMap<u32, Page>) {
+        let tid = self.tid;
+        let is_its = |l: &u32| pages.get(l).is_some_and(|page| page.running(tid).is_some());
+        self.lblks.retain(is_its);
     }
 }

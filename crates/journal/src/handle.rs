@@ -295,7 +295,7 @@ impl Handle {
         let buffer = self.journal.cache().get(block);
         let mut slot = buffer.page.lock();
         let content: BlockRef = Block::copy_of(bytes).into();
-        let page = slot.get_or_insert_with(|| Page::clean(content.clone(), class, Some(block)));
+        let page = slot.get_or_insert_with(|| Page::clean(content.clone(), class, block));
         let joined = page.join(self.tid, self.journal.served(), true);
         page.class = class;
         let changed = page.replace(content, self.journal.served());
@@ -335,7 +335,7 @@ impl Handle {
         let journal = &self.journal;
         let served = journal.served();
         let mut absent = match old {
-            Old::Hole => Some(Page::clean(journal.zero_block(), Class::Data, None)),
+            Old::Hole => Some(Page::hole(journal.zero_block())),
             Old::Home(home) if journal.overwrites(bytes) == Overwrites::Blindly => {
                 Some(Page::unread(journal.zero_block(), home))
             }

@@ -15,7 +15,8 @@ use crate::background::Background;
 use crate::broken;
 use crate::cache::Cache;
 use crate::error::{JournalError, Result};
-use crate::file_data::{FileData, Files};
+use crate::file_data::FileData;
+use crate::files::Files;
 use crate::gate::{Gate, Limits};
 use crate::pace::Pace;
 use crate::page::Page;
@@ -192,7 +193,7 @@ impl Journal {
             {
                 let home = start.plus(usize_as_u64(n));
                 let content = Block::copy_of(content).into();
-                **slot = Some(Page::clean(content, class, Some(home)));
+                **slot = Some(Page::clean(content, class, home));
             }
         }
         Ok(())
@@ -545,7 +546,7 @@ impl Journal {
                 content.into()
             }
         };
-        Ok(Page::clean(content, class, Some(block)))
+        Ok(Page::clean(content, class, block))
     }
 
     /// [`load`](Self::load) for metadata. Without it an operation cannot go on; when it has changed

@@ -10,9 +10,11 @@
 //! | file | what it is |
 //! |---|---|
 //! | `gate` | who may join, who must wait, who commits: the state machine alone |
-//! | `page` | one cached block: content, what changed in it, in which transaction |
+//! | `page` | one cached block: its content, and what transactions have to do with it |
+//! | `moves` | what may become of a cached block next |
 //! | `cache` | metadata blocks by block number |
-//! | `file_data` | data blocks by inode and logical block |
+//! | `file_data` | a file's data blocks, by logical block |
+//! | `files` | all files with data in memory |
 //! | `journal` | the journal: reading, background work, closing |
 //! | `handle` | the changes of one operation, from its start on |
 //! | `span` | the span of a thread, which makes one of several operations |
@@ -34,15 +36,19 @@ mod commit;
 mod enlist;
 mod error;
 mod file_data;
+mod files;
 mod gate;
 mod gate_sync;
 #[cfg(test)]
 mod gate_tests;
 mod handle;
 mod journal;
+mod moves;
 mod overwrite;
 mod pace;
 mod page;
+#[cfg(test)]
+mod page_tests;
 mod placer;
 mod span;
 mod stats;
