@@ -162,6 +162,7 @@ pub(crate) fn zero_in_block(
         return Ok(());
     }
     let zeros = Block::zeroed(vol.geo.block_size());
-    h.write_data(data, lblk, at, &zeros.bytes()[..len], old)?;
+    let (zeros, whole) = (&zeros.bytes()[..len], inode.is_atomic());
+    h.write_data(data, lblk, at, zeros, old, whole)?;
     Ok(())
 }

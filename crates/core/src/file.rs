@@ -504,7 +504,7 @@ pub(crate) fn copy_in(
                 MapState::Written => Old::Home(run.pblk.plus(i.into())),
                 MapState::Hole | MapState::Unwritten => Old::Hole,
             };
-            let wrote = h.write_data(data, lblk, skip, part, old)?;
+            let wrote = h.write_data(data, lblk, skip, part, old, inode.is_atomic())?;
             if run.state == MapState::Hole && wrote == (Wrote::Unplaced { newly: true }) {
                 copied.reserved += 1;
             }

@@ -156,9 +156,6 @@ impl Inode {
 
     /// Makes it so or not; whether that is a change. The caller holds `lock` for writing.
     pub(crate) fn set_atomic(&self, is_atomic: bool) -> bool {
-        if let Some(data) = self.data.get() {
-            data.set_whole(is_atomic);
-        }
         self.is_atomic.swap(is_atomic, Ordering::Relaxed) != is_atomic
     }
 

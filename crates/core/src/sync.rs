@@ -7,40 +7,80 @@ use crate::error::Result;
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// Lets no data of the inode wait for a place past commits: it gets one in a transaction that is
-/// durable before anything that is done from now on (`ext4_alloc_da_blocks`). No handle is open.
-pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<Option<Tid>> {
-    match inode.data_if_any(vol) {
-        Some(data) => Ok(vol.journal.enlist(&data)?),
-        None => Ok(None),
+/// What an fsync does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durability {
+    /// Nothing: the file is durable.
+    Nothing,
+    /// New data waits for a place past commits: it joins a transaction first.
+    Enlist,
+    /// Only file data has changed: if all of it was overwritten where it is, it goes home without
+    /// this transaction, which is committed otherwise.
+    Overwrite(Tid),
+    /// Commits this transaction.
+    Commit(Tid),
+}
+
+/// What makes the inode durable, with what it had when the caller first asked: new data that came
+/// since its own [was enlisted](Durability::Enlist) is not waited for.
+fn durability(vol: &Volume, inode: &Inode, datasync: bool, has_enlisted: bool) -> Durability {
+    let data = inode.data_if_any(vol);
+    let pending = data.map(|data| data.pending()).unwrap_or_default();
+    if pending.waits && !has_enlisted {
+        return Durability::Enlist;
+    }
+    let later = |a: Tid, b: Option<Tid>| b.filter(|b| b.is_after(a)).unwrap_or(a);
+    let inodes = later(inode.wanted_tid(datasync), pending.enlisted);
+    let in_data = pending.newest;
+    let in_data = in_data.filter(|_| datasync || !is_planted(Bug::TimesForData));
+    let newest = later(inodes, in_data);
+    let committed = vol.journal.committed();
+    match newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {
+        false => Durability::Nothing,
+        true if inodes.is_after(committed) => Durability::Commit(newest),
+        true => Durability::Overwrite(newest),
     }
 }
 
 /// Returns when the inode's data has a place and its newest transaction is durable. Costs nothing
 /// when it is already.
 pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
-    let placed = match is_planted(Bug::UnplacedFsync) {
-        true => None,
-        false => place(vol, inode)?,
-    };
-    let tid = inode.wanted_tid(datasync);
-    let tid = placed.filter(|placed| placed.is_after(tid)).unwrap_or(tid);
-    let data = inode.data_if_any(vol);
-    let with_data = data.as_ref().and_then(|data| data.newest());
-    let with_data = with_data.filter(|_| datasync || !is_planted(Bug::TimesForData));
-    let newest = with_data.filter(|data| data.is_after(tid)).unwrap_or(tid);
-    let committed = vol.journal.committed();
-    if newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {
-        if let Some(data) = data {
-            if !tid.is_after(committed) && vol.journal.overwrite(&data)? {
-                return Ok(());
+    let mut has_enlisted = is_planted(Bug::UnplacedFsync);
+    loop {
+        match durability(vol, inode, datasync, has_enlisted) {
+            // A commit would have found that out.
+            Durability::Nothing => return Ok(vol.dev.check_backing()?),
+            Durability::Enlist => {
+                place(vol, inode)?;
+                has_enlisted = true;
             }
-            if let Some(_guard) = inode.lock.try_write() {
-                vol.journal.place_early(newest, &data)?;
+            Durability::Overwrite(tid) => {
+                let data = inode.data(vol);
+                return match vol.journal.overwrite(data)? {
+                    true => Ok(()),
+                    false => commit(vol, inode, tid),
+                };
             }
+            Durability::Commit(tid) => return commit(vol, inode, tid),
         }
-        return Ok(vol.journal.commit(newest)?);
     }
-    // A commit would have found that out.
-    Ok(vol.dev.check_backing()?)
+}
+
+/// Commits a transaction that has changes of the inode.
+fn commit(vol: &Volume, inode: &Inode, tid: Tid) -> Result<()> {
+    if let Some(data) = inode.data_if_any(vol)
+        && let Some(_guard) = inode.lock.try_write()
+    {
+        vol.journal.place_early(tid, &data)?;
+    }
+    Ok(vol.journal.commit(tid)?)
+}
+
+/// Lets no data of the inode wait for a place past commits: it gets one in a transaction that is
+/// durable before anything that is done from now on (`ext4_alloc_da_blocks`). No handle is open.
+pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<()> {
+    match inode.data_if_any(vol) {
+        Some(data) => Ok(vol.journal.enlist(&data)?),
+        None => Ok(()),
+    }
 }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use stetfs_format::Tid;
-
 use crate::error::Result;
 use crate::file_data::FileData;
 use crate::handle::CREDITS_PER_RUN;
@@ -19,14 +17,14 @@ const BLOCKS_MAX: u32 = 1024;
 const FILE_CREDITS: u32 = 2;
 
 impl Journal {
-    /// Makes what waits of a file part of the running transaction, or of several. The newest one
-    /// that any of it has ever joined in this way: when that is durable, so is what had been
-    /// written before the call.
+    /// Makes what waits of a file part of the running transaction, or of several. When the newest
+    /// one that any of it has ever joined in this way is durable, so is what had been written
+    /// before the call.
     ///
     /// Must not be called with an open handle in the same thread: it may commit.
-    pub fn enlist(self: &Arc<Self>, file: &Arc<FileData>) -> Result<Option<Tid>> {
+    pub fn enlist(self: &Arc<Self>, file: &Arc<FileData>) -> Result<()> {
         if !self.defers() {
-            return Ok(None);
+            return Ok(());
         }
         let most_runs = (self.limits().blocks / 2).saturating_sub(FILE_CREDITS) / CREDITS_PER_RUN;
         let end = file.waiting_end();
@@ -39,7 +37,7 @@ impl Journal {
             let handle = self.start_anyway(credits)?;
             handle.enlist(file, end, BLOCKS_MAX, runs, FILE_CREDITS)?;
         }
-        Ok(file.enlisted())
+        Ok(())
     }
 
     /// [`enlist`](Self::enlist) of every file that has had something waiting for `age`.

@@ -11,7 +11,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
@@ -48,12 +48,21 @@ pub struct PlaceReq {
     pub home: Option<BlockNo>,
 }
 
+/// What of a file's data is not durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pending {
+    /// New blocks wait for a place past commits.
+    pub waits: bool,
+    /// The newest transaction that blocks which waited have joined, or that has dropped some.
+    pub enlisted: Option<Tid>,
+    /// The newest transaction that has blocks of the file and is not durable, as far as that goes.
+    pub newest: Option<Tid>,
+}
+
 /// The cached data blocks of one file.
 pub struct FileData {
     ino: InodeNo,
     shared: Arc<Shared>,
-    /// What is written from now on changes with its transaction or not at all.
-    is_whole: AtomicBool,
     inner: Mutex<Inner>,
     /// Held while blocks are written home outside of a transaction (`overwrite.rs`).
     home_writes: Mutex<()>,
@@ -102,6 +111,16 @@ pub(crate) struct Enlisted {
     pub(crate) runs: u32,
     /// The file is new in the transaction.
     pub(crate) file: bool,
+}
+
+/// What a write changes of a block.
+pub(crate) struct Part<'a> {
+    /// In bytes.
+    pub(crate) offset: usize,
+    pub(crate) bytes: &'a [u8],
+    /// The block changes with its transaction or not at all
+    /// ([`LoggedBlock::whole`](stetfs_scheme::LoggedBlock::whole)).
+    pub(crate) whole: bool,
 }
 
 /// What a write did, for the handle's accounts.
@@ -212,14 +231,6 @@ impl FileData {
         self.inner.lock().unplaced
     }
 
-    /// Whether what is written to the file from now on changes with its transaction or not at all,
-    /// also where the scheme says less of other data ([`Terms::logs_marked`]).
-    ///
-    /// [`Terms::logs_marked`]: stetfs_scheme::Terms::logs_marked
-    pub fn set_whole(&self, is_whole: bool) {
-        self.is_whole.store(is_whole, Relaxed);
-    }
-
     /// The first block at or after `from` that waits for a place past commits.
     pub fn first_waiting(&self, from: LBlock) -> Option<LBlock> {
         let inner = self.inner.lock();
@@ -234,11 +245,6 @@ impl FileData {
     /// In how many runs the first blocks wait, before `end`: at most so many blocks and runs.
     pub(crate) fn waiting_runs(&self, end: u32, blocks: u32, runs: u32) -> u32 {
         self.inner.lock().first_waiting(end, blocks, runs).1
-    }
-
-    /// The newest transaction that blocks which waited have joined, or that has dropped some.
-    pub(crate) fn enlisted(&self) -> Option<Tid> {
-        self.inner.lock().enlisted
     }
 
     /// Makes the first blocks that wait part of transaction `tid`: before `end`, and at most so
@@ -279,7 +285,6 @@ impl FileData {
         Self {
             ino,
             shared,
-            is_whole: AtomicBool::new(false),
             inner: Mutex::default(),
             home_writes: Mutex::default(),
         }
@@ -339,7 +344,7 @@ impl FileData {
     }
 
     /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
-    /// if it has no place. `absent` is what the block is if it is not in memory; without it nothing
+    /// if it has no place and need not be whole. `absent` is what the block is if it is not in memory; without it nothing
     /// is done then.
     pub(crate) fn write(
         &self,
@@ -347,7 +352,7 @@ impl FileData {
         defers: bool,
         served: &Opened,
         lblk: LBlock,
-        (offset, bytes): (usize, &[u8]),
+        part: &Part<'_>,
         absent: Option<Page>,
     ) -> Result<Option<Joined>> {
         let mut guard = self.inner.lock();
@@ -363,10 +368,9 @@ impl FileData {
         let newly = page.is_hole();
         let running = inner.running.as_ref().filter(|running| running.tid == tid);
         let is_behind = running.is_none_or(|running| lblk.0 >= running.joined_end);
-        let is_whole = self.is_whole.load(Relaxed);
         inner.unplaced += u32::from(newly);
-        if defers && !is_whole && page.may_wait() && is_behind {
-            page.defer(offset, bytes);
+        if defers && !part.whole && page.may_wait() && is_behind {
+            page.defer(part.offset, part.bytes);
             if inner.waiting.insert(lblk.0) {
                 let waiting = &self.shared.waiting;
                 waiting.add(1);
@@ -381,8 +385,8 @@ impl FileData {
             }));
         }
         let block = page.join(tid, served, page.is_unplaced());
-        let whole = is_whole && page.must_be_whole();
-        page.change(offset, bytes, served)?;
+        let whole = part.whole && page.must_be_whole();
+        page.change(part.offset, part.bytes, served)?;
         let wrote = match page.is_unplaced() {
             true => Wrote::Unplaced { newly },
             false => Wrote::Placed,
@@ -499,12 +503,19 @@ impl FileData {
         }
     }
 
+    /// What must happen before what was written to the file is durable.
+    pub fn pending(&self) -> Pending {
+        let inner = self.inner.lock();
+        Pending {
+            waits: !inner.waiting.is_empty(),
+            enlisted: inner.enlisted,
+            newest: inner.newest(),
+        }
+    }
+
     /// The newest transaction that has data of the file and is not durable, as far as that goes.
     pub fn newest(&self) -> Option<Tid> {
-        let inner = self.inner.lock();
-        let running = inner.running.as_ref();
-        let running = running.filter(|running| !running.lblks.is_empty());
-        running.map(|running| running.tid).or(inner.committing)
+        self.inner.lock().newest()
     }
 
     /// Nobody writes blocks of the file home outside of a transaction while this is held.
@@ -516,7 +527,7 @@ impl FileData {
     /// made durable, or if a commit under way has some of it.
     pub(crate) fn overwritten(&self) -> Option<Overwritten> {
         let inner = self.inner.lock();
-        if self.is_whole.load(Relaxed) || inner.committing.is_some() || !inner.waiting.is_empty() {
+        if inner.committing.is_some() || !inner.waiting.is_empty() {
             return None;
         }
         let running = inner.running.as_ref()?;
@@ -586,6 +597,12 @@ impl FileData {
 }
 
 impl Inner {
+    fn newest(&self) -> Option<Tid> {
+        let running = self.running.as_ref();
+        let running = running.filter(|running| !running.lblks.is_empty());
+        running.map(|running| running.tid).or(self.committing)
+    }
+
     /// The file is not part of transaction `tid` yet.
     fn is_new_in(&self, tid: Tid) -> bool {
         self.running.as_ref().is_none_or(|running| running.tid != tid)

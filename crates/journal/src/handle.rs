@@ -13,7 +13,7 @@ use stetfs_media::{Block, BlockRef, Class};
 
 use crate::broken::{self, Broken};
 use crate::error::{JournalError, Result};
-use crate::file_data::{FileData, Wrote};
+use crate::file_data::{FileData, Part, Wrote};
 use crate::gate::{Join, Wish};
 use crate::journal::Journal;
 use crate::page::Page;
@@ -320,7 +320,8 @@ impl Handle {
     }
 
     /// Changes `bytes` at `offset` of a file's block. `old` says what the block holds if it is not
-    /// in memory.
+    /// in memory. A `whole` block changes with its transaction or not at all, also where the scheme
+    /// says less of other data ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
     ///
     /// The caller holds the inode's lock and, for [`Wrote::Unplaced`]`{ newly: true }`, keeps a
     /// reserved block for it.
@@ -331,6 +332,7 @@ impl Handle {
         offset: usize,
         bytes: &[u8],
         old: Old,
+        whole: bool,
     ) -> Result<Wrote> {
         let journal = &self.journal;
         let served = journal.served();
@@ -343,8 +345,12 @@ impl Handle {
         };
         self.note_change();
         let joined = loop {
-            let part = (offset, bytes);
-            let joined = file.write(self.tid, journal.defers(), served, lblk, part, absent);
+            let part = Part {
+                offset,
+                bytes,
+                whole,
+            };
+            let joined = file.write(self.tid, journal.defers(), served, lblk, &part, absent);
             let joined = self.must_be(joined)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,

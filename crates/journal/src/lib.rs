@@ -57,7 +57,7 @@ mod waiting;
 
 pub use broken::{Broken, note_broken};
 pub use error::{JournalError, Result};
-pub use file_data::{FileData, PlaceReq, Wrote};
+pub use file_data::{FileData, Pending, PlaceReq, Wrote};
 pub use handle::{Handle, Old, Span};
 pub use journal::{Config, Journal};
 pub use placer::Placer;

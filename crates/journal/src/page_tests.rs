@@ -9,7 +9,7 @@ use stetfs_media::sim::SimOptions;
 use stetfs_media::{Block, BlockRef, Class, Image};
 use stetfs_scheme::{OpenArgs, Opened, SchemeOptions};
 
-use crate::file_data::FileData;
+use crate::file_data::{FileData, Part};
 use crate::moves::tests::missing;
 use crate::page::Page;
 
@@ -87,11 +87,15 @@ impl World {
             Some(home) if is_whole => Some(Page::unread(block(&[0; BLOCK]), *home)),
             Some(home) => Some(Page::clean(block(&self.disk[&home.0]), Class::Data, *home)),
         };
-        let part = (offset, bytes);
+        let part = Part {
+            offset,
+            bytes,
+            whole: false,
+        };
         let (tid, served) = (self.tid, &self.served);
         let wrote = self
             .file
-            .write(tid, self.defers, served, LBlock(lblk), part, absent);
+            .write(tid, self.defers, served, LBlock(lblk), &part, absent);
         assert!(wrote.expect("a write").is_some(), "block {lblk} is written");
         let newest = self.newest.entry(lblk).or_insert_with(|| vec![0; BLOCK]);
         newest[offset..offset + bytes.len()].copy_from_slice(bytes);

@@ -202,7 +202,7 @@ fn transaction(
                 let offset = rng.below(BLOCK as u64 - 100) as usize;
                 let old = Old::Home(BlockNo(block));
                 handle
-                    .write_data(&file, LBlock(0), offset, &[fill; 100], old)
+                    .write_data(&file, LBlock(0), offset, &[fill; 100], old, false)
                     .expect("a write");
                 bytes[offset..offset + 100].fill(fill);
             }
@@ -215,7 +215,7 @@ fn transaction(
                     *slot = Content::Meta(bytes);
                 } else {
                     handle
-                        .write_data(&file, LBlock(0), 0, &bytes, Old::Hole)
+                        .write_data(&file, LBlock(0), 0, &bytes, Old::Hole, false)
                         .expect("a write");
                     *slot = Content::Data(bytes);
                 }

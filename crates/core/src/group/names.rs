@@ -562,7 +562,7 @@ impl Names {
     /// of the group. No handle is open.
     pub(super) fn place_data(&self, vol: &Volume) -> Result<()> {
         let mut kept = self.kept.values();
-        kept.try_for_each(|kept| sync::place(vol, &kept.inode).map(drop))
+        kept.try_for_each(|kept| sync::place(vol, &kept.inode))
     }
 
     /// Whether everything is still as the steps were checked against, and counts anew what they

@@ -44,11 +44,7 @@ impl Inode {
 
     /// The file's data blocks in memory.
     pub(crate) fn data(&self, vol: &Volume) -> &Arc<FileData> {
-        self.data.get_or_init(|| {
-            let data = vol.journal.file(self.ino);
-            data.set_whole(self.is_atomic());
-            data
-        })
+        self.data.get_or_init(|| vol.journal.file(self.ino))
     }
 
     /// The file's data blocks, if any can be in memory: also from before the inode was loaded.

@@ -230,7 +230,7 @@ fn a_panic_in_a_commit_stops_the_journal() {
     let handle = journal.start(8).unwrap();
     let (tid, file) = (handle.tid(), journal.file(InodeNo(12)));
     handle
-        .write_data(&file, LBlock(0), 0, &[1; 10], Old::Hole)
+        .write_data(&file, LBlock(0), 0, &[1; 10], Old::Hole, false)
         .unwrap();
     drop(handle);
     assert!(catch_unwind(AssertUnwindSafe(|| journal.commit(tid))).is_err());
@@ -300,7 +300,7 @@ fn what_is_written_after_all_was_enlisted_has_waited_no_longer_than_that() {
         let since = Instant::now();
         let handle = journal.start(4).unwrap();
         handle
-            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole)
+            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole, false)
             .unwrap();
         drop(handle);
         assert_eq!(waiting(), 1);
@@ -334,7 +334,7 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
         // What a run of new blocks may take.
         let handle = journal.start(4).unwrap();
         handle
-            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole)
+            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole, false)
             .unwrap();
         drop(handle);
         assert!(file.unplaced() <= 15 * 1024 / 12 + 1, "block {n}");

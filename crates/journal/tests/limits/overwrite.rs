@@ -93,23 +93,23 @@ impl World {
             file,
             _placer: placer,
         };
-        let tid = world.write(1, Old::Hole);
+        let tid = world.write(1, Old::Hole, false);
         world.journal.commit(tid).unwrap();
         world
     }
 
     /// Fills the block with `byte`.
-    fn write(&self, byte: u8, old: Old) -> Tid {
+    fn write(&self, byte: u8, old: Old, whole: bool) -> Tid {
         let handle = self.journal.start(4).unwrap();
         let bytes = [byte; BLOCK];
         handle
-            .write_data(&self.file, LBlock(0), 0, &bytes, old)
+            .write_data(&self.file, LBlock(0), 0, &bytes, old, whole)
             .unwrap();
         handle.tid()
     }
 
     fn overwrite(&self, byte: u8) -> Tid {
-        self.write(byte, Old::Home(HOME))
+        self.write(byte, Old::Home(HOME), false)
     }
 
     /// Overwrites the block with twos, and does something while these are on their way home without
@@ -158,7 +158,7 @@ fn an_overwritten_block_needs_no_transaction() {
     let handle = world.journal.start(4).unwrap();
     let bytes = [3; BLOCK];
     handle
-        .write_data(&world.file, LBlock(1), 0, &bytes, Old::Hole)
+        .write_data(&world.file, LBlock(1), 0, &bytes, Old::Hole, false)
         .unwrap();
     drop(handle);
     assert!(!world.journal.overwrite(&world.file).unwrap());
@@ -167,11 +167,9 @@ fn an_overwritten_block_needs_no_transaction() {
 #[test]
 fn what_the_log_has_a_copy_of_takes_a_commit() {
     let world = World::new();
-    world.file.set_whole(true);
-    let logged = world.overwrite(2);
+    let logged = world.write(2, Old::Home(HOME), true);
     assert!(!world.journal.overwrite(&world.file).unwrap());
     world.journal.commit(logged).unwrap();
-    world.file.set_whole(false);
     let tid = world.overwrite(3);
     // A replay would bring the copy home.
     assert!(!world.journal.overwrite(&world.file).unwrap());
