@@ -135,15 +135,16 @@ pub(crate) fn change(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> 
             Ok(())
         })
     } else {
-        let h = vol.start(ATTR_CREDITS)?;
-        let mut st = inode.state.write();
-        apply(vol, c, &h, inode, &mut st, set, now)?;
-        let is_about_times =
-            (set.mode, set.uid, set.gid, set.kill_suid) == (None, None, None, false);
-        match is_about_times {
-            true => vol.store_times(&h, inode, &st),
-            false => vol.store_inode(&h, inode, &st),
-        }
+        vol.with_handle(ATTR_CREDITS, |h| {
+            let mut st = inode.state.write();
+            apply(vol, c, h, inode, &mut st, set, now)?;
+            let is_about_times =
+                (set.mode, set.uid, set.gid, set.kill_suid) == (None, None, None, false);
+            match is_about_times {
+                true => vol.store_times(h, inode, &st),
+                false => vol.store_inode(h, inode, &st),
+            }
+        })
     }
 }
 
@@ -288,12 +289,13 @@ pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode, all: boo
         (bits, needed)
     };
     if needed {
-        let h = vol.start(ATTR_CREDITS)?;
-        let mut st = inode.state.write();
-        st.raw.mode = bits;
-        xattr::remove_capability(vol, &h, inode, &mut st)?;
-        st.raw.ctime = vol.now();
-        vol.store_inode(&h, inode, &st)?;
+        vol.with_handle(ATTR_CREDITS, |h| {
+            let mut st = inode.state.write();
+            st.raw.mode = bits;
+            xattr::remove_capability(vol, h, inode, &mut st)?;
+            st.raw.ctime = vol.now();
+            vol.store_inode(h, inode, &st)
+        })?;
     }
     let is_clear = bits & (mode::S_ISUID | mode::S_ISGID) == 0;
     inode.no_privileges.store(is_clear, Ordering::Relaxed);
@@ -321,13 +323,14 @@ pub(crate) fn touch_atime(vol: &Volume, inode: &Inode) {
 }
 
 fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
-    let h = vol.start(1)?;
-    let mut st = inode.state.write();
-    if st.gone {
-        return Ok(());
-    }
-    st.raw.atime = now;
-    vol.store_times(&h, inode, &st)
+    vol.with_handle(1, |h| {
+        let mut st = inode.state.write();
+        if st.gone {
+            return Ok(());
+        }
+        st.raw.atime = now;
+        vol.store_times(h, inode, &st)
+    })
 }
 
 /// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than
@@ -366,13 +369,12 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
         (st.raw.flags, st.raw.mode)
     };
     check_flags(vol, c, file_mode, old, flags)?;
-    let h = vol.start(1)?;
-    let mut st = inode.state.write();
-    st.raw.flags = (old - USER_MODIFIABLE) | (flags & USER_MODIFIABLE);
-    st.raw.ctime = vol.now();
-    vol.store_inode(&h, inode, &st)?;
-    drop(st);
-    drop(h);
+    vol.with_handle(1, |h| {
+        let mut st = inode.state.write();
+        st.raw.flags = (old - USER_MODIFIABLE) | (flags & USER_MODIFIABLE);
+        st.raw.ctime = vol.now();
+        vol.store_inode(h, inode, &st)
+    })?;
     atomic::flags_changed(vol, inode)
 }
 
@@ -429,13 +431,14 @@ pub(crate) fn set_generation(
     if vol.geo.metadata_csum {
         return Err(Error::NotSupported);
     }
-    let h = vol.start(1)?;
-    let mut st = inode.state.write();
-    st.check_live()?;
-    if !c.privileged && c.uid != st.raw.uid {
-        return Err(Error::NotPermitted);
-    }
-    st.raw.generation = generation;
-    st.raw.ctime = vol.now();
-    vol.store_inode(&h, inode, &st)
+    vol.with_handle(1, |h| {
+        let mut st = inode.state.write();
+        st.check_live()?;
+        if !c.privileged && c.uid != st.raw.uid {
+            return Err(Error::NotPermitted);
+        }
+        st.raw.generation = generation;
+        st.raw.ctime = vol.now();
+        vol.store_inode(h, inode, &st)
+    })
 }

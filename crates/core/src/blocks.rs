@@ -121,8 +121,9 @@ pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<
     if offset <= size || size & (usize_as_u64(vol.geo.block_size()) - 1) == 0 {
         return Ok(());
     }
-    let h = vol.start(INODE_CREDITS + 1)?;
-    zero_to_block_end(vol, &h, inode, size)
+    vol.with_handle(INODE_CREDITS + 1, |h| {
+        zero_to_block_end(vol, h, inode, size)
+    })
 }
 
 /// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there

@@ -33,8 +33,8 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
     let place = place_of(error);
     match vol.on_error() {
         OnError::Continue => {
-            let marked = vol.start(1).and_then(|h| {
-                vol.update_super(&h, |sb| mark(sb, now, line, place))?;
+            let marked = vol.with_handle(1, |h| {
+                vol.update_super(h, |sb| mark(sb, now, line, place))?;
                 Ok(h.tid())
             });
             if let Ok(tid) = marked {

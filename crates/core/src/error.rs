@@ -7,7 +7,7 @@
 //! one.
 
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
-use stetfs_journal::{Broken, JournalError, note_broken};
+use stetfs_journal::{Broken, JournalError};
 use stetfs_media::MediaError;
 use stetfs_scheme::SchemeError;
 
@@ -277,27 +277,33 @@ pub enum Inconsistent {
     },
 }
 
-/// An error that no operation gets over: see [`note_broken`].
-fn broken<T>(why: Broken, error: T) -> Box<T> {
-    note_broken(why);
-    Box::new(error)
+impl Error {
+    /// Whether an operation that meets the error has to give up in the middle, and why. Other
+    /// errors are answers: the operation has seen to it that what it changed is whole.
+    pub(crate) fn breaks(&self) -> Option<Broken> {
+        match self {
+            Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Some(Broken::ByDamage),
+            Self::Media(_) | Self::Journal(_) => Some(Broken::ByFailure),
+            _ => None,
+        }
+    }
 }
 
 impl From<Corrupt> for Error {
     fn from(e: Corrupt) -> Self {
-        Self::Corrupt(broken(Broken::ByDamage, e))
+        Self::Corrupt(Box::new(e))
     }
 }
 
 impl From<Corruption> for Error {
     fn from(e: Corruption) -> Self {
-        Self::CorruptAt(broken(Broken::ByDamage, e))
+        Self::CorruptAt(Box::new(e))
     }
 }
 
 impl From<Inconsistent> for Error {
     fn from(e: Inconsistent) -> Self {
-        Self::Inconsistent(broken(Broken::ByDamage, e))
+        Self::Inconsistent(Box::new(e))
     }
 }
 
@@ -315,13 +321,13 @@ impl From<MappingDamage> for Error {
 
 impl From<MediaError> for Error {
     fn from(e: MediaError) -> Self {
-        Self::Media(broken(Broken::ByFailure, e))
+        Self::Media(Box::new(e))
     }
 }
 
 impl From<JournalError> for Error {
     fn from(e: JournalError) -> Self {
-        Self::Journal(broken(Broken::ByFailure, e))
+        Self::Journal(Box::new(e))
     }
 }
 

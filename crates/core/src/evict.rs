@@ -51,13 +51,12 @@ pub(crate) fn evict_in(
 /// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no
 /// handle.
 pub(crate) fn evict(vol: &Volume, inode: &Inode) -> Result<()> {
-    loop {
-        let h = truncate::start_removal(vol, inode)?;
+    let step = |h: &Handle| {
         let mut st = inode.state.write();
-        if st.gone || evict_in(vol, &h, inode, &mut st)? {
-            return Ok(());
-        }
-    }
+        Ok(st.gone || evict_in(vol, h, inode, &mut st)?)
+    };
+    while !vol.with_handle(truncate::removal_credits(vol, inode), step)? {}
+    Ok(())
 }
 
 /// Whether `i_block` maps blocks: not in device files, pipes, sockets and short symbolic links.

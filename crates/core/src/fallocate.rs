@@ -36,13 +36,6 @@ fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
     mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + blocks::INODE_CREDITS
 }
 
-/// A handle for at least one run, and for `more` credits of something else.
-fn start_step(vol: &Volume, inode: &Inode, more: u32) -> Result<Handle> {
-    // The state must be free while this waits: a commit takes it to place the file's data.
-    let credits = step_credits(vol, &inode.state.read());
-    vol.start(credits + more)
-}
-
 /// Does what `mode` says to `[offset, offset + len)`.
 ///
 /// # Errors
@@ -192,8 +185,9 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
 fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start >= size {
-        let h = vol.start(blocks::INODE_CREDITS)?;
-        return store_changed(vol, &h, inode, &mut inode.state.write());
+        return vol.with_handle(blocks::INODE_CREDITS, |h| {
+            store_changed(vol, h, inode, &mut inode.state.write())
+        });
     }
     // To the end of the last block: what is behind the end of the file is zero, so the block can
     // go.
@@ -218,28 +212,32 @@ fn remove(
 ) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
     let mut is_begun = false;
-    loop {
-        let more = if is_begun { 0 } else { EDGE_CREDITS };
-        let h = truncate::start_removal_and(vol, inode, more)?;
+    let mut step = |h: &Handle| {
         if !is_begun {
             // In the handle that frees blocks, which mostly is the only one: then a crash leaves
             // the whole hole or none of it.
-            zero_edges(vol, &h, inode, &bytes)?;
+            zero_edges(vol, h, inode, &bytes)?;
             is_begun = true;
         }
         let mut st = inode.state.write();
         let to = Some(LBlock(blocks.end));
         let done = blocks.is_empty() || {
-            truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
-            mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
+            truncate::forget(vol, h, inode, &mut st, LBlock(blocks.start), to)?;
+            mapping::remove(vol, h, inode, &mut st, LBlock(blocks.start), to)?
         };
         if done {
             change(&mut st);
         }
-        store_changed(vol, &h, inode, &mut st)?;
-        if done {
+        store_changed(vol, h, inode, &mut st)?;
+        Ok(done)
+    };
+    let mut more = EDGE_CREDITS;
+    loop {
+        let credits = truncate::removal_credits(vol, inode) + more;
+        if vol.with_handle(credits.min(vol.journal.max_credits()), &mut step)? {
             return Ok(());
         }
+        more = 0;
     }
 }
 
@@ -255,25 +253,23 @@ fn zero(
     let end = LBlock(blocks.end);
     let mut at = LBlock(blocks.start);
     let mut is_begun = false;
-    loop {
-        let more = if is_begun { 0 } else { EDGE_CREDITS };
-        let h = start_step(vol, inode, more)?;
+    let mut step = |h: &Handle| {
         if !is_begun {
             // In the handle of the first blocks, which mostly is the only one: then a crash leaves
             // all of it or nothing.
-            zero_edges(vol, &h, inode, &bytes)?;
+            zero_edges(vol, h, inode, &bytes)?;
             is_begun = true;
         }
         let mut st = inode.state.write();
         let mut result = Ok(());
         if at < end {
-            truncate::forget(vol, &h, inode, &mut st, at, Some(end))?;
+            truncate::forget(vol, h, inode, &mut st, at, Some(end))?;
         }
         while at < end && h.has_credits(step_credits(vol, &st)) {
             let run = mapping::lookup(vol, inode, &st, at, end.0 - at.0)?;
             let len = run.len.min(end.0 - at.0).min(RUN_MAX);
             if run.state == MapState::Written {
-                result = mapping::set_unwritten(vol, &h, inode, &mut st, at, len);
+                result = mapping::set_unwritten(vol, h, inode, &mut st, at, len);
                 if result.is_err() {
                     break;
                 }
@@ -285,11 +281,16 @@ fn zero(
         if is_done {
             change(&mut st);
         }
-        store_changed(vol, &h, inode, &mut st)?;
-        result?;
-        if is_done {
+        store_changed(vol, h, inode, &mut st)?;
+        result.map(|()| is_done)
+    };
+    let mut more = EDGE_CREDITS;
+    loop {
+        let credits = step_credits(vol, &inode.state.read()) + more;
+        if vol.with_handle(credits, &mut step)? {
             return Ok(());
         }
+        more = 0;
     }
 }
 
@@ -325,53 +326,56 @@ fn preallocate_some(
     end: u32,
     change: impl Fn(&mut InodeState),
 ) -> Result<LBlock> {
-    let h = start_step(vol, inode, 0)?;
-    let mut st = inode.state.write();
-    let mut at = at;
-    let mut result = Ok(());
-    while at.0 < end && h.has_credits(step_credits(vol, &st)) {
-        let run = mapping::lookup(vol, inode, &st, at, end - at.0)?;
-        let want = run.len.min(end - at.0).min(RUN_MAX);
-        if run.state != MapState::Hole {
-            at = at.plus(want);
-            continue;
-        }
-        let goal = mapping::goal(vol, inode, &st, at)?;
-        let (pblk, len) = match vol.alloc.allocate(
-            &h,
-            goal,
-            want,
-            Source::Free {
-                privileged: vol.alloc.may_use_root_blocks(c),
-            },
-        ) {
-            Ok(got) => got,
-            Err(e) => {
+    // The state must be free while a handle is waited for: a commit takes it to place data.
+    let credits = step_credits(vol, &inode.state.read());
+    vol.with_handle(credits, |h| {
+        let mut st = inode.state.write();
+        let mut at = at;
+        let mut result = Ok(());
+        while at.0 < end && h.has_credits(step_credits(vol, &st)) {
+            let run = mapping::lookup(vol, inode, &st, at, end - at.0)?;
+            let want = run.len.min(end - at.0).min(RUN_MAX);
+            if run.state != MapState::Hole {
+                at = at.plus(want);
+                continue;
+            }
+            let goal = mapping::goal(vol, inode, &st, at)?;
+            let (pblk, len) = match vol.alloc.allocate(
+                h,
+                goal,
+                want,
+                Source::Free {
+                    privileged: vol.alloc.may_use_root_blocks(c),
+                },
+            ) {
+                Ok(got) => got,
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            };
+            let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
+            let run = Run {
+                lblk: at,
+                len,
+                pblk,
+                state: MapState::Unwritten,
+            };
+            if let Err(e) = mapping::insert(vol, h, inode, &mut st, run) {
+                // No space for the map, of which nothing was changed.
+                vol.alloc.free(h, pblk, len, Class::Data)?;
                 result = Err(e);
                 break;
             }
-        };
-        let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
-        let run = Run {
-            lblk: at,
-            len,
-            pblk,
-            state: MapState::Unwritten,
-        };
-        if let Err(e) = mapping::insert(vol, &h, inode, &mut st, run) {
-            // No space for the map, of which nothing was changed.
-            vol.alloc.free(&h, pblk, len, Class::Data)?;
-            result = Err(e);
-            break;
+            st.reserved -= waiting;
+            vol.alloc.release(waiting.into());
+            at = at.plus(len);
         }
-        st.reserved -= waiting;
-        vol.alloc.release(waiting.into());
-        at = at.plus(len);
-    }
-    if at.0 >= end {
-        change(&mut st);
-        inode.settle_size(vol, &mut st);
-    }
-    vol.store_inode(&h, inode, &st)?;
-    result.map(|()| at)
+        if at.0 >= end {
+            change(&mut st);
+            inode.settle_size(vol, &mut st);
+        }
+        vol.store_inode(h, inode, &st)?;
+        result.map(|()| at)
+    })
 }

@@ -351,29 +351,22 @@ fn write_chunk(
     let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
     let credits = credits.min(vol.journal.max_credits());
     let mut copied = Copied::default();
-    let result = vol.start(credits).and_then(|h| {
-        // What was copied before an error counts.
-        let result = copy_in(vol, &h, inode, (first, skip), bytes, &found, &mut copied);
-        if is_whole && copied.bytes > 0 && result.is_err() {
-            return result;
+    let result = vol.with_handle(credits, |h| {
+        let result = copy_in(vol, h, inode, (first, skip), bytes, &found, &mut copied);
+        if copied.bytes == 0 {
+            // Nothing is half done.
+            return Ok(result);
         }
-        // Each block is written entirely or not at all, and no more was promised.
-        h.forgive();
-        if copied.bytes > 0 {
-            finish_write(
-                vol,
-                &h,
-                inode,
-                offset + usize_as_u64(copied.bytes),
-                copied.reserved,
-                flags,
-            )?;
-            return Ok(());
+        if is_whole {
+            result?;
         }
-        result
+        // What was copied before an error counts: each block is written entirely or not at all, and
+        // no more was promised.
+        let end = offset + usize_as_u64(copied.bytes);
+        finish_write(vol, h, inode, end, copied.reserved, flags).map(Ok)
     });
     vol.alloc.release((found.new - copied.reserved).into());
-    result.map(|()| copied.bytes)
+    result?.map(|()| copied.bytes)
 }
 
 /// Reserves what a write of these blocks needs.

@@ -721,9 +721,7 @@ impl Fs {
         place.copy_from_slice(label);
         self.run(|vol| {
             vol.check_writable()?;
-            let h = vol.start(1)?;
-            vol.update_super(&h, |sb| sb.volume_name = name)?;
-            drop(h);
+            vol.with_handle(1, |h| vol.update_super(h, |sb| sb.volume_name = name))?;
             vol.dev.check_backing()?;
             Ok(vol.journal.sync()?)
         })

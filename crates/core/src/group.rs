@@ -949,25 +949,26 @@ fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Resu
         |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_to_write(prepared.places);
     let wanted = files.iter().zip(prepared).map(of).sum();
     vol.fits_transaction(wanted)?;
-    let h = vol.start(wanted)?;
-    for (staged, prepared) in files.iter_mut().zip(prepared) {
-        let inode = &*staged.inode;
-        let mut reserved = 0;
-        for ((offset, bytes), found) in staged.pieces.iter().zip(&prepared.found) {
-            let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
-            let mut copied = Copied::default();
-            let at = (vol.block_of(*offset), skip);
-            file::copy_in(vol, &h, inode, at, bytes, found, &mut copied)?;
-            reserved += copied.reserved;
-            vol.bytes_written
-                .fetch_add(usize_as_u64(bytes.len()), Ordering::Relaxed);
+    vol.with_handle(wanted, |h| {
+        for (staged, prepared) in files.iter_mut().zip(prepared) {
+            let inode = &*staged.inode;
+            let mut reserved = 0;
+            for ((offset, bytes), found) in staged.pieces.iter().zip(&prepared.found) {
+                let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
+                let mut copied = Copied::default();
+                let at = (vol.block_of(*offset), skip);
+                file::copy_in(vol, h, inode, at, bytes, found, &mut copied)?;
+                reserved += copied.reserved;
+                vol.bytes_written
+                    .fetch_add(usize_as_u64(bytes.len()), Ordering::Relaxed);
+            }
+            staged.reserved -= reserved;
+            vol.alloc.unstage(reserved.into());
+            file::finish_write(vol, h, inode, staged.end(), reserved, WriteFlags::empty())?;
+            staged.seen = inode.group_commits.fetch_add(1, Ordering::Relaxed) + 1;
         }
-        staged.reserved -= reserved;
-        vol.alloc.unstage(reserved.into());
-        file::finish_write(vol, &h, inode, staged.end(), reserved, WriteFlags::empty())?;
-        staged.seen = inode.group_commits.fetch_add(1, Ordering::Relaxed) + 1;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The first block that `bytes` at `offset` lie in, and the one behind the last.

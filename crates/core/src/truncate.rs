@@ -42,61 +42,53 @@ pub(crate) fn set_size(
         }
         st.raw.size
     };
-    let h = vol.start(TRUNCATE_CREDITS.min(vol.journal.max_credits()))?;
-    blocks::zero_to_block_end(vol, &h, inode, size.min(old))?;
-    let mut st = inode.state.write();
-    change(&h, &mut st)?;
-    if size == 0 && vol.opts.auto_da_alloc {
-        inode.places_on_close.store(true, Ordering::Relaxed);
+    let credits = TRUNCATE_CREDITS.min(vol.journal.max_credits());
+    let done = vol.with_handle(credits, |h| {
+        blocks::zero_to_block_end(vol, h, inode, size.min(old))?;
+        let mut st = inode.state.write();
+        change(h, &mut st)?;
+        if size == 0 && vol.opts.auto_da_alloc {
+            inode.places_on_close.store(true, Ordering::Relaxed);
+        }
+        st.set_size(size);
+        inode.settle_size(vol, &mut st);
+        // Also at the same size: blocks may be preallocated beyond it.
+        let done = size > old || cut(vol, h, inode, &mut st)?;
+        if !done && !is_planted(Bug::UnlistedTruncate) {
+            orphan::add(vol, h, inode, &mut st)?;
+        }
+        vol.store_inode(h, inode, &st)?;
+        Ok(done)
+    })?;
+    match done {
+        true => Ok(()),
+        false => finish(vol, inode),
     }
-    st.set_size(size);
-    inode.settle_size(vol, &mut st);
-    // Also at the same size: blocks may be preallocated beyond it.
-    let done = if size <= old {
-        cut(vol, &h, inode, &mut st)?
-    } else {
-        true
-    };
-    if !done && !is_planted(Bug::UnlistedTruncate) {
-        orphan::add(vol, &h, inode, &mut st)?;
-    }
-    vol.store_inode(&h, inode, &st)?;
-    if !done {
-        drop(st);
-        drop(h);
-        finish(vol, inode)?;
-    }
-    Ok(())
 }
 
 /// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
 /// orphan list, unless it is there because it has no name. The caller holds the inode's lock for
 /// writing, or nobody else is there yet.
 pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
-    loop {
-        let h = start_removal(vol, inode)?;
+    let step = |h: &Handle| {
         let mut st = inode.state.write();
-        let done = cut(vol, &h, inode, &mut st)?;
+        let done = cut(vol, h, inode, &mut st)?;
         // Without a name it stays an orphan until its last open ends.
         if done && st.raw.links_count > 0 {
-            orphan::del(vol, &h, inode, &mut st)?;
+            orphan::del(vol, h, inode, &mut st)?;
         }
-        vol.store_inode(&h, inode, &st)?;
-        if done {
-            return Ok(());
-        }
-    }
+        vol.store_inode(h, inode, &st)?;
+        Ok(done)
+    };
+    while !vol.with_handle(removal_credits(vol, inode), step)? {}
+    Ok(())
 }
 
-/// A handle in which [`mapping::remove`] makes progress, and the inode can be freed.
-pub(crate) fn start_removal(vol: &Volume, inode: &Inode) -> Result<Handle> {
-    start_removal_and(vol, inode, 0)
-}
-
-/// The same, with credits for something else before it.
-pub(crate) fn start_removal_and(vol: &Volume, inode: &Inode, more: u32) -> Result<Handle> {
-    let credits = mapping::credits_for_remove(vol, &inode.state.read()).max(TRUNCATE_CREDITS);
-    vol.start((credits + more).min(vol.journal.max_credits()))
+/// Credits with which [`mapping::remove`] makes progress, and the inode can be freed. The inode's
+/// state must be free while a handle is waited for: a commit takes it to place the file's data.
+pub(crate) fn removal_credits(vol: &Volume, inode: &Inode) -> u32 {
+    let credits = mapping::credits_for_remove(vol, &inode.state.read());
+    credits.max(TRUNCATE_CREDITS).min(vol.journal.max_credits())
 }
 
 /// Forgets and unmaps blocks beyond `size`; false when credits ran out first.

@@ -131,12 +131,22 @@ impl Volume {
         self.state.load(Ordering::Relaxed) & VolumeState::READ_ONLY != 0
     }
 
-    /// Opens a handle for up to `credits` metadata blocks, on a volume that may be changed. This,
-    /// not `journal.start`, is how every operation begins.
-    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+    /// Does `work` in a handle for up to `credits` metadata blocks, on a volume that may be
+    /// changed: what it changes becomes durable together. When it meets an error that it
+    /// [cannot get over](Error::breaks) and has changed something, the journal stops.
+    pub(crate) fn with_handle<T>(
+        &self,
+        credits: u32,
+        work: impl FnOnce(&Handle) -> Result<T>,
+    ) -> Result<T> {
         self.check_writable()?;
         self.alloc.discard_freed();
-        Ok(self.journal.start(credits)?)
+        let h = self.journal.start(credits)?;
+        let result = work(&h);
+        if let Some(why) = result.as_ref().err().and_then(Error::breaks) {
+            h.end(why);
+        }
+        result
     }
 
     /// Holds one transaction open for several operations ([`Journal::span`]), on a volume that may

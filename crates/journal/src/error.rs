@@ -56,6 +56,16 @@ pub enum JournalError {
     Unusable(String),
 }
 
+/// Why an operation did not come to its end ([`Handle::end`](crate::Handle::end)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// It met damage. What it has changed already becomes durable all the same when the volume
+    /// [goes on](crate::Journal::go_on).
+    ByDamage,
+    /// Something could not be read or written.
+    ByFailure,
+}
+
 impl From<MediaError> for JournalError {
     fn from(error: MediaError) -> Self {
         SchemeError::from(error).into()

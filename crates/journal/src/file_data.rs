@@ -344,8 +344,8 @@ impl FileData {
     }
 
     /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
-    /// if it has no place and need not be whole. `absent` is what the block is if it is not in memory; without it nothing
-    /// is done then.
+    /// if it has no place and need not be whole. `absent` is what the block is if it is not in
+    /// memory; without it nothing is done then.
     pub(crate) fn write(
         &self,
         tid: Tid,
@@ -605,7 +605,9 @@ impl Inner {
 
     /// The file is not part of transaction `tid` yet.
     fn is_new_in(&self, tid: Tid) -> bool {
-        self.running.as_ref().is_none_or(|running| running.tid != tid)
+        self.running
+            .as_ref()
+            .is_none_or(|running| running.tid != tid)
     }
 
     /// How many of the first blocks that wait come before `end`, in how many runs: at most so many

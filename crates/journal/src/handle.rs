@@ -2,17 +2,15 @@
 //!
 //! A handle belongs to one transaction; what is changed through it is in that transaction entirely
 //! or not at all. No lock is held between two calls: the file system's own locks keep two
-//! operations from changing the same bytes. Dropping the handle closes it.
+//! operations from changing the same bytes.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
-use crate::broken::{self, Broken};
-use crate::error::{JournalError, Result};
+use crate::error::{Broken, JournalError, Result};
 use crate::file_data::{FileData, Part, Wrote};
 use crate::gate::{Join, Wish};
 use crate::journal::Journal;
@@ -39,7 +37,8 @@ pub enum Old {
     Home(BlockNo),
 }
 
-/// An operation's part of the running transaction.
+/// An operation's part of the running transaction: until it is dropped when the operation has come
+/// to its end, or [ended](Self::end) when it has not.
 pub struct Handle {
     journal: Arc<Journal>,
     txn: Arc<Transaction>,
@@ -51,8 +50,6 @@ pub struct Handle {
     changed: Cell<bool>,
     /// What it does may end at any step, and go on in another handle.
     splits: Cell<bool>,
-    /// It stays in its thread, where [`broken`] looks.
-    here: PhantomData<*const ()>,
 }
 
 /// Who holds the transaction open as long as the handle is.
@@ -218,7 +215,6 @@ impl Handle {
             owner,
             changed: Cell::new(false),
             splits: Cell::new(false),
-            here: PhantomData,
         }
     }
 
@@ -268,7 +264,7 @@ impl Handle {
         let buffer = self.journal.cache().get(block);
         let mut slot = buffer.page.lock();
         if slot.is_none() {
-            *slot = Some(self.journal.load_metadata(block, class)?);
+            *slot = Some(self.journal.load(block, class)?);
         }
         let page = slot.as_mut().expect("loaded just now");
         self.note_change();
@@ -452,9 +448,24 @@ impl Handle {
         self.splits.set(true);
     }
 
-    /// The error that was met is none of what this handle has changed, which is whole as it is.
-    pub fn forgive(&self) {
-        broken::take();
+    /// Ends the handle of an operation that met an error which it could not get over. If it has
+    /// changed something already, nothing of that must become durable by somebody else's commit:
+    /// the journal stops.
+    pub fn end(self, why: Broken) {
+        let stops = match why {
+            Broken::ByFailure => true,
+            Broken::ByDamage => !self.journal.goes_on(),
+        };
+        if stops {
+            self.stop_if_changed("an operation failed when it was half done");
+        }
+    }
+
+    fn stop_if_changed(&self, why: &str) {
+        // A commit that fails stops it anyway, and knows why.
+        if self.changed.get() && self.owner != Owner::Commit {
+            self.journal.abort(JournalError::Unusable(why.to_owned()));
+        }
     }
 
     /// What a scheme could not note of a change would be missing at the commit, so nothing is
@@ -464,9 +475,7 @@ impl Handle {
     }
 
     fn note_change(&self) {
-        if !self.changed.replace(true) {
-            broken::begin();
-        }
+        self.changed.set(true);
     }
 
     fn charge(&self, blocks: u32) {
@@ -484,23 +493,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.changed.get() {
-            broken::end();
-            if std::thread::panicking() {
-                let why = "an operation panicked when it was half done".to_owned();
-                self.journal.abort(JournalError::Unusable(why));
-            }
-            let stops = match broken::take() {
-                // A commit that fails stops it anyway, and knows why.
-                _ if self.owner == Owner::Commit => false,
-                None => false,
-                Some(Broken::ByFailure) => true,
-                Some(Broken::ByDamage) => !self.journal.goes_on(),
-            };
-            if stops {
-                let why = "an operation failed when it was half done".to_owned();
-                self.journal.abort(JournalError::Unusable(why));
-            }
+        if std::thread::panicking() {
+            self.stop_if_changed("an operation panicked when it was half done");
         }
         match self.owner {
             Owner::Itself | Owner::Early => self.journal.leave(self.credits.get()),

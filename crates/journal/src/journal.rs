@@ -12,7 +12,6 @@ use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
 use stetfs_sync::MutexGuard;
 
 use crate::background::Background;
-use crate::broken;
 use crate::cache::Cache;
 use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
@@ -147,7 +146,7 @@ impl Journal {
             page.referenced = true;
             return Ok(page.content.clone());
         }
-        let page = slot.insert(self.load_metadata(block, class)?);
+        let page = slot.insert(self.load(block, class)?);
         let content = page.content.clone();
         drop(slot);
         drop(buffer);
@@ -547,16 +546,6 @@ impl Journal {
             }
         };
         Ok(Page::clean(content, class, block))
-    }
-
-    /// [`load`](Self::load) for metadata. Without it an operation cannot go on; when it has changed
-    /// something already, it must not become durable half done, so nothing does any more.
-    pub(crate) fn load_metadata(&self, block: BlockNo, class: Class) -> Result<Page> {
-        self.load(block, class).inspect_err(|error| {
-            if broken::is_half_done() {
-                self.abort(error.clone());
-            }
-        })
     }
 
     /// A commit is over: make room, and let the background look at the log. Without a thread this

@@ -18,7 +18,6 @@
 //! | `journal` | the journal: reading, background work, closing |
 //! | `handle` | the changes of one operation, from its start on |
 //! | `span` | the span of a thread, which makes one of several operations |
-//! | `broken` | operations of this thread that do not come to their end |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
@@ -30,7 +29,6 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod background;
-mod broken;
 mod cache;
 mod commit;
 mod enlist;
@@ -55,8 +53,7 @@ mod stats;
 mod transaction;
 mod waiting;
 
-pub use broken::{Broken, note_broken};
-pub use error::{JournalError, Result};
+pub use error::{Broken, JournalError, Result};
 pub use file_data::{FileData, Pending, PlaceReq, Wrote};
 pub use handle::{Handle, Old, Span};
 pub use journal::{Config, Journal};

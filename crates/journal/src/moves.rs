@@ -84,6 +84,11 @@ pub(crate) mod tests {
     /// The moves that this thread has not made.
     pub(crate) fn missing() -> Vec<Move> {
         let is_missing = |(n, _): &(usize, &Move)| MADE.get() & 1 << n == 0;
-        MOVES.iter().enumerate().filter(is_missing).map(|(_, made)| *made).collect()
+        MOVES
+            .iter()
+            .enumerate()
+            .filter(is_missing)
+            .map(|(_, made)| *made)
+            .collect()
     }
 }

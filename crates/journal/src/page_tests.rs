@@ -79,7 +79,11 @@ impl World {
         let is_whole = self.rng.below(2) == 0;
         let fill = [self.rng.below(256) as u8; BLOCK];
         let at = self.rng.below(BLOCK as u32 / 2) as usize;
-        let (offset, bytes) = if is_whole { (0, &fill[..]) } else { (at, &fill[..8]) };
+        let (offset, bytes) = if is_whole {
+            (0, &fill[..])
+        } else {
+            (at, &fill[..8])
+        };
         let is_cached = self.file.get(LBlock(lblk)).is_some();
         let absent = match self.homes.get(&lblk) {
             _ if is_cached => None,
@@ -112,7 +116,11 @@ impl World {
         let mut snapshot = Vec::new();
         self.file.close(self.tid, |lblk, page, _| {
             let home = page.home.expect("all are placed");
-            assert_eq!(page.content.to_vec(), self.newest[&lblk.0], "{lblk} at the commit");
+            assert_eq!(
+                page.content.to_vec(),
+                self.newest[&lblk.0],
+                "{lblk} at the commit"
+            );
             snapshot.push((lblk, home, page.content.to_vec()));
         });
         self.committing = Some(snapshot);

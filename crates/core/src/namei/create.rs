@@ -233,24 +233,31 @@ fn try_make(
         plan.raw.links_count = 0;
     }
     let name_credits = named.map_or(orphan::CREDITS, |(_, place)| entry_credits(place));
-    let h = vol.start(plan.credits + name_credits)?;
-    let inode = plan.take(vol, &h, dir)?;
-    let made = plan.fill(vol, &h, &inode, dir).and_then(|()| match named {
-        None => make_orphan(vol, &h, &inode),
-        Some((name, place)) => {
-            let entry = NewEntry {
-                name,
-                ino: inode.ino,
-                mode: new.mode,
-                source: plan.source,
-            };
-            enter(vol, &h, dir, place, entry, is_dir)
+    let mut left = None;
+    let made = vol.with_handle(plan.credits + name_credits, |h| {
+        let inode = plan.take(vol, h, dir)?;
+        let made = plan.fill(vol, h, &inode, dir).and_then(|()| match named {
+            None => make_orphan(vol, h, &inode),
+            Some((name, place)) => {
+                let entry = NewEntry {
+                    name,
+                    ino: inode.ino,
+                    mode: new.mode,
+                    source: plan.source,
+                };
+                enter(vol, h, dir, place, entry, is_dir)
+            }
+        });
+        match made {
+            Ok(()) => Ok(inode),
+            Err(error) => {
+                left = unmake(vol, h, inode);
+                Err(error)
+            }
         }
     });
-    if let Err(error) = made {
-        unmake(vol, h, &inode);
-        return Err(error);
-    }
+    finish_unmaking(vol, left);
+    let inode = made?;
     inode
         .opens
         .fetch_add(u32::from(new.open), Ordering::Relaxed);
@@ -338,21 +345,34 @@ fn make_orphan(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     vol.store_inode(h, inode, &st)
 }
 
-/// Frees an inode that could not be filled, or given its name.
-pub(super) fn unmake(vol: &Volume, h: Handle, inode: &Inode) {
+/// Frees an inode that could not be filled, or given its name, or begins to: the inode if its
+/// freeing must be [finished](finish_unmaking) when the handle is closed.
+pub(super) fn unmake(vol: &Volume, h: &Handle, inode: Arc<Inode>) -> Option<Arc<Inode>> {
     let freed = {
         let mut st = inode.state.write();
         st.raw.links_count = 0;
-        evict::evict_in(vol, &h, inode, &mut st)
+        evict::evict_in(vol, h, &inode, &mut st)
     };
-    drop(h);
-    let freed = match freed {
-        Ok(false) => evict::evict(vol, inode),
-        freed => freed.map(|_| ()),
-    };
-    if let Err(error) = freed {
-        tracing::error!("inode {} could not be freed again: {error}", inode.ino);
+    match freed {
+        Ok(is_free) => (!is_free).then_some(inode),
+        Err(error) => {
+            not_freed(&inode, &error);
+            None
+        }
     }
+}
+
+/// Frees what [`unmake`] left, without a handle.
+pub(super) fn finish_unmaking(vol: &Volume, left: Option<Arc<Inode>>) {
+    if let Some(inode) = left
+        && let Err(error) = evict::evict(vol, &inode)
+    {
+        not_freed(&inode, &error);
+    }
+}
+
+fn not_freed(inode: &Inode, error: &Error) {
+    tracing::error!("inode {} could not be freed again: {error}", inode.ino);
 }
 
 /// The inode as it is to be, but for ACLs.

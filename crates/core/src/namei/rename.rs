@@ -20,7 +20,7 @@ use stetfs_format::InodeNo;
 use stetfs_journal::Handle;
 use stetfs_planted::{Bug, is_planted};
 
-use super::create::{Plan, WHITEOUT_MODE, enter, unmake};
+use super::create::{Plan, WHITEOUT_MODE, enter, finish_unmaking, unmake};
 use super::unlink::{change_entry, check_empty, drop_link};
 use super::{
     ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
@@ -337,66 +337,70 @@ fn move_name(
         // So that nobody finds the name and not the data, where the old file is gone.
         sync::place(vol, &ends.source)?;
     }
-    let h = vol.start(RENAME_CREDITS + grows + more)?;
     let is_dir = mode::is_dir(ends.source_mode);
     let cross = old.dir.ino != new.dir.ino;
-
-    let mut whiteout = None;
-    if let Some(plan) = &plan {
-        let inode = plan.take(vol, &h, old.dir)?;
-        if let Err(error) = plan.fill(vol, &h, &inode, old.dir) {
-            unmake(vol, h, &inode);
-            return Err(error);
-        }
-        whiteout = Some(inode);
-    }
-    let moved = (&*ends.source, ends.source_mode);
-    let entered = match &ends.target {
-        Some((_, at, _)) => change_entry(vol, &h, new.dir, at, Some(moved), false),
-        None => {
-            let source = Source::Free {
-                privileged: vol.alloc.may_use_root_blocks(c),
-            };
-            let entry = NewEntry {
-                name: new.name,
-                ino: ends.source.ino,
-                mode: ends.source_mode,
-                source,
-            };
-            enter(vol, &h, new.dir, place, entry, is_dir && cross)
+    let mut left = None;
+    let mut enter_new = |h: &Handle| {
+        let whiteout = match &plan {
+            Some(plan) => Some(plan.take(vol, h, old.dir)?),
+            None => None,
+        };
+        let filled = match (&plan, &whiteout) {
+            (Some(plan), Some(inode)) => plan.fill(vol, h, inode, old.dir),
+            _ => Ok(()),
+        };
+        let moved = (&*ends.source, ends.source_mode);
+        let entered = filled.and_then(|()| match &ends.target {
+            Some((_, at, _)) => change_entry(vol, h, new.dir, at, Some(moved), false),
+            None => {
+                let source = Source::Free {
+                    privileged: vol.alloc.may_use_root_blocks(c),
+                };
+                let entry = NewEntry {
+                    name: new.name,
+                    ino: ends.source.ino,
+                    mode: ends.source_mode,
+                    source,
+                };
+                enter(vol, h, new.dir, place, entry, is_dir && cross)
+            }
+        });
+        match entered {
+            Ok(()) => Ok(whiteout),
+            Err(error) => {
+                left = whiteout.and_then(|inode| unmake(vol, h, inode));
+                Err(error)
+            }
         }
     };
-    if let Err(error) = entered {
-        if let Some(inode) = whiteout {
-            unmake(vol, h, &inode);
+    let leave_old = |h: &Handle, whiteout: Option<Arc<Inode>>| {
+        // The new name may have moved the old one, or changed the record before it.
+        let at = match (cross, &ends.target) {
+            (false, None) => &find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,
+            _ => &ends.source_at,
+        };
+        // A directory less in the old one; within one directory only when another was replaced.
+        let fewer = is_dir && (cross || ends.target.is_some());
+        let instead = whiteout.as_ref().map(|inode| (&**inode, WHITEOUT_MODE));
+        change_entry(vol, h, old.dir, at, instead, fewer)?;
+        if is_dir && cross {
+            set_dotdot(vol, h, &ends.source, new.dir)?;
         }
-        return Err(error);
-    }
-    let h = match is_planted(Bug::SplitRename) {
-        true => {
-            drop(h);
-            vol.start(RENAME_CREDITS + grows)?
+        touch(vol, h, &ends.source)?;
+        match &ends.target {
+            Some((target, ..)) => drop_link(vol, h, target),
+            None => Ok(true),
         }
-        false => h,
     };
-    // The new name may have moved the old one, or changed the record before it.
-    let left = match (cross, &ends.target) {
-        (false, None) => find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,
-        _ => ends.source_at,
+    let credits = RENAME_CREDITS + grows + more;
+    let moved = match is_planted(Bug::SplitRename) {
+        true => vol
+            .with_handle(credits, enter_new)
+            .and_then(|whiteout| vol.with_handle(credits, |h| leave_old(h, whiteout))),
+        false => vol.with_handle(credits, |h| leave_old(h, enter_new(h)?)),
     };
-    // A directory less in the old one; within one directory only when another was replaced.
-    let fewer = is_dir && (cross || ends.target.is_some());
-    let instead = whiteout.as_ref().map(|inode| (&**inode, WHITEOUT_MODE));
-    change_entry(vol, &h, old.dir, &left, instead, fewer)?;
-    if is_dir && cross {
-        set_dotdot(vol, &h, &ends.source, new.dir)?;
-    }
-    touch(vol, &h, &ends.source)?;
-    let gone = match &ends.target {
-        Some((target, ..)) => drop_link(vol, &h, target)?,
-        None => true,
-    };
-    drop(h);
+    finish_unmaking(vol, left);
+    let gone = moved?;
     match &ends.target {
         Some((target, ..)) if !gone => evict::evict(vol, target),
         _ => Ok(()),
@@ -425,25 +429,26 @@ fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Re
     if shifts {
         check_dir_links(vol, &gains.state.read(), 1)?;
     }
-    let h = vol.start(RENAME_CREDITS)?;
-    let (source, target_entry) = ((&*ends.source, ends.source_mode), (&**target, *target_mode));
-    change_entry(vol, &h, new.dir, target_at, Some(source), false)?;
-    change_entry(vol, &h, old.dir, &ends.source_at, Some(target_entry), false)?;
-    if cross && source_is_dir {
-        set_dotdot(vol, &h, &ends.source, new.dir)?;
-    }
-    if cross && target_is_dir {
-        set_dotdot(vol, &h, target, old.dir)?;
-    }
-    if shifts {
-        let mut st = gains.state.write();
-        add_dir_link(vol, &mut st);
-        vol.store_inode(&h, gains, &st)?;
-        drop(st);
-        let mut st = loses.state.write();
-        remove_dir_link(&mut st);
-        vol.store_inode(&h, loses, &st)?;
-    }
-    touch(vol, &h, &ends.source)?;
-    touch(vol, &h, target)
+    vol.with_handle(RENAME_CREDITS, |h| {
+        let (source, target_entry) = ((&*ends.source, ends.source_mode), (&**target, *target_mode));
+        change_entry(vol, h, new.dir, target_at, Some(source), false)?;
+        change_entry(vol, h, old.dir, &ends.source_at, Some(target_entry), false)?;
+        if cross && source_is_dir {
+            set_dotdot(vol, h, &ends.source, new.dir)?;
+        }
+        if cross && target_is_dir {
+            set_dotdot(vol, h, target, old.dir)?;
+        }
+        if shifts {
+            let mut st = gains.state.write();
+            add_dir_link(vol, &mut st);
+            vol.store_inode(h, gains, &st)?;
+            drop(st);
+            let mut st = loses.state.write();
+            remove_dir_link(&mut st);
+            vol.store_inode(h, loses, &st)?;
+        }
+        touch(vol, h, &ends.source)?;
+        touch(vol, h, target)
+    })
 }

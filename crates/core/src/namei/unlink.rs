@@ -48,10 +48,10 @@ pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
     if child.state.read().is_dir() {
         return Err(Error::IsDirectory);
     }
-    let h = vol.start(UNLINK_CREDITS)?;
-    change_entry(vol, &h, dir, &found, None, false)?;
-    let gone = drop_link(vol, &h, &child)?;
-    drop(h);
+    let gone = vol.with_handle(UNLINK_CREDITS, |h| {
+        change_entry(vol, h, dir, &found, None, false)?;
+        drop_link(vol, h, &child)
+    })?;
     if gone {
         Ok(())
     } else {
@@ -81,10 +81,10 @@ pub(crate) fn rmdir(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resul
         return Err(Error::Busy);
     }
     check_empty(vol, &child)?;
-    let h = vol.start(UNLINK_CREDITS)?;
-    change_entry(vol, &h, dir, &found, None, true)?;
-    let gone = drop_link(vol, &h, &child)?;
-    drop(h);
+    let gone = vol.with_handle(UNLINK_CREDITS, |h| {
+        change_entry(vol, h, dir, &found, None, true)?;
+        drop_link(vol, h, &child)
+    })?;
     if gone {
         Ok(())
     } else {
@@ -209,28 +209,30 @@ fn try_link(
         st.raw.mode
     };
     check_project(dir, inode)?;
-    let h = vol.start(LINK_CREDITS - ENTRY_CREDITS + entry_credits(place))?;
-    let entry = NewEntry {
-        name,
-        ino: inode.ino,
-        mode: file_mode,
-        source: Source::Free {
-            privileged: vol.alloc.may_use_root_blocks(c),
-        },
-    };
-    enter(vol, &h, dir, place, entry, is_dir)?;
-    if is_dir {
-        set_dotdot(vol, &h, inode, dir)?;
-    }
-    let mut st = inode.state.write();
-    let is_first = st.raw.links_count == 0;
-    st.raw.links_count += if is_dir { 2 } else { 1 };
-    if is_first {
-        orphan::del(vol, &h, inode, &mut st)?;
-        st.nameable = false;
-    }
-    st.touch(vol.now());
-    vol.store_inode(&h, inode, &st)
+    let credits = LINK_CREDITS - ENTRY_CREDITS + entry_credits(place);
+    vol.with_handle(credits, |h| {
+        let entry = NewEntry {
+            name,
+            ino: inode.ino,
+            mode: file_mode,
+            source: Source::Free {
+                privileged: vol.alloc.may_use_root_blocks(c),
+            },
+        };
+        enter(vol, h, dir, place, entry, is_dir)?;
+        if is_dir {
+            set_dotdot(vol, h, inode, dir)?;
+        }
+        let mut st = inode.state.write();
+        let is_first = st.raw.links_count == 0;
+        st.raw.links_count += if is_dir { 2 } else { 1 };
+        if is_first {
+            orphan::del(vol, h, inode, &mut st)?;
+            st.nameable = false;
+        }
+        st.touch(vol.now());
+        vol.store_inode(h, inode, &st)
+    })
 }
 
 /// Whether an inode in this state can be given a name.

@@ -100,8 +100,7 @@ fn load_chain(vol: &Volume) -> Result<Option<Error>> {
         chain.push(ino);
     }
     if chain.is_empty() && damage.is_some() {
-        let h = vol.start(1)?;
-        vol.update_super(&h, |sb| sb.last_orphan = 0)?;
+        vol.with_handle(1, |h| vol.update_super(h, |sb| sb.last_orphan = 0))?;
     }
     let mut list = vol.orphans.list.lock();
     for &ino in chain.iter().rev() {
@@ -137,9 +136,10 @@ fn load_file(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
     for lblk in (0..blocks).map(LBlock) {
         load_file_block(vol, &file, lblk, report)?;
     }
-    let h = vol.start(1)?;
-    vol.update_super(&h, |sb| {
-        sb.feature_ro_compat.remove(FeatureRoCompat::ORPHAN_PRESENT)
+    vol.with_handle(1, |h| {
+        vol.update_super(h, |sb| {
+            sb.feature_ro_compat.remove(FeatureRoCompat::ORPHAN_PRESENT)
+        })
     })
 }
 
@@ -170,23 +170,25 @@ fn load_file_block(
         .and_then(|orphans| orphans.orphans().collect::<Result<Vec<_>, _>>())
         .map_err(|e| e.at(Place::FileBlock(file.ino, lblk)))?;
     for group in used.chunks(MOVE_MAX) {
-        let h = vol.start(CREDITS * must_fit_u32(group.len()) + 1)?;
         let old = block.clone();
-        for &(index, ino) in group {
-            match orphan_inode(vol, ino) {
-                Ok(inode) => {
-                    let mut st = inode.state.write();
-                    add(vol, &h, &inode, &mut st)?;
-                    vol.store_inode(&h, &inode, &st)?;
+        vol.with_handle(CREDITS * must_fit_u32(group.len()) + 1, |h| {
+            for &(index, ino) in group {
+                match orphan_inode(vol, ino) {
+                    Ok(inode) => {
+                        let mut st = inode.state.write();
+                        add(vol, h, &inode, &mut st)?;
+                        vol.store_inode(h, &inode, &st)?;
+                    }
+                    Err(e) if is_no_orphan(&e) => report.damage = Some(e),
+                    Err(e) => return Err(e),
                 }
-                Err(e) if is_no_orphan(&e) => report.damage = Some(e),
-                Err(e) => return Err(e),
+                set_orphan(&mut block, index, InodeNo(0), run.pblk, seed, &vol.geo);
             }
-            set_orphan(&mut block, index, InodeNo(0), run.pblk, seed, &vol.geo);
-        }
-        for range in changed_ranges(&old, &block) {
-            h.write(run.pblk, Class::Superblock, range.start, &block[range])?;
-        }
+            for range in changed_ranges(&old, &block) {
+                h.write(run.pblk, Class::Superblock, range.start, &block[range])?;
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }

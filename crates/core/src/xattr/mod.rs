@@ -165,32 +165,33 @@ pub(crate) fn apply(
     value: Option<&[u8]>,
     how: SetXattr,
 ) -> Result<()> {
-    let h = vol.start(CREDITS)?;
-    let mut st = inode.state.write();
-    st.check_live()?;
-    let changed = if let Some(kind) = acl::Kind::of_index(index) {
-        acl::set(vol, c, &h, inode, &mut st, kind, value)?
-    } else {
-        change(
-            vol,
-            &h,
-            inode,
-            &mut st,
-            Change {
-                index,
-                name,
-                value,
-                how,
-                privileged: vol.alloc.may_use_root_blocks(c),
-            },
-        )?
-    };
-    if !changed {
-        return Ok(());
-    }
-    inode.no_privileges.store(false, Ordering::Relaxed);
-    st.raw.ctime = vol.now();
-    vol.store_inode(&h, inode, &st)
+    vol.with_handle(CREDITS, |h| {
+        let mut st = inode.state.write();
+        st.check_live()?;
+        let changed = if let Some(kind) = acl::Kind::of_index(index) {
+            acl::set(vol, c, h, inode, &mut st, kind, value)?
+        } else {
+            change(
+                vol,
+                h,
+                inode,
+                &mut st,
+                Change {
+                    index,
+                    name,
+                    value,
+                    how,
+                    privileged: vol.alloc.may_use_root_blocks(c),
+                },
+            )?
+        };
+        if !changed {
+            return Ok(());
+        }
+        inode.no_privileges.store(false, Ordering::Relaxed);
+        st.raw.ctime = vol.now();
+        vol.store_inode(h, inode, &st)
+    })
 }
 
 /// Index and suffix of a full name.
