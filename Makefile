@@ -49,9 +49,7 @@ lint: ## Formatting and clippy, as .ci/run has it
 doc: ## The library's documentation: target/doc/stetfs/index.html
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-install: ## Command, SQLite's extension, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
-	@scripts/deps.sh build
-	$(CARGO) build --release --locked -p stetfs-cli
+install: build ## Command, SQLite's extension, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
 	$(CARGO) build --release --locked -p stetfs-lab -p stetfs-ffi
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(TARGET)/release
 

@@ -211,14 +211,11 @@ fn remove(
     change: impl Fn(&mut InodeState),
 ) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
-    let mut is_begun = false;
-    let mut step = |h: &Handle| {
-        if !is_begun {
-            // In the handle that frees blocks, which mostly is the only one: then a crash leaves
-            // the whole hole or none of it.
-            zero_edges(vol, h, inode, &bytes)?;
-            is_begun = true;
-        }
+    let credits = |more: u32| {
+        let credits = truncate::removal_credits(vol, inode) + more;
+        credits.min(vol.journal.max_credits())
+    };
+    with_edges(vol, inode, &bytes, credits, |h| {
         let mut st = inode.state.write();
         let to = Some(LBlock(blocks.end));
         let done = blocks.is_empty() || {
@@ -230,15 +227,28 @@ fn remove(
         }
         store_changed(vol, h, inode, &mut st)?;
         Ok(done)
+    })
+}
+
+/// Writes the edges of the range and does `step` in the same handle, which mostly is the only one:
+/// then a crash leaves all of it or nothing. Repeats `step` in further handles until it says that
+/// all is done. `credits` are those of a handle in which something else needs so many.
+fn with_edges(
+    vol: &Volume,
+    inode: &Inode,
+    bytes: &Range<u64>,
+    credits: impl Fn(u32) -> u32,
+    mut step: impl FnMut(&Handle) -> Result<bool>,
+) -> Result<()> {
+    let first = |h: &Handle| {
+        zero_edges(vol, h, inode, bytes)?;
+        step(h)
     };
-    let mut more = EDGE_CREDITS;
-    loop {
-        let credits = truncate::removal_credits(vol, inode) + more;
-        if vol.with_handle(credits.min(vol.journal.max_credits()), &mut step)? {
-            return Ok(());
-        }
-        more = 0;
+    let mut done = vol.with_handle(credits(EDGE_CREDITS), first)?;
+    while !done {
+        done = vol.with_handle(credits(0), &mut step)?;
     }
+    Ok(())
 }
 
 /// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they
@@ -252,14 +262,8 @@ fn zero(
     let blocks = whole_blocks(vol, &bytes);
     let end = LBlock(blocks.end);
     let mut at = LBlock(blocks.start);
-    let mut is_begun = false;
-    let mut step = |h: &Handle| {
-        if !is_begun {
-            // In the handle of the first blocks, which mostly is the only one: then a crash leaves
-            // all of it or nothing.
-            zero_edges(vol, h, inode, &bytes)?;
-            is_begun = true;
-        }
+    let credits = |more: u32| step_credits(vol, &inode.state.read()) + more;
+    with_edges(vol, inode, &bytes, credits, |h| {
         let mut st = inode.state.write();
         let mut result = Ok(());
         if at < end {
@@ -283,15 +287,7 @@ fn zero(
         }
         store_changed(vol, h, inode, &mut st)?;
         result.map(|()| is_done)
-    };
-    let mut more = EDGE_CREDITS;
-    loop {
-        let credits = step_credits(vol, &inode.state.read()) + more;
-        if vol.with_handle(credits, &mut step)? {
-            return Ok(());
-        }
-        more = 0;
-    }
+    })
 }
 
 /// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly

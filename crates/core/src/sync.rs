@@ -1,6 +1,7 @@
 //! Making files durable.
 
 use stetfs_format::Tid;
+use stetfs_journal::FileData;
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::Result;
@@ -23,9 +24,14 @@ enum Durability {
 
 /// What makes the inode durable, with what it had when the caller first asked: new data that came
 /// since its own [was enlisted](Durability::Enlist) is not waited for.
-fn durability(vol: &Volume, inode: &Inode, datasync: bool, has_enlisted: bool) -> Durability {
-    let data = inode.data_if_any(vol);
-    let pending = data.map(|data| data.pending()).unwrap_or_default();
+fn durability(
+    vol: &Volume,
+    inode: &Inode,
+    data: Option<&FileData>,
+    datasync: bool,
+    has_enlisted: bool,
+) -> Durability {
+    let pending = data.map(FileData::pending).unwrap_or_default();
     if pending.waits && !has_enlisted {
         return Durability::Enlist;
     }
@@ -45,30 +51,21 @@ fn durability(vol: &Volume, inode: &Inode, datasync: bool, has_enlisted: bool) -
 /// Returns when the inode's data has a place and its newest transaction is durable. Costs nothing
 /// when it is already.
 pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
-    let mut has_enlisted = is_planted(Bug::UnplacedFsync);
-    loop {
-        match durability(vol, inode, datasync, has_enlisted) {
-            // A commit would have found that out.
-            Durability::Nothing => return Ok(vol.dev.check_backing()?),
-            Durability::Enlist => {
-                place(vol, inode)?;
-                has_enlisted = true;
-            }
-            Durability::Overwrite(tid) => {
-                let data = inode.data(vol);
-                return match vol.journal.overwrite(data)? {
-                    true => Ok(()),
-                    false => commit(vol, inode, tid),
-                };
-            }
-            Durability::Commit(tid) => return commit(vol, inode, tid),
-        }
+    let data = inode.data_if_any(vol);
+    let next = |has_enlisted| durability(vol, inode, data.as_deref(), datasync, has_enlisted);
+    let mut found = next(is_planted(Bug::UnplacedFsync));
+    if let (Durability::Enlist, Some(data)) = (found, &data) {
+        vol.journal.enlist(data)?;
+        found = next(true);
     }
-}
-
-/// Commits a transaction that has changes of the inode.
-fn commit(vol: &Volume, inode: &Inode, tid: Tid) -> Result<()> {
-    if let Some(data) = inode.data_if_any(vol)
+    let tid = match (found, &data) {
+        // A commit would have found that out.
+        (Durability::Nothing, _) => return Ok(vol.dev.check_backing()?),
+        (Durability::Overwrite(_), Some(data)) if vol.journal.overwrite(data)? => return Ok(()),
+        (Durability::Overwrite(tid) | Durability::Commit(tid), _) => tid,
+        (Durability::Enlist, _) => unreachable!("it has enlisted, or has no data"),
+    };
+    if let Some(data) = data
         && let Some(_guard) = inode.lock.try_write()
     {
         vol.journal.place_early(tid, &data)?;

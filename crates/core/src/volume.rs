@@ -141,6 +141,15 @@ impl Volume {
     ) -> Result<T> {
         self.check_writable()?;
         self.alloc.discard_freed();
+        self.with_any_handle(credits, work)
+    }
+
+    /// The same on any volume.
+    pub(crate) fn with_any_handle<T>(
+        &self,
+        credits: u32,
+        work: impl FnOnce(&Handle) -> Result<T>,
+    ) -> Result<T> {
         let h = self.journal.start(credits)?;
         let result = work(&h);
         if let Some(why) = result.as_ref().err().and_then(Error::breaks) {

@@ -64,7 +64,7 @@ impl Cache {
         if let Some(buffer) = self.shard(block).write().remove(&block) {
             self.buffers.fetch_sub(1, Relaxed);
             if let Some(page) = buffer.page.lock().take() {
-                page.drop_changed();
+                page.dropped();
             }
         }
     }

@@ -188,13 +188,14 @@ impl Journal {
             });
             owners.push((file, data.len() - before));
         }
-        let logs_data = self.served().terms.logs_data;
-        let logged = data.iter().filter(|block| logs_data || block.whole);
-        let logged = meta.len() + logged.count();
         // The log has room for what was charged, less what was given back.
         debug_assert!(
-            logged <= u32_as_usize(txn.blocks()),
-            "{logged} blocks are logged, {} were charged",
+            {
+                let logs_data = self.served().terms.logs_data;
+                let of_data = data.iter().filter(|block| logs_data || block.whole);
+                meta.len() + of_data.count() <= u32_as_usize(txn.blocks())
+            },
+            "more blocks are logged than the {} that were charged",
             txn.blocks()
         );
         let mut revoked = txn.take_revoked();

@@ -268,8 +268,7 @@ impl FileData {
         inner.waiting = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
         self.shared.waiting.sub(blocks);
         inner.end_waiting(&self.shared.waiting);
-        let file = inner.is_new_in(tid);
-        let running = Running::of(&mut inner.running, tid);
+        let (running, file) = Running::of(&mut inner.running, tid);
         for l in joined {
             running.lblks.push(l);
             running.joined_end = running.joined_end.max(l + 1);
@@ -315,7 +314,7 @@ impl FileData {
             ..Dropped::default()
         };
         for page in gone.values() {
-            page.drop_changed();
+            page.dropped();
             let change = page.running(tid);
             dropped.dirty += u32::from(page.tid().is_some());
             dropped.unplaced += u32::from(page.is_unplaced());
@@ -392,8 +391,7 @@ impl FileData {
             false => Wrote::Placed,
         };
         let run = newly && !inner.touches_unplaced(lblk);
-        let file = inner.is_new_in(tid);
-        let running = Running::of(&mut inner.running, tid);
+        let (running, file) = Running::of(&mut inner.running, tid);
         if block {
             running.lblks.push(lblk.0);
         }
@@ -506,16 +504,13 @@ impl FileData {
     /// What must happen before what was written to the file is durable.
     pub fn pending(&self) -> Pending {
         let inner = self.inner.lock();
+        let running = inner.running.as_ref();
+        let running = running.filter(|running| !running.lblks.is_empty());
         Pending {
             waits: !inner.waiting.is_empty(),
             enlisted: inner.enlisted,
-            newest: inner.newest(),
+            newest: running.map(|running| running.tid).or(inner.committing),
         }
-    }
-
-    /// The newest transaction that has data of the file and is not durable, as far as that goes.
-    pub fn newest(&self) -> Option<Tid> {
-        self.inner.lock().newest()
     }
 
     /// Nobody writes blocks of the file home outside of a transaction while this is held.
@@ -597,19 +592,6 @@ impl FileData {
 }
 
 impl Inner {
-    fn newest(&self) -> Option<Tid> {
-        let running = self.running.as_ref();
-        let running = running.filter(|running| !running.lblks.is_empty());
-        running.map(|running| running.tid).or(self.committing)
-    }
-
-    /// The file is not part of transaction `tid` yet.
-    fn is_new_in(&self, tid: Tid) -> bool {
-        self.running
-            .as_ref()
-            .is_none_or(|running| running.tid != tid)
-    }
-
     /// How many of the first blocks that wait come before `end`, in how many runs: at most so many
     /// blocks and runs.
     fn first_waiting(&self, end: u32, blocks: u32, runs: u32) -> (u32, u32) {
@@ -662,14 +644,18 @@ impl Inner {
 }
 
 impl Running {
-    /// What `tid` has of the file, from now on if it was another one or none.
-    fn of(running: &mut Option<Self>, tid: Tid) -> &mut Self {
-        let its = running.take().filter(|running| running.tid == tid);
-        running.insert(its.unwrap_or(Self {
+    /// What transaction `tid` has of the file, and whether that begins now.
+    fn of(running: &mut Option<Self>, tid: Tid) -> (&mut Self, bool) {
+        let is_new = running.as_ref().is_none_or(|running| running.tid != tid);
+        if is_new {
+            *running = None;
+        }
+        let begin = || Self {
             tid,
             lblks: Vec::new(),
             joined_end: 0,
-        }))
+        };
+        (running.get_or_insert_with(begin), is_new)
     }
 
     /// Forgets the blocks that are none of the transaction any more.

@@ -55,15 +55,16 @@ pub(crate) const MOVES: [Move; 18] = [
 /// A block makes a move. Debug builds panic when it is none of [`MOVES`].
 #[inline]
 pub(crate) fn note(from: Kind, step: Step, to: Kind) {
-    #[cfg(debug_assertions)]
-    {
-        let made = MOVES.iter().position(|known| *known == (from, step, to));
-        let made = made.unwrap_or_else(|| panic!("{step:?} takes a block from {from:?} to {to:?}"));
-        #[cfg(test)]
-        tests::made(made);
-        let _ = made;
+    if !cfg!(debug_assertions) {
+        return;
     }
-    let _ = (from, step, to);
+    match MOVES.iter().position(|known| *known == (from, step, to)) {
+        Some(_made) => {
+            #[cfg(test)]
+            tests::made(_made);
+        }
+        None => panic!("{step:?} takes a block from {from:?} to {to:?}"),
+    }
 }
 
 #[cfg(test)]

@@ -142,13 +142,6 @@ impl Page {
         }
     }
 
-    fn change_mut(&mut self) -> &mut Change {
-        match &mut self.state {
-            State::Running(change) => change,
-            _ => panic!("a block is changed in no transaction"),
-        }
-    }
-
     /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content
     /// means nothing.
     pub(crate) fn join(&mut self, tid: Tid, served: &Opened, fresh: bool) -> bool {
@@ -202,14 +195,12 @@ impl Page {
     /// The transaction that it is part of must have all of it or nothing; true when it need not
     /// before.
     pub(crate) fn must_be_whole(&mut self) -> bool {
-        !std::mem::replace(&mut self.change_mut().whole, true)
+        !std::mem::replace(&mut self.state.change_mut().whole, true)
     }
 
     /// Changes bytes; the page has joined before.
     pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], served: &Opened) -> Result<()> {
-        let State::Running(change) = &mut self.state else {
-            panic!("a block is changed in no transaction");
-        };
+        let change = self.state.change_mut();
         match change.origin {
             Origin::Old | Origin::Relocated if served.terms.wants.changed_bytes > 0 => {
                 change.ranges.add_changes(offset, &self.content, bytes);
@@ -231,7 +222,7 @@ impl Page {
 
     /// Gives it other content, all of it; the page has joined before.
     pub(crate) fn replace(&mut self, content: BlockRef, served: &Opened) -> Result<()> {
-        self.change_mut().ranges.add(0, content.len());
+        self.state.change_mut().ranges.add(0, content.len());
         self.content = content;
         self.tell(0, self.content.len(), served)
     }
@@ -253,7 +244,7 @@ impl Page {
         let is_moved = self.home.is_some_and(|before| before != home);
         self.home = Some(home);
         if is_moved {
-            self.change_mut().origin = Origin::Relocated;
+            self.state.change_mut().origin = Origin::Relocated;
         }
     }
 
@@ -281,7 +272,7 @@ impl Page {
     }
 
     /// It leaves memory, whatever it is.
-    pub(crate) fn drop_changed(&self) {
+    pub(crate) fn dropped(&self) {
         note(self.state.kind(), Step::Drop, Kind::Gone);
     }
 
@@ -303,6 +294,14 @@ impl Page {
 }
 
 impl State {
+    /// What the running transaction did. Panics when it did nothing: the page has joined before.
+    fn change_mut(&mut self) -> &mut Change {
+        match self {
+            Self::Running(change) => change,
+            _ => panic!("a block is changed in no transaction"),
+        }
+    }
+
     fn kind(&self) -> Kind {
         match self {
             Self::Hole => Kind::Hole,

@@ -432,20 +432,21 @@ fn check_root(vol: &Volume) -> Result<()> {
 /// (`ext4_clear_journal_err`).
 fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
-    let h = vol.journal.start(1)?;
-    vol.update_super(&h, |sb| {
-        mark(sb, vol.journal.terms().mark);
-        if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
-            keep_errors(sb, before);
-        }
-        if journal_errno != 0 {
-            sb.state |= State::ERROR;
-        }
-        if !vol.is_read_only() {
-            sb.mnt_count = sb.mnt_count.saturating_add(1);
-            sb.mtime = now;
-            sb.wtime = now;
-        }
+    vol.with_any_handle(1, |h| {
+        vol.update_super(h, |sb| {
+            mark(sb, vol.journal.terms().mark);
+            if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
+                keep_errors(sb, before);
+            }
+            if journal_errno != 0 {
+                sb.state |= State::ERROR;
+            }
+            if !vol.is_read_only() {
+                sb.mnt_count = sb.mnt_count.saturating_add(1);
+                sb.mtime = now;
+                sb.wtime = now;
+            }
+        })
     })
 }
 

@@ -144,13 +144,13 @@ fn an_overwritten_block_needs_no_transaction() {
     let world = World::new();
     let before = world.journal.stats();
     let tid = world.overwrite(2);
-    assert_eq!(world.file.newest(), Some(tid));
+    assert_eq!(world.file.pending().newest, Some(tid));
     assert!(world.journal.overwrite(&world.file).unwrap());
     let after = world.journal.stats();
     assert_eq!(world.at_home(), 2);
     assert_eq!(after.commits, before.commits);
     assert_eq!(after.overwritten_blocks, before.overwritten_blocks + 1);
-    assert_eq!((world.file.newest(), after.dirty_bytes), (None, 0));
+    assert_eq!((world.file.pending().newest, after.dirty_bytes), (None, 0));
     // Nor is anything left of it to be committed.
     world.journal.commit(tid).unwrap();
     assert_eq!(world.journal.stats().commits, before.commits);
@@ -201,7 +201,7 @@ fn what_a_commit_has_goes_home_with_it() {
         let commit = scope.spawn(|| world.journal.commit(tid));
         has_begun.recv().unwrap();
         let next = world.overwrite(3);
-        assert_eq!(world.file.newest(), Some(next));
+        assert_eq!(world.file.pending().newest, Some(next));
         assert!(!world.journal.overwrite(&world.file).unwrap());
         commit.join().unwrap().unwrap();
         assert!(world.journal.overwrite(&world.file).unwrap());
@@ -225,7 +225,10 @@ fn a_home_is_not_given_up_while_it_is_written() {
 fn what_is_changed_on_its_way_home_stays_dirty() {
     let world = World::new();
     let tid = world.while_written(|| world.overwrite(3));
-    assert_eq!((world.at_home(), world.file.newest()), (2, Some(tid)));
+    assert_eq!(
+        (world.at_home(), world.file.pending().newest),
+        (2, Some(tid))
+    );
     assert!(world.journal.overwrite(&world.file).unwrap());
-    assert_eq!((world.at_home(), world.file.newest()), (3, None));
+    assert_eq!((world.at_home(), world.file.pending().newest), (3, None));
 }

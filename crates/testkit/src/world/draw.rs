@@ -259,11 +259,10 @@ impl Draw {
     }
 
     fn payload(&mut self, most: u32) -> Payload {
-        let kind = self.one_of(&[(3, |_| 0), (3, |_| 1), (2, |_| 2), (2, |_| 3)]);
-        let len = match kind {
-            0 => self.below(200),
-            1 => 1000 + self.below(8000),
-            2 => self.below(most.max(1)),
+        let len = match self.below(10) {
+            0..3 => self.below(200),
+            3..6 => 1000 + self.below(8000),
+            6..8 => self.below(most.max(1)),
             _ => self.pick(&[1024, 4096, 8192]),
         };
         Payload {
