@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::options::Atime;
 use crate::perm;
+use crate::scope::Scope;
 use crate::types::{Access, Attr, Caller, SetAttr, SetTime, mode};
 use crate::volume::Volume;
 use crate::{acl, atomic, truncate, xattr};
@@ -103,7 +104,7 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
 ///
 /// # Errors
 /// `NotPermitted`, `Access`, `Invalid`, `IsDirectory`, `TooBig`; what the journal says.
-pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+pub(crate) fn setattr(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<Attr> {
     let _guard = inode.lock.write();
     check(vol, c, inode, set)?;
     change(vol, c, inode, set)?;
@@ -123,7 +124,7 @@ pub(crate) fn check(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> R
 
 /// Changes attributes of which [`check`] has said that the caller may. He holds the inode's lock
 /// for writing.
-pub(crate) fn change(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
+pub(crate) fn change(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let now = vol.now();
     if let Some(size) = set.size {
         truncate::set_size(vol, inode, size, |h, st| {
@@ -275,7 +276,12 @@ fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
 /// Clears file capabilities and, unless the caller is privileged, set-user-ID and set-group-ID
 /// before content changes (`file_remove_privs`); with `all` the latter in any case. Who calls this
 /// holds the inode's lock for writing. Cheap when there was nothing to clear last time.
-pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode, all: bool) -> Result<()> {
+pub(crate) fn strip_privileges(
+    vol: &Scope<'_>,
+    c: &Caller,
+    inode: &Inode,
+    all: bool,
+) -> Result<()> {
     if inode.no_privileges.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -303,7 +309,7 @@ pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode, all: boo
 }
 
 /// Notes a read, if the mount and the inode want that (`touch_atime`). Errors are nobody's concern.
-pub(crate) fn touch_atime(vol: &Volume, inode: &Inode) {
+pub(crate) fn touch_atime(vol: &Scope<'_>, inode: &Inode) {
     let now = {
         let st = inode.state.read();
         let off = vol.opts.atime == Atime::Never
@@ -322,7 +328,7 @@ pub(crate) fn touch_atime(vol: &Volume, inode: &Inode) {
     let _ = set_atime(vol, inode, now);
 }
 
-fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
+fn set_atime(vol: &Scope<'_>, inode: &Inode, now: Time) -> Result<()> {
     vol.with_handle(1, |h| {
         let mut st = inode.state.write();
         if st.gone {
@@ -357,7 +363,12 @@ pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
 /// # Errors
 /// `NotPermitted` for somebody else's file, and for the immutable and append-only flags without
 /// privilege; `NotSupported` for a change of any other flag.
-pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFlags) -> Result<()> {
+pub(crate) fn set_flags(
+    vol: &Scope<'_>,
+    c: &Caller,
+    inode: &Inode,
+    flags: InodeFlags,
+) -> Result<()> {
     let _guard = inode.lock.write();
     vol.check_writable()?;
     let (old, file_mode) = {
@@ -421,7 +432,7 @@ fn check_flags(
 /// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds
 /// checksums.
 pub(crate) fn set_generation(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     generation: u32,

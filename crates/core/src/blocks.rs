@@ -11,6 +11,7 @@ use stetfs_media::{Block, Class};
 use crate::error::Result;
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
+use crate::scope::Scope;
 use crate::volume::Volume;
 
 /// The most blocks that one handle writes.
@@ -116,7 +117,7 @@ pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
 
 /// When a write leaves a gap behind the end of the file, what the last block holds beyond the end
 /// must be zeros.
-pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<()> {
+pub(crate) fn zero_past_end(vol: &Scope<'_>, inode: &Inode, offset: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
     if offset <= size || size & (usize_as_u64(vol.geo.block_size()) - 1) == 0 {
         return Ok(());

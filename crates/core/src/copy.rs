@@ -5,6 +5,7 @@ use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::inode::Inode;
+use crate::scope::Scope;
 use crate::seek;
 use crate::types::{Caller, SetAttr, Whence, WriteFlags};
 use crate::volume::Volume;
@@ -18,7 +19,7 @@ const CHUNK: u64 = 1 << 20;
 /// # Errors
 /// `Invalid` for overlapping ranges of one file, `IsDirectory`, and those of reading and writing.
 pub(crate) fn copy_range(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     (from, from_offset): (&Inode, u64),
     (to, to_offset): (&Inode, u64),
@@ -79,7 +80,7 @@ fn hole_at(vol: &Volume, from: &Inode, at: u64, end: u64) -> Result<u64> {
     }
 }
 
-fn grow(vol: &Volume, c: &Caller, to: &Inode, size: u64) -> Result<()> {
+fn grow(vol: &Scope<'_>, c: &Caller, to: &Inode, size: u64) -> Result<()> {
     let set = SetAttr {
         size: Some(size),
         through_handle: true,

@@ -14,6 +14,7 @@ use stetfs_journal::JournalError;
 use crate::error::Error;
 use crate::mount::superblock;
 use crate::options::OnError;
+use crate::scope::Scope;
 use crate::volume::{Volume, VolumeState};
 
 /// The kernel's code for EFSCORRUPTED in `s_*_error_errcode` (`EXT4_ERR_EFSCORRUPTED`).
@@ -33,7 +34,7 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
     let place = place_of(error);
     match vol.on_error() {
         OnError::Continue => {
-            let marked = vol.with_handle(1, |h| {
+            let marked = Scope::of(vol).with_handle(1, |h| {
                 vol.update_super(h, |sb| mark(sb, now, line, place))?;
                 Ok(h.tid())
             });

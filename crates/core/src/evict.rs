@@ -9,6 +9,7 @@ use stetfs_journal::Handle;
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeState};
+use crate::scope::Scope;
 use crate::truncate::{self, forget};
 use crate::volume::Volume;
 use crate::xattr::store;
@@ -50,7 +51,7 @@ pub(crate) fn evict_in(
 
 /// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no
 /// handle.
-pub(crate) fn evict(vol: &Volume, inode: &Inode) -> Result<()> {
+pub(crate) fn evict(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     let step = |h: &Handle| {
         let mut st = inode.state.write();
         Ok(st.gone || evict_in(vol, h, inode, &mut st)?)

@@ -20,6 +20,7 @@ use crate::blocks::{self, waiting_in, zero_in_block};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
+use crate::scope::Scope;
 use crate::truncate;
 use crate::types::{Caller, FallocateMode};
 use crate::volume::Volume;
@@ -42,7 +43,7 @@ fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
 /// `Invalid` for an empty range, `NotSupported` for modes and files that cannot, `TooBig`,
 /// `NoSpace`.
 pub(crate) fn fallocate(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     mode: FallocateMode,
@@ -182,7 +183,7 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
 }
 
 /// Makes a hole. What lies beyond the end of the file is left alone.
-fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start >= size {
         return vol.with_handle(blocks::INODE_CREDITS, |h| {
@@ -205,7 +206,7 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
 /// ([`places_new`](stetfs_scheme::Terms::places_new)): unwritten blocks in the same places would be
 /// taken for new while what is committed still has their content.
 fn remove(
-    vol: &Volume,
+    vol: &Scope<'_>,
     inode: &Inode,
     bytes: Range<u64>,
     change: impl Fn(&mut InodeState),
@@ -234,7 +235,7 @@ fn remove(
 /// then a crash leaves all of it or nothing. Repeats `step` in further handles until it says that
 /// all is done. `credits` are those of a handle in which something else needs so many.
 fn with_edges(
-    vol: &Volume,
+    vol: &Scope<'_>,
     inode: &Inode,
     bytes: &Range<u64>,
     credits: impl Fn(u32) -> u32,
@@ -254,7 +255,7 @@ fn with_edges(
 /// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they
 /// are. At last `change` makes the other changes of the inode.
 fn zero(
-    vol: &Volume,
+    vol: &Scope<'_>,
     inode: &Inode,
     bytes: Range<u64>,
     change: impl Fn(&mut InodeState),
@@ -293,7 +294,7 @@ fn zero(
 /// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly
 /// is the only one, `change` makes the other changes of the inode.
 fn preallocate(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     bytes: Range<u64>,
@@ -301,21 +302,18 @@ fn preallocate(
 ) -> Result<()> {
     let end = vol.end_block(bytes.end).0;
     let mut at = vol.block_of(bytes.start);
-    let mut tries = 0;
-    while at.0 < end {
-        match preallocate_some(vol, c, inode, at, end, &change) {
-            Ok(next) => at = next,
-            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
-            Err(e) => return Err(e),
+    vol.with_space(|| {
+        while at.0 < end {
+            at = preallocate_some(vol, c, inode, at, end, &change)?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold
 /// data waiting for a place give up their reservation, because they have a place now.
 fn preallocate_some(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     at: LBlock,

@@ -24,6 +24,7 @@ use crate::blocks::{
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
 use crate::mapping::{self, MapState, Run};
+use crate::scope::Scope;
 use crate::truncate;
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
@@ -224,7 +225,7 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
 
 /// Writes at `offset`, or at the end with [`WriteFlags::APPEND`]; returns where, and how much.
 pub(crate) fn write(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     offset: u64,
@@ -313,7 +314,7 @@ pub(crate) fn check_write(
 /// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written,
 /// or all of it if it is to be whole.
 fn write_chunk(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     offset: u64,
@@ -370,19 +371,19 @@ fn write_chunk(
 }
 
 /// Reserves what a write of these blocks needs.
-fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
+fn reserve(vol: &Scope<'_>, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let found = look_up(vol, inode, first, count)?;
     reserve_blocks(vol, c, found.new, found.converts)?;
     Ok(found)
 }
 
 /// Reserves so many blocks, for data of which some may be unwritten and become written.
-pub(crate) fn reserve_blocks(vol: &Volume, c: &Caller, new: u32, converts: bool) -> Result<()> {
+pub(crate) fn reserve_blocks(vol: &Scope<'_>, c: &Caller, new: u32, converts: bool) -> Result<()> {
     if converts {
-        vol.alloc.check_room_for_maps()?;
+        vol.alloc.check_room_for_maps(vol.retries())?;
     }
-    vol.alloc
-        .reserve(new.into(), vol.alloc.may_use_root_blocks(c))
+    let privileged = vol.alloc.may_use_root_blocks(c);
+    vol.alloc.reserve(new.into(), privileged, vol.retries())
 }
 
 /// How much of what is free a write of these bytes would take: nothing for what is placed,

@@ -25,6 +25,7 @@ use crate::mount::MountReport;
 use crate::namei::create::{self, What};
 use crate::namei::{rename, unlink};
 use crate::options::{AtomicFiles, MountOptions};
+use crate::scope::Scope;
 use crate::types::{
     Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, OpenFlags, RenameFlags,
     SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
@@ -168,20 +169,20 @@ impl Fs {
     }
 
     /// Runs an operation, which must not run another one.
-    pub(crate) fn run<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+    pub(crate) fn run<T>(&self, op: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         let _share = self.0.world.share();
         self.finish(op)
     }
 
     /// Runs what all others see as one operation.
-    pub(crate) fn run_alone<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+    pub(crate) fn run_alone<T>(&self, op: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.0.world.alone();
         self.finish(op)
     }
 
-    fn finish<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+    fn finish<T>(&self, op: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         self.0.check_up()?;
-        let result = op(&self.0);
+        let result = op(&Scope::of(&self.0));
         if let Err(e) = &result
             && e.kind() == Kind::Corrupted
         {

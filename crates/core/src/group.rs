@@ -18,7 +18,7 @@ use stetfs_format::extent::MAX_BLOCKS;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{InodeNo, LBlock, Tid};
-use stetfs_journal::JournalError;
+use stetfs_journal::{JournalError, Span};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::blocks::{self, INODE_CREDITS, RUN_CREDITS};
@@ -28,6 +28,7 @@ use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
 use crate::namei::create::What;
+use crate::scope::Scope;
 use crate::truncate::TRUNCATE_CREDITS;
 use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
@@ -587,7 +588,7 @@ impl Group {
 
     fn stage(
         &mut self,
-        vol: &Volume,
+        vol: &Scope<'_>,
         c: &Caller,
         ino: InodeNo,
         offset: u64,
@@ -720,7 +721,7 @@ impl Group {
     }
 
     /// All of it in one span. The caller has the volume alone.
-    fn apply_alone(&mut self, vol: &Volume, c: &Caller) -> Result<Tid> {
+    fn apply_alone(&mut self, vol: &Scope<'_>, c: &Caller) -> Result<Tid> {
         vol.check_writable()?;
         // Others may have made more of a file since.
         for staged in self.files.values_mut() {
@@ -748,6 +749,7 @@ impl Group {
             true => None,
             false => Some(vol.span(wanted)?),
         };
+        let vol = &span.as_ref().map_or(*vol, |span| vol.within(span));
         let done = self.names.repeat(vol).and_then(|()| {
             for staged in &mut cut {
                 cut_file(vol, staged)?;
@@ -765,11 +767,11 @@ impl Group {
             vol.journal.abort(JournalError::Unusable(why));
             return Err(error);
         }
-        Ok(span.map_or_else(|| vol.journal.running(), |span| span.tid()))
+        Ok((span.as_ref()).map_or_else(|| vol.journal.running(), Span::tid))
     }
 
     /// All of it in one handle.
-    fn apply(&mut self, vol: &Volume, c: &Caller) -> Result<()> {
+    fn apply(&mut self, vol: &Scope<'_>, c: &Caller) -> Result<()> {
         vol.check_writable()?;
         // By ascending number, as the order of locks demands.
         let inodes: Vec<_> = self.files.values().map(|s| s.inode.clone()).collect();
@@ -884,7 +886,7 @@ fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
 }
 
 /// Cuts the file, in the span.
-fn cut_file(vol: &Volume, staged: &mut Staged) -> Result<()> {
+fn cut_file(vol: &Scope<'_>, staged: &mut Staged) -> Result<()> {
     let Some(Cut { size, c, .. }) = &staged.cut else {
         return Ok(());
     };
@@ -901,7 +903,7 @@ fn cut_file(vol: &Volume, staged: &mut Staged) -> Result<()> {
 
 /// Does whatever may be refused, before anything is changed. The caller holds the inodes' locks,
 /// or has the volume alone.
-fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
+fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
     files
         .iter()
         .try_for_each(|staged| check_staged(vol, staged))?;
@@ -944,7 +946,7 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
 }
 
 /// Writes everything, in one handle.
-fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Result<()> {
+fn write(vol: &Scope<'_>, files: &mut [&mut Staged], prepared: &[Prepared]) -> Result<()> {
     let of =
         |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_to_write(prepared.places);
     let wanted = files.iter().zip(prepared).map(of).sum();

@@ -73,6 +73,7 @@ mod perm;
 mod place;
 mod readdir;
 mod relocate;
+mod scope;
 mod seek;
 mod sync;
 #[cfg(any(test, feature = "testing"))]

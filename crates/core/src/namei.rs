@@ -6,11 +6,11 @@
 //! its last name are freed in further handles (`evict.rs`).
 //!
 //! When there is no space, the operation leaves nothing behind, lets go of its handle, and is tried
-//! again after a commit that may have freed some ([`Alloc::retry_after_commit`]).
+//! again after a commit that may have freed some ([`Scope::with_space`]).
 //!
 //! No two inodes' `state` are held at once, except that of an inode nobody else can know yet.
 //!
-//! [`Alloc::retry_after_commit`]: crate::alloc::Alloc::retry_after_commit
+//! [`Scope::with_space`]: crate::scope::Scope::with_space
 //!
 //! | file | operations |
 //! |---|---|
@@ -150,17 +150,6 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::Invalid);
     }
     Ok(())
-}
-
-/// Runs `attempt` until it finds space or a commit can free no more.
-fn with_space<T>(vol: &Volume, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut tries = 0;
-    loop {
-        match attempt() {
-            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
-            result => return result,
-        }
-    }
 }
 
 /// Whether so many more subdirectories can be counted (EXT4_DIR_LINK_MAX).

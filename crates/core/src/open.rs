@@ -9,12 +9,13 @@ use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
+use crate::scope::Scope;
 use crate::types::{Access, Attr, Caller, OpenFlags, SetAttr, StatFs};
 use crate::volume::Volume;
 use crate::{attr, evict, perm, sync};
 
 /// Opens the inode; see [`crate::Fs::open`].
-pub(crate) fn open(vol: &Volume, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
+pub(crate) fn open(vol: &Scope<'_>, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
     let inode = vol.iget(ino)?;
     check_open(vol, c, &inode, flags)?;
     keep(&inode)?;
@@ -66,7 +67,7 @@ pub(crate) fn keep(inode: &Inode) -> Result<()> {
 }
 
 /// Counts one open less; frees the inode when that was the last and it has no name.
-pub(crate) fn release(vol: &Volume, ino: InodeNo) -> Result<()> {
+pub(crate) fn release(vol: &Scope<'_>, ino: InodeNo) -> Result<()> {
     let Some(inode) = vol.icache.get(ino) else {
         return Err(Error::BadFile);
     };

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::mapping;
 use crate::orphan;
+use crate::scope::Scope;
 use crate::volume::Volume;
 
 /// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
@@ -30,7 +31,7 @@ pub(crate) const TRUNCATE_CREDITS: u32 = 40;
 /// # Errors
 /// `TooBig`; what the journal or the mapping says.
 pub(crate) fn set_size(
-    vol: &Volume,
+    vol: &Scope<'_>,
     inode: &Inode,
     size: u64,
     change: impl FnOnce(&Handle, &mut InodeState) -> Result<()>,
@@ -69,7 +70,7 @@ pub(crate) fn set_size(
 /// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
 /// orphan list, unless it is there because it has no name. The caller holds the inode's lock for
 /// writing, or nobody else is there yet.
-pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
+pub(crate) fn finish(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     let step = |h: &Handle| {
         let mut st = inode.state.write();
         let done = cut(vol, h, inode, &mut st)?;

@@ -131,33 +131,6 @@ impl Volume {
         self.state.load(Ordering::Relaxed) & VolumeState::READ_ONLY != 0
     }
 
-    /// Does `work` in a handle for up to `credits` metadata blocks, on a volume that may be
-    /// changed: what it changes becomes durable together. When it meets an error that it
-    /// [cannot get over](Error::breaks) and has changed something, the journal stops.
-    pub(crate) fn with_handle<T>(
-        &self,
-        credits: u32,
-        work: impl FnOnce(&Handle) -> Result<T>,
-    ) -> Result<T> {
-        self.check_writable()?;
-        self.alloc.discard_freed();
-        self.with_any_handle(credits, work)
-    }
-
-    /// The same on any volume.
-    pub(crate) fn with_any_handle<T>(
-        &self,
-        credits: u32,
-        work: impl FnOnce(&Handle) -> Result<T>,
-    ) -> Result<T> {
-        let h = self.journal.start(credits)?;
-        let result = work(&h);
-        if let Some(why) = result.as_ref().err().and_then(Error::breaks) {
-            h.end(why);
-        }
-        result
-    }
-
     /// Holds one transaction open for several operations ([`Journal::span`]), on a volume that may
     /// be changed.
     pub(crate) fn span(&self, credits: u32) -> Result<Span> {

@@ -24,7 +24,6 @@ use crate::gate::{Begin, Gate, Load, Wish};
 use crate::handle::{Handle, Owner};
 use crate::journal::Journal;
 use crate::page::{Change, Origin, Page};
-use crate::span::in_span;
 use crate::stats::count;
 use crate::transaction::Transaction;
 use stetfs_planted::{Bug, is_planted};
@@ -51,18 +50,14 @@ impl Drop for Closing<'_> {
 impl Journal {
     /// Returns when transaction `tid` is durable. Concurrent callers share one commit.
     ///
-    /// Must not be called with an open handle in the same thread: it would wait for itself. In a
-    /// [`Span`](crate::Span) it is refused.
+    /// Must not be called with an open handle or [`Span`](crate::Span) in the same thread: it would
+    /// wait for itself.
     pub fn commit(self: &Arc<Self>, tid: Tid) -> Result<()> {
         self.commit_as(tid, Wish::Durable)
     }
 
     /// As [`commit`](Self::commit), for another reason perhaps.
     pub(crate) fn commit_as(self: &Arc<Self>, tid: Tid, wish: Wish) -> Result<()> {
-        if in_span() {
-            let why = "a commit was asked for in the middle of a group".to_owned();
-            return Err(JournalError::Unusable(why));
-        }
         match self.gate().begin_commit(tid, wish)? {
             Begin::Done { waited } => {
                 count(&self.counters().shared_commits, u64::from(waited));

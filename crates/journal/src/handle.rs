@@ -15,7 +15,6 @@ use crate::file_data::{FileData, Part, Wrote};
 use crate::gate::{Join, Wish};
 use crate::journal::Journal;
 use crate::page::Page;
-use crate::span;
 use crate::stats::count;
 use crate::transaction::Transaction;
 use stetfs_sync::schedule::ask;
@@ -60,72 +59,23 @@ pub(crate) enum Owner {
     /// The handle; it does what a commit would do, for which those who left it undone have been
     /// charged.
     Early,
-    /// The span that it is in, which has its credits.
-    Span,
+    /// The handle; it is a [`Span`](crate::Span), which has so many credits for all its operations.
+    Span(u32),
     /// The commit.
     Commit,
 }
 
-/// Makes several operations one: every handle that the thread starts while it holds this is a part
-/// of the same transaction, which has all of them or none. From [`Journal::span`].
-pub struct Span(Handle);
-
-impl Span {
-    /// The transaction.
-    pub fn tid(&self) -> Tid {
-        self.0.tid()
-    }
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        span::set(None);
-    }
-}
-
 impl Journal {
-    /// Makes one transaction of all that this thread does until it drops the span, and that changes
-    /// at most `credits` blocks, with what its last operation may ask for at worst. What fails in
-    /// it has failed half done: the caller [aborts](Self::abort) the journal.
-    ///
-    /// The caller keeps everybody out who holds a lock that the operations need while he waits to
-    /// join a transaction. In a span nothing can be committed, and no other span begun.
-    pub fn span(self: &Arc<Self>, credits: u32) -> Result<Span> {
-        let handle = self.start(credits)?;
-        // Whatever goes wrong from here on leaves something half done.
-        handle.note_change();
-        span::set(Some(span::Open {
-            txn: Arc::clone(&handle.txn),
-            tid: handle.tid,
-            left: credits,
-        }));
-        Ok(Span(handle))
-    }
-
-    /// A handle in this thread's span, if it holds one.
-    fn start_in_span(self: &Arc<Self>, credits: u32) -> Result<Option<Handle>> {
-        let part = span::enter(credits)?;
-        let start = |(txn, tid)| Handle::new(Arc::clone(self), txn, tid, credits, Owner::Span);
-        Ok(part.map(start))
-    }
-
     /// Opens a handle for an operation that changes at most `credits` blocks, which debug builds
     /// see to. Waits while the running transaction is being closed; commits it first when it is
-    /// full, and has some of what waits for a place join it when that is too much. In a [`Span`]
-    /// none of these.
+    /// full, and has some of what waits for a place join it when that is too much.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
-        if let Some(handle) = self.start_in_span(credits)? {
-            return Ok(handle);
-        }
         self.relieve()?;
         self.start_anyway(credits)
     }
 
     /// [`start`](Self::start), however much waits for a place.
     pub(crate) fn start_anyway(self: &Arc<Self>, credits: u32) -> Result<Handle> {
-        if let Some(handle) = self.start_in_span(credits)? {
-            return Ok(handle);
-        }
         let limits = self.limits();
         if credits > limits.blocks {
             return Err(JournalError::TooLarge {
@@ -220,6 +170,26 @@ impl Handle {
 
     pub(crate) fn of_commit(journal: Arc<Journal>, txn: Arc<Transaction>, tid: Tid) -> Self {
         Self::new(journal, txn, tid, u32::MAX, Owner::Commit)
+    }
+
+    /// Makes a span of it.
+    pub(crate) fn become_span(&mut self) {
+        // Whatever goes wrong from here on leaves something half done.
+        self.note_change();
+        self.owner = Owner::Span(self.credits.get());
+    }
+
+    /// In a span: its next operation begins, which may change so many blocks more.
+    pub(crate) fn begin_operation(&self, credits: u32) -> Result<()> {
+        let used = self.used.get();
+        if let Owner::Span(all) = self.owner
+            && credits > all.saturating_sub(used)
+        {
+            let (wanted, limit) = (credits, all.saturating_sub(used));
+            return Err(JournalError::TooLarge { wanted, limit });
+        }
+        self.credits.set(used.saturating_add(credits));
+        Ok(())
     }
 
     /// The transaction.
@@ -421,16 +391,17 @@ impl Handle {
     /// go on in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
         // In a span the next handle is of the same transaction.
-        let may_split = self.splits.get() && !matches!(self.owner, Owner::Span);
+        let may_split = self.splits.get() && !matches!(self.owner, Owner::Span(_));
         if may_split && ask(|s| s.splits()) == Some(true) {
             return false;
         }
-        let more = (self.used.get().saturating_add(n)).saturating_sub(self.credits.get());
+        let wanted = self.used.get().saturating_add(n);
+        let more = wanted.saturating_sub(self.credits.get());
         if more == 0 {
             return true;
         }
         let extended = match self.owner {
-            Owner::Span => span::take(more),
+            Owner::Span(all) => wanted <= all,
             Owner::Itself | Owner::Early | Owner::Commit => {
                 self.journal.extend(more, self.splits.get())
             }
@@ -498,7 +469,7 @@ impl Drop for Handle {
         }
         match self.owner {
             Owner::Itself | Owner::Early => self.journal.leave(self.credits.get()),
-            Owner::Span => span::leave(self.credits.get(), self.used.get()),
+            Owner::Span(all) => self.journal.leave(all),
             Owner::Commit => {}
         }
     }

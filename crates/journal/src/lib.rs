@@ -17,7 +17,7 @@
 //! | `files` | all files with data in memory |
 //! | `journal` | the journal: reading, background work, closing |
 //! | `handle` | the changes of one operation, from its start on |
-//! | `span` | the span of a thread, which makes one of several operations |
+//! | `span` | several operations as one transaction |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
@@ -55,8 +55,8 @@ mod waiting;
 
 pub use error::{Broken, JournalError, Result};
 pub use file_data::{FileData, Pending, PlaceReq, Wrote};
-pub use handle::{Handle, Old, Span};
+pub use handle::{Handle, Old};
 pub use journal::{Config, Journal};
 pub use placer::Placer;
-pub use span::in_span;
+pub use span::Span;
 pub use stats::JournalStats;

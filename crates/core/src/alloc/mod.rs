@@ -59,9 +59,16 @@ use zone::SystemZone;
 /// `discard`), oldest first.
 type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
 
-/// How often a request that finds no space forces a commit and tries again (the kernel's
-/// `ext4_should_retry_alloc`).
-const RETRIES_MAX: u32 = 3;
+/// How often a request that finds no space may still force a commit and try again.
+#[derive(Clone, Copy)]
+pub(crate) struct Retries(u32);
+
+impl Retries {
+    /// As often as in the kernel (`ext4_should_retry_alloc`).
+    pub(crate) const SOME: Self = Self(3);
+    /// For who must not commit.
+    pub(crate) const NONE: Self = Self(0);
+}
 
 /// The allocator of a volume.
 pub(crate) struct Alloc {
@@ -275,16 +282,15 @@ impl Alloc {
     }
 
     /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a
-    /// handle open: it may force a commit, which lets go of freed blocks and places what others
-    /// reserved.
+    /// handle open, but with [`Retries::NONE`]: it may force commits, which let go of freed blocks
+    /// and place what others reserved.
     ///
     /// # Errors
     /// `NoSpace`; what the commit says; damage that was met at an earlier commit, once.
-    pub(crate) fn reserve(&self, n: u64, privileged: bool) -> Result<()> {
+    pub(crate) fn reserve(&self, n: u64, privileged: bool, mut retries: Retries) -> Result<()> {
         self.untold.tell()?;
-        let mut tries = 0;
         while !self.space.reserve(n, privileged) {
-            if !self.retry_after_commit(&mut tries)? {
+            if !self.retry_after_commit(&mut retries)? {
                 return Err(Error::NoSpace);
             }
         }
@@ -296,10 +302,9 @@ impl Alloc {
     ///
     /// # Errors
     /// `NoSpace`; what the commit says.
-    pub(crate) fn check_room_for_maps(&self) -> Result<()> {
-        let mut tries = 0;
+    pub(crate) fn check_room_for_maps(&self, mut retries: Retries) -> Result<()> {
         while !self.space.has_room_for_maps() {
-            if !self.retry_after_commit(&mut tries)? {
+            if !self.retry_after_commit(&mut retries)? {
                 return Err(Error::NoSpace);
             }
         }
@@ -325,12 +330,12 @@ impl Alloc {
     }
 
     /// After `NoSpace`, with no handle open: whether it is worth trying again, because freed blocks
-    /// were let go of, if need be by a commit. `tries` begins at 0.
-    pub(crate) fn retry_after_commit(&self, tries: &mut u32) -> Result<bool> {
-        *tries += 1;
-        if *tries > RETRIES_MAX || stetfs_journal::in_span() {
+    /// were let go of, if need be by a commit.
+    pub(crate) fn retry_after_commit(&self, retries: &mut Retries) -> Result<bool> {
+        let Some(left) = retries.0.checked_sub(1) else {
             return Ok(false);
-        }
+        };
+        retries.0 = left;
         if self.release_pins() > 0 {
             return Ok(true);
         }

@@ -7,10 +7,9 @@ use stetfs_format::group::GroupFlags;
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
-use super::Alloc;
-use super::Source;
 use super::damage::Damage;
 use super::test_image::{KINDS, TestImage};
+use super::{Alloc, Retries, Source};
 use crate::error::{Error, Inconsistent};
 use crate::types::Caller;
 
@@ -183,7 +182,10 @@ fn two_files_that_grow_in_turns_get_long_pieces() {
     let goal = image.alloc.goal_of_inode(InodeNo(12), true);
     let mut ends = [goal; 2];
     let mut pieces = [0; 2];
-    image.alloc.reserve(2000, false).expect("space");
+    image
+        .alloc
+        .reserve(2000, false, Retries::SOME)
+        .expect("space");
     for n in 0..2000 {
         let h = image.journal.start(10).expect("a handle");
         let (start, _) = image
@@ -218,8 +220,8 @@ fn what_a_transaction_freed_is_not_reused_before_it_is_durable() {
     ));
     assert!(!alloc.space.reserve(1, true));
     drop(h);
-    let mut tries = 0;
-    assert!(alloc.retry_after_commit(&mut tries).expect("commit"));
+    let mut retries = Retries::SOME;
+    assert!(alloc.retry_after_commit(&mut retries).expect("commit"));
     let h = image.journal.start(10).expect("a handle");
     let again = alloc
         .allocate(&h, freed.0, freed.1, Source::Pool)
@@ -244,7 +246,10 @@ fn reserving_commits_for_space_before_it_says_no() {
         held.push(run);
     }
     drop(h);
-    assert!(matches!(alloc.reserve(1, false), Err(Error::NoSpace)));
+    assert!(matches!(
+        alloc.reserve(1, false, Retries::SOME),
+        Err(Error::NoSpace)
+    ));
     assert!(matches!(
         image
             .journal
@@ -257,7 +262,9 @@ fn reserving_commits_for_space_before_it_says_no() {
         alloc.free(&h, start, len, Class::Data).expect("free");
     }
     drop(h);
-    alloc.reserve(available / 5, false).expect("after a commit");
+    alloc
+        .reserve(available / 5, false, Retries::SOME)
+        .expect("after a commit");
     alloc.release(available / 5);
 }
 
@@ -624,7 +631,7 @@ fn a_damaged_group_is_set_aside() {
         .flags
         .remove(GroupFlags::BLOCK_UNINIT);
     let free = alloc.free_blocks_in_bitmaps();
-    alloc.reserve(50, false).expect("space");
+    alloc.reserve(50, false, Retries::SOME).expect("space");
     let h = image.journal.start(100).expect("a handle");
     let (start, got) = alloc
         .allocate(&h, goal, 50, Source::Reserved)
@@ -633,9 +640,9 @@ fn a_damaged_group_is_set_aside() {
     assert_eq!(got, 50);
     drop(h);
     assert_eq!(alloc.free_blocks_in_bitmaps(), free - 50);
-    let told = alloc.reserve(1, false).unwrap_err();
+    let told = alloc.reserve(1, false, Retries::SOME).unwrap_err();
     assert!(matches!(told, Error::Corrupt(_)), "{told}");
-    alloc.reserve(1, false).expect("it was told");
+    alloc.reserve(1, false, Retries::SOME).expect("it was told");
     let h = image.journal.start(100).expect("a handle");
     assert!(
         alloc.allocate(&h, goal, 10, FREE).is_ok(),

@@ -24,6 +24,7 @@ use crate::inode::Inode;
 use crate::namei::create::What;
 use crate::namei::rename::Moved;
 use crate::namei::{self, LINK_MAX, create, rename, unlink};
+use crate::scope::Scope;
 use crate::types::{Caller, RenameFlags, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
 use crate::{open, perm, readdir, sync, xattr};
@@ -36,7 +37,7 @@ mod step;
 
 /// What a group's steps are staged for.
 pub(super) struct At<'a> {
-    pub(super) vol: &'a Volume,
+    pub(super) vol: &'a Scope<'a>,
     pub(super) c: &'a Caller,
     /// Credits of what the group writes to files and cuts.
     pub(super) data: u32,
@@ -621,7 +622,7 @@ impl Names {
     ///
     /// # Errors
     /// None is expected that is not of the device. What was done before it is not undone.
-    pub(super) fn repeat(&mut self, vol: &Volume) -> Result<()> {
+    pub(super) fn repeat(&mut self, vol: &Scope<'_>) -> Result<()> {
         // Nobody else is there to take what was kept for the directories.
         vol.alloc.release(std::mem::take(&mut self.reserved).into());
         let get = |ino: &InodeNo| self.inode(vol, *ino);
@@ -674,7 +675,7 @@ impl Names {
     }
 
     /// Lets go of everything, and gives back what was reserved.
-    pub(super) fn end(&mut self, vol: &Volume) {
+    pub(super) fn end(&mut self, vol: &Scope<'_>) {
         let names = std::mem::take(self);
         vol.alloc.release(names.reserved.into());
         for (ino, kept) in names.kept {
@@ -720,5 +721,7 @@ fn forbidding(inode: &Inode) -> InodeFlags {
 
 fn reserve(at: &At<'_>, blocks: u32) -> Result<()> {
     let privileged = at.vol.alloc.may_use_root_blocks(at.c);
-    at.vol.alloc.reserve(blocks.into(), privileged)
+    at.vol
+        .alloc
+        .reserve(blocks.into(), privileged, at.vol.retries())
 }

@@ -51,6 +51,7 @@ use crate::error::{Error, Result};
 use crate::icache::InodeCache;
 use crate::options::{AtomicFiles, MountOptions, OnError};
 use crate::place::Placement;
+use crate::scope::Scope;
 use crate::types::Shutdown;
 use crate::volume::{ROOT_INO, Volume, VolumeState, super_place};
 
@@ -432,7 +433,7 @@ fn check_root(vol: &Volume) -> Result<()> {
 /// (`ext4_clear_journal_err`).
 fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
-    vol.with_any_handle(1, |h| {
+    Scope::of(vol).with_any_handle(1, |h| {
         vol.update_super(h, |sb| {
             mark(sb, vol.journal.terms().mark);
             if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
@@ -481,7 +482,7 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
         .fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed)
         & VolumeState::READ_ONLY;
     vol.state.fetch_or(VolumeState::ORPHANS, Ordering::Relaxed);
-    let done = crate::orphan::left::process(vol);
+    let done = crate::orphan::left::process(&Scope::of(vol));
     vol.state
         .fetch_and(!VolumeState::ORPHANS, Ordering::Relaxed);
     vol.state.fetch_or(read_only, Ordering::Relaxed);
@@ -511,7 +512,7 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     // Operations that had begun may still change something, until the journal is closed.
     let closed = vol.journal.close_when(|| {
         vol.alloc.discard_freed();
-        free_unlinked(vol)
+        free_unlinked(&Scope::of(vol))
     });
     vol.state
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
@@ -548,7 +549,7 @@ fn release(vol: &Volume) -> Result<()> {
 }
 
 /// Files that were unlinked while open and never closed: nobody can reach them any more.
-fn free_unlinked(vol: &Volume) -> Result<()> {
+fn free_unlinked(vol: &Scope<'_>) -> Result<()> {
     if vol.check_writable().is_err() {
         return Ok(());
     }

@@ -13,14 +13,13 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 
-use super::{
-    add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode, with_space,
-};
+use super::{add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode};
 use crate::alloc::Source;
 use crate::dir;
 use crate::dir::block::{Dir, NewEntry, Place};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
+use crate::scope::Scope;
 use crate::types::{Caller, OpenFlags, mode};
 use crate::volume::Volume;
 use crate::{acl, evict, mapping, open, orphan, perm};
@@ -125,7 +124,7 @@ fn check_target(vol: &Volume, target: &[u8]) -> Result<()> {
 /// `Exists`, `NotFound` (the directory was removed), `NotDirectory`, `Access`, `NotPermitted`,
 /// `NameTooLong`, `NoSpace`, `ReadOnly`.
 pub(crate) fn create(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
     name: &[u8],
@@ -160,7 +159,7 @@ pub(crate) fn create(
 /// # Errors
 /// As [`create`] and [`make_named`], but for those of names.
 pub(crate) fn create_unnamed(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
     what: What<'_>,
@@ -178,7 +177,7 @@ pub(crate) fn create_unnamed(
 /// for a type that mknod cannot make; of a symbolic link's target `NotFound` for an empty one,
 /// `NameTooLong` for one that does not fit a block, `Invalid` for one with a NUL.
 pub(crate) fn make_named(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
     name: &[u8],
@@ -192,7 +191,7 @@ fn permissions(file_mode: u16) -> u16 {
 }
 
 fn make(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
     name: Option<&[u8]>,
@@ -200,11 +199,11 @@ fn make(
 ) -> Result<Arc<Inode>> {
     perm::may_search(vol, c, dir)?;
     name.map_or(Ok(()), check_name)?;
-    with_space(vol, || try_make(vol, c, dir, name, new))
+    vol.with_space(|| try_make(vol, c, dir, name, new))
 }
 
 fn try_make(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
     name: Option<&[u8]>,
@@ -363,7 +362,7 @@ pub(super) fn unmake(vol: &Volume, h: &Handle, inode: Arc<Inode>) -> Option<Arc<
 }
 
 /// Frees what [`unmake`] left, without a handle.
-pub(super) fn finish_unmaking(vol: &Volume, left: Option<Arc<Inode>>) {
+pub(super) fn finish_unmaking(vol: &Scope<'_>, left: Option<Arc<Inode>>) {
     if let Some(inode) = left
         && let Err(error) = evict::evict(vol, &inode)
     {

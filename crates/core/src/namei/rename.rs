@@ -24,7 +24,7 @@ use super::create::{Plan, WHITEOUT_MODE, enter, finish_unmaking, unmake};
 use super::unlink::{change_entry, check_empty, drop_link};
 use super::{
     ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
-    is_same_or_above, named_child, remove_dir_link, set_dotdot, with_space,
+    is_same_or_above, named_child, remove_dir_link, set_dotdot,
 };
 use crate::alloc::Source;
 use crate::dir;
@@ -32,9 +32,10 @@ use crate::dir::block::{Dir, Found, NewEntry, Place};
 use crate::error::{Error, Result};
 use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::Inode;
+use crate::scope::Scope;
 use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
-use crate::{orphan, perm, sync};
+use crate::{orphan, perm};
 
 /// Blocks that a rename changes where the new directory has room: both entries, "..", both
 /// directories' and both inodes' slots, and what freeing the replaced file takes.
@@ -74,7 +75,7 @@ enum Attempt {
 /// `IsDirectory`, `NotDirectory`, `Busy` ("." and ".."), `TooManyLinks`, `CrossDevice` (another
 /// project), `Access`, `NotPermitted`, `NameTooLong`, `NoSpace`, `ReadOnly`.
 pub(crate) fn rename(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     old_dir: &Inode,
     old_name: &[u8],
@@ -104,7 +105,7 @@ pub(crate) fn rename(
         dir: new_dir,
         name: new_name,
     };
-    with_space(vol, || {
+    vol.with_space(|| {
         if old_dir.ino == new_dir.ino {
             let _dir = old_dir.lock.write();
             return attempt(vol, c, &old, &new, flags, true).map(|_| ());
@@ -138,7 +139,7 @@ fn lock_both<'a>(a: &'a Inode, b: &'a Inode) -> [RwLockWriteGuard<'a, ()>; 2] {
 
 /// Everything once the directories are locked. `alone`: a directory may move.
 fn attempt(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     old: &End<'_>,
     new: &End<'_>,
@@ -309,7 +310,7 @@ fn check_replace(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Res
 }
 
 fn move_name(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     old: &End<'_>,
     new: &End<'_>,
@@ -335,7 +336,7 @@ fn move_name(
     let is_replaced = ends.target.is_some() && !is_planted(Bug::UnplacedRename);
     if is_replaced && vol.opts.auto_da_alloc {
         // So that nobody finds the name and not the data, where the old file is gone.
-        sync::place(vol, &ends.source)?;
+        vol.place(&ends.source)?;
     }
     let is_dir = mode::is_dir(ends.source_mode);
     let cross = old.dir.ino != new.dir.ino;
@@ -413,7 +414,7 @@ fn touch(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     vol.store_inode(h, inode, &st)
 }
 
-fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
+fn exchange_names(vol: &Scope<'_>, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
     let Some((target, target_at, target_mode)) = &ends.target else {
         return Err(Error::NotFound);
     };

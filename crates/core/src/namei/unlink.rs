@@ -9,7 +9,7 @@ use stetfs_journal::Handle;
 use super::create::enter;
 use super::{
     ENTRY_CREDITS, LINK_MAX, check_dir_links, check_name, check_project, entry_credits, find,
-    named_child, remove_dir_link, set_dotdot, with_space,
+    named_child, remove_dir_link, set_dotdot,
 };
 use crate::alloc::Source;
 use crate::dir;
@@ -17,6 +17,7 @@ use crate::dir::block::{Dir, Found, NewEntry};
 use crate::error::{Error, Result};
 use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::{Inode, InodeState};
+use crate::scope::Scope;
 use crate::types::Caller;
 use crate::volume::{ROOT_INO, Volume};
 use crate::{orphan, perm};
@@ -34,7 +35,7 @@ pub(crate) const LINK_CREDITS: u32 = ENTRY_CREDITS + 2 + orphan::CREDITS;
 /// # Errors
 /// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable
 /// file), `ReadOnly`.
-pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
     if dir::is_dot_or_dotdot(name) {
@@ -64,7 +65,7 @@ pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
 /// # Errors
 /// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root),
 /// `Access`, `NotPermitted`, `ReadOnly`.
-pub(crate) fn rmdir(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
     match name {
@@ -153,7 +154,7 @@ fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -
 /// or the directory was removed), `TooManyLinks`, `CrossDevice` (another project), `Access`,
 /// `NoSpace`, `ReadOnly`.
 pub(crate) fn link(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Arc<Inode>,
     dir: &Inode,
@@ -161,7 +162,7 @@ pub(crate) fn link(
 ) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
-    with_space(vol, || try_link(vol, c, inode, dir, name, false))
+    vol.with_space(|| try_link(vol, c, inode, dir, name, false))
 }
 
 /// Gives a directory its name, which was made to get one.
@@ -169,7 +170,7 @@ pub(crate) fn link(
 /// # Errors
 /// As [`link`].
 pub(crate) fn name_dir(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     dir: &Inode,
@@ -181,7 +182,7 @@ pub(crate) fn name_dir(
 
 /// `names_dir`: it may be a directory that was made to get a name.
 fn try_link(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     dir: &Inode,

@@ -15,6 +15,7 @@ use super::{CREDITS, add};
 use crate::changes::changed_ranges;
 use crate::error::{Error, Inconsistent, Kind, Result};
 use crate::inode::Inode;
+use crate::scope::Scope;
 use crate::volume::Volume;
 use crate::{evict, mapping, truncate};
 
@@ -38,7 +39,7 @@ pub(crate) struct OrphanReport {
 ///
 /// # Errors
 /// Whatever goes wrong in reading and deleting.
-pub(crate) fn process(vol: &Volume) -> Result<OrphanReport> {
+pub(crate) fn process(vol: &Scope<'_>) -> Result<OrphanReport> {
     let mut report = OrphanReport {
         damage: load_chain(vol)?,
         ..OrphanReport::default()
@@ -48,7 +49,7 @@ pub(crate) fn process(vol: &Volume) -> Result<OrphanReport> {
     Ok(report)
 }
 
-fn finish_all(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
+fn finish_all(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
     loop {
         let Some(newest) = vol.orphans.list.lock().newest else {
             return Ok(());
@@ -78,7 +79,7 @@ fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
 
 /// Reads the chain that begins in the superblock, up to what is no orphan: that is given back, and
 /// not on the chain any more when the orphans before it are done.
-fn load_chain(vol: &Volume) -> Result<Option<Error>> {
+fn load_chain(vol: &Scope<'_>) -> Result<Option<Error>> {
     let mut chain = Vec::new();
     let mut seen = HashSet::new();
     let mut damage = None;
@@ -115,7 +116,7 @@ fn is_no_orphan(error: &Error) -> bool {
 }
 
 /// Moves the entries of the orphan file to the chain and marks the file empty.
-fn load_file(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
+fn load_file(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
     let (has_file, present, ino) = {
         let sb = vol.sb.read();
         (
@@ -146,7 +147,7 @@ fn load_file(vol: &Volume, report: &mut OrphanReport) -> Result<()> {
 /// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and
 /// out of the block at once.
 fn load_file_block(
-    vol: &Volume,
+    vol: &Scope<'_>,
     file: &Inode,
     lblk: LBlock,
     report: &mut OrphanReport,

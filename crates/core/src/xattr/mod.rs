@@ -21,6 +21,7 @@ use crate::acl;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::perm;
+use crate::scope::Scope;
 use crate::types::{Access, Caller, SetXattr, mode};
 use crate::volume::Volume;
 
@@ -98,7 +99,7 @@ pub(crate) fn list(
 /// # Errors
 /// As [`get`]; `Exists`, `NoData` as `how` demands; `ArgTooBig`, `NoSpace`, `NotPermitted`.
 pub(crate) fn set(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     name: &[u8],
@@ -112,12 +113,12 @@ pub(crate) fn set(
 ///
 /// # Errors
 /// As [`set`].
-pub(crate) fn remove(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(vol: &Scope<'_>, c: &Caller, inode: &Inode, name: &[u8]) -> Result<()> {
     modify(vol, c, inode, name, None, SetXattr::Replace)
 }
 
 fn modify(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     name: &[u8],
@@ -126,13 +127,7 @@ fn modify(
 ) -> Result<()> {
     let _guard = inode.lock.write();
     let name = check_change(vol, c, inode, name, value)?;
-    let mut tries = 0;
-    loop {
-        match apply(vol, c, inode, name, value, how) {
-            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
-            result => return result,
-        }
-    }
+    vol.with_space(|| apply(vol, c, inode, name, value, how))
 }
 
 /// Index and suffix of an attribute, if the caller may change it so.
@@ -158,7 +153,7 @@ pub(crate) fn check_change<'n>(
 /// Makes a change of which [`check_change`] has said that the caller may. He holds the inode's lock
 /// for writing.
 pub(crate) fn apply(
-    vol: &Volume,
+    vol: &Scope<'_>,
     c: &Caller,
     inode: &Inode,
     (index, name): (u8, &[u8]),

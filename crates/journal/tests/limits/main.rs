@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
-use stetfs_journal::{Config, Handle, Journal, Old, PlaceReq, Placer};
+use stetfs_journal::{Config, Handle, Journal, JournalError, Old, PlaceReq, Placer};
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 use stetfs_scheme::{DataMode, Goal, LogExtent, OpenArgs, SchemeOptions};
 use stetfs_schemes::find;
@@ -259,6 +259,38 @@ fn a_panic_in_an_operation_stops_the_journal() {
     }));
     assert!(nothing.is_err());
     assert!(journal.start(1).is_ok());
+}
+
+/// The operations of a span share its credits: one may use what those before it left, and is
+/// refused what they used. All of them are one transaction.
+#[test]
+fn operations_of_a_span_share_its_credits() {
+    let (_, journal) = open(1 << 20);
+    let span = journal.span(4).unwrap();
+    let change = |handle: &Handle, block| {
+        let block = BlockNo(block);
+        handle.write(block, Class::Directory, 0, &[1; 8]).unwrap();
+    };
+    let first = span.operation(3).unwrap();
+    change(first, 5000);
+    assert!(first.has_credits(3), "of the span");
+    assert!(!first.has_credits(4));
+    let second = span.operation(3).unwrap();
+    change(second, 5000);
+    change(second, 5001);
+    let refused = span.operation(3).err();
+    let has_two = JournalError::TooLarge {
+        wanted: 3,
+        limit: 2,
+    };
+    assert_eq!(refused.map(|e| e.to_string()), Some(has_two.to_string()));
+    change(span.operation(2).unwrap(), 5002);
+    let tid = span.tid();
+    assert_eq!(journal.running(), tid);
+    drop(span);
+    journal.commit(tid).unwrap();
+    let done = journal.stats();
+    assert_eq!((done.handles, done.commits, done.meta_blocks), (1, 1, 3));
 }
 
 /// Gives every file block the place after the one before.
