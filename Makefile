@@ -96,7 +96,7 @@ ground: ## All schemes on one ground: target/ground.html, .csv and .json, and do
 	$(TARGET)/release/stetfs-lab ground --resume $(TARGET)/lab --docs docs --html $(TARGET)/ground.html --csv $(TARGET)/ground.csv \
 		--json $(TARGET)/ground.json --svg docs/ground.svg --summary docs/ground.json $(ARGS)
 
-lab-tables: ## docs/LAB.md's tables from docs/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
+lab-tables: ## docs/LAB.md's tables from results/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
 	@scripts/deps.sh build
 	$(CARGO) run --release --locked -q -p stetfs-lab --bin lab-tables -- $(ARGS)
 
@@ -124,11 +124,11 @@ crash-groups: ## Power cuts of all sequences with a group, in every scheme (hour
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test power_cuts -- --ignored --nocapture every_sequence_with_a_group
 
-explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before: each workload once, then BUDGET=10m each (go on by the same again)
+explored: ## results/explored.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before: each workload once, then BUDGET=10m each (go on by the same again)
 	@scripts/deps.sh test
 	$(CARGO) run --release --locked -q -p stetfs-crash --bin explored -- --resume $(TARGET)/explored $(if $(BUDGET),--budget $(BUDGET)) $(if $(JOBS),--jobs $(JOBS)) $(ROWS)
 
-traces: ## docs/traces: what each scheme changes on its media while one short list of operations is done; diff two of them
+traces: ## results/traces: what each scheme changes on its media while one short list of operations is done; diff two of them
 	@scripts/deps.sh test
 	STETFS_LAB_WRITE=1 $(CARGO) test --locked -p stetfs-crash --test traces
 

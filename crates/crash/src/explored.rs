@@ -1,5 +1,5 @@
-//! Explorations of power cuts that are kept in `docs/explored`, and the tables of `docs/TESTING.md`
-//! that are made from them: `make explored`.
+//! Explorations of power cuts that are kept in `results/explored`, and the tables of
+//! `results/explored.md` that are made from them: `make explored`.
 //!
 //! A row says at which commit it was made. Where the code that it judges, or the judge, has changed
 //! since, it is marked: the build of the report ([`BUILD`]) is then another than that of this
@@ -263,8 +263,8 @@ impl Store {
 /// The document of which the tables are made, and where the reports are, in a tree.
 pub fn places(root: &Path) -> (PathBuf, Store) {
     (
-        root.join("docs/TESTING.md"),
-        Store::new(root.join("docs/explored")),
+        root.join("results/explored.md"),
+        Store::new(root.join("results/explored")),
     )
 }
 

@@ -20,7 +20,7 @@
 //! - [`lies`]: a device without a barrier, which the judges must catch.
 //!
 //! - [`exploration`]: explorations with what was asked of them, in shards, added up, resumed;
-//!   [`explored`]: the rows of docs/TESTING.md; [`damage`]: media with wrong bits.
+//!   [`explored`]: the rows of results/explored.md; [`damage`]: media with wrong bits.
 //!
 //! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a
 //! checker of its own (`stetfs-check`) whether it is sound, and those two must agree.

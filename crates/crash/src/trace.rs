@@ -1,6 +1,6 @@
 //! The trace of a trial: what it changes on its media, in order, while one short list of operations
 //! is done, the power goes off and the volume is mounted again. `diff` of two traces is the
-//! comparison of two papers. They are kept in `docs/traces`: `make traces`.
+//! comparison of two papers. They are kept in `results/traces`: `make traces`.
 //!
 //! A line is a change as the media's tapes have it: what, first byte and bytes (of a NAND part the
 //! page or the erase block), class and cause. Changes that go on where the one before ended are one
@@ -33,7 +33,7 @@ const WORKLOAD: &str = "mkdir A 755; sync; begin
 
 /// Where the traces are, in a tree.
 pub fn dir(root: &Path) -> PathBuf {
-    root.join("docs/traces")
+    root.join("results/traces")
 }
 
 /// The file of a trial's trace.

@@ -1,5 +1,5 @@
-//! The reports in `docs/explored` and the tables in `docs/TESTING.md`. These were once copied by
-//! hand, and stood there when code and judge had long changed.
+//! The reports in `results/explored` and the tables in `results/explored.md`. These were once
+//! copied by hand, and stood there when code and judge had long changed.
 //!
 //! `make explored` makes the tables anew, and marks what is older than the code;
 //! `make explored ROWS=...` makes rows anew.
@@ -16,9 +16,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 #[test]
 fn the_tables_are_those_of_the_reports_and_the_old_are_marked() {
     let (path, store) = places(Path::new(ROOT));
-    let text = fs::read_to_string(path).expect("docs/TESTING.md");
+    let text = fs::read_to_string(path).expect("results/explored.md");
     let made = store.render(&text).expect("tables");
-    let wrong = document::difference("docs/TESTING.md", &text, &made);
+    let wrong = document::difference("results/explored.md", &text, &made);
     assert!(
         wrong.is_none(),
         "{}; make explored",
@@ -26,16 +26,16 @@ fn the_tables_are_those_of_the_reports_and_the_old_are_marked() {
     );
     assert!(
         text.contains("<!-- explored: "),
-        "docs/TESTING.md needs the tables"
+        "results/explored.md needs the tables"
     );
 }
 
 #[test]
 fn each_report_is_of_its_row() {
     let (_, store) = places(Path::new(ROOT));
-    for name in store.names().expect("docs/explored") {
+    for name in store.names().expect("results/explored") {
         let row = Row::all().find(|row| row.id == name);
-        let row = row.unwrap_or_else(|| panic!("docs/explored/{name}.json is of no row"));
+        let row = row.unwrap_or_else(|| panic!("results/explored/{name}.json is of no row"));
         let kept = store.read(&name).expect("a report");
         let asked = &kept.exploration.asked;
         assert_eq!(asked.target, row.target, "{name}");

@@ -5,7 +5,7 @@
 //! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload alone.
 //! - `STETFS_LAB_ORDERS=ORDER,...` carries the workloads out in these orders alone.
 //! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
-//! - `STETFS_LAB_WRITE=1` writes what is found into the table of docs/TESTING.md; what is not
+//! - `STETFS_LAB_WRITE=1` writes what is found into the table of results/explored.md; what is not
 //!   looked for keeps its row. `STETFS_LAB_WRITE=missing` looks for what has no result there.
 #![forbid(unsafe_code)]
 
@@ -141,10 +141,10 @@ fn with_table(document: &str, found: &HashMap<String, String>) -> String {
     made.expect("the mark")
 }
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/TESTING.md");
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/explored.md");
 
 fn document() -> String {
-    std::fs::read_to_string(PATH).expect("docs/TESTING.md")
+    std::fs::read_to_string(PATH).expect("results/explored.md")
 }
 
 /// The table once lacked two schemes, of which it said nothing.
@@ -158,7 +158,7 @@ fn each_bug_is_claimed_and_each_claim_is_in_the_table() {
     }
     let text = document();
     let wrong = document::difference(
-        "docs/TESTING.md",
+        "results/explored.md",
         &text,
         &with_table(&text, &HashMap::new()),
     );
@@ -214,7 +214,7 @@ fn every_planted_bug_is_found() {
     let is = |asked: &Option<String>, name| asked.as_deref().is_none_or(|asked| asked == name);
     let write = |found: &HashMap<String, String>| {
         let table = with_table(&document(), found);
-        std::fs::write(PATH, table).expect("docs/TESTING.md");
+        std::fs::write(PATH, table).expect("results/explored.md");
     };
     if writes.is_some() {
         // With a row for claims that are new.

@@ -1,5 +1,6 @@
-//! The traces in docs/traces are those of the code: what each scheme changes on its media, in which
-//! order, with which flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them anew.
+//! The traces in results/traces are those of the code: what each scheme changes on its media, in
+//! which order, with which flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them
+//! anew.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ fn compare(scheme: &Registration) {
         let lines = made.lines().count();
         assert!(lines <= MOST_LINES, "{trial}: {lines} lines");
         if writes {
-            fs::create_dir_all(dir(Path::new(ROOT))).expect("docs/traces");
+            fs::create_dir_all(dir(Path::new(ROOT))).expect("results/traces");
             fs::write(&path, &made).expect("a trace");
             continue;
         }
@@ -63,7 +64,7 @@ each_scheme!(tests);
 fn each_trace_is_of_a_trial() {
     let trials = for_use().iter().flat_map(traced);
     let names: BTreeSet<_> = trials.map(|trial| file(Path::new(ROOT), trial)).collect();
-    for kept in fs::read_dir(dir(Path::new(ROOT))).expect("docs/traces") {
+    for kept in fs::read_dir(dir(Path::new(ROOT))).expect("results/traces") {
         let path = kept.expect("a file").path();
         assert!(names.contains(&path), "{} is of no trial", path.display());
     }

@@ -70,7 +70,7 @@ fn virtual_results_are_the_same_each_time() {
     }
     assert!(
         old.is_empty(),
-        "these do not give any more what docs/reports has of them: make lab-tables ARGS=\"{}\"",
+        "these do not give any more what results/reports has of them: make lab-tables ARGS=\"{}\"",
         old.join(" ")
     );
     let is_run = |id: &&str| find(id).is_some_and(|experiment| experiment.is_small);

@@ -1,5 +1,5 @@
-//! The reports in `docs/reports` and the tables in `docs/LAB.md` and `docs/lab`. Some of these were
-//! once copied by hand, and older than the code for long.
+//! The reports in `results/reports` and the tables in `docs/LAB.md` and `docs/lab`. Some of these
+//! were once copied by hand, and older than the code for long.
 //!
 //! `make lab-tables ARGS=...` makes them anew. That all experiments give what is kept of them is
 //! seen on a small scale each time (`tests/experiments.rs`), and in full by `make lab-check`.

@@ -1,5 +1,5 @@
 //! Explores what a scheme of ours leaves of a program: the power is cut between any two changes of
-//! the media, and each state that they may be left in is recovered (`docs/TESTING.md` has how the
+//! the media, and each state that they may be left in is recovered (`docs/EXPLORER.md` has how the
 //! states are chosen). What was recovered is judged as every other state is.
 
 use std::collections::HashSet;

@@ -16,7 +16,7 @@ const COLUMNS: usize = 100;
 const LINES: usize = 1000;
 
 /// Where people put files, below the directory of the sources.
-const PLACES: [&str; 5] = ["crates", "docs", "fuzz", "scripts", ".ci"];
+const PLACES: [&str; 6] = ["crates", "docs", "results", "fuzz", "scripts", ".ci"];
 
 /// What a package has beside its directories.
 const OF_A_PACKAGE: [&str; 3] = ["Cargo.toml", "build.rs", "sources.rs"];
@@ -143,7 +143,7 @@ fn nothing_lies_about() {
         match parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>()[..] {
             [name] => at_the_top.contains(&name) || endings.iter().any(|e| has_ending(path, e)),
             [".ci", "run"] => true,
-            ["docs", "traces", _] => has_ending(path, "txt"),
+            ["results", "traces", _] => has_ending(path, "txt"),
             ["crates", _, name] => OF_A_PACKAGE.contains(&name),
             // pip's name for what a program in Python needs.
             ["scripts", _, "requirements.txt"] => true,

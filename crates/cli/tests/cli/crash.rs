@@ -149,7 +149,7 @@ fn groups_are_explored_where_they_can_be() {
     let case = format!("stet - ext4-1k | setup standard; {text} | 1000000 all");
     stetfs(&["crash", "--replay", &case]).fails(2, &["there are only"]);
     let list = |mode| stetfs(&["crash", "--ops", "groups", "--data", mode, "--list"]).ok();
-    // In three orders; docs/TESTING.md says how many.
+    // In three orders; docs/EXPLORER.md says how many.
     assert_eq!(list("journal").lines().count(), 3 * (4546 + 182));
     assert_eq!(list("writeback").lines().count(), 3 * (2089 + 98));
     let few = [

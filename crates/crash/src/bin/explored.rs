@@ -1,5 +1,5 @@
-//! Explores power cuts, keeps the reports in `docs/explored`, and makes the tables of
-//! `docs/TESTING.md` from all that are kept there. See `--help`.
+//! Explores power cuts, keeps the reports in `results/explored`, and makes the tables of
+//! `results/explored.md` from all that are kept there. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -15,11 +15,11 @@ use stetfs_testkit::host::run;
 
 const HELP: &str = "usage: explored [--budget STATES|TIME] [--jobs N] [--resume DIR] [ROW...|all]
 Explores the rows whose names contain these words (`jbd2`, `short`, `dj-journal-pairs`; `all` \
-takes days) and keeps their reports in docs/explored:
+takes days) and keeps their reports in results/explored:
 first every workload once, where syncs have returned, however long that takes, then all in depth \
 by turns, within the budget. Then, and without a
-row at once, makes the tables of docs/TESTING.md. In the directory of the sources. With --resume \
-what is done of a row is kept in that directory,
+row at once, makes the tables of results/explored.md. In the directory of the sources. With \
+--resume what is done of a row is kept in that directory,
 and the same command goes on.";
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     };
     let (document, store) = places(Path::new("."));
     let text = fs::read_to_string(&document)
-        .context("docs/TESTING.md: explored runs in the directory of the sources")?;
+        .context("results/explored.md: explored runs in the directory of the sources")?;
     for row in find(&args.rows)? {
         let kept = explore(&row, &args).with_context(|| row.id.clone())?;
         store.write(&row.id, &kept)?;

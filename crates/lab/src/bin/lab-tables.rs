@@ -1,5 +1,6 @@
-//! Runs experiments, keeps their reports in `docs/reports`, and makes the tables of `docs/LAB.md`
-//! and `docs/CLAIMS.md`, and the plots of claims, from all that are kept there. See `--help`.
+//! Runs experiments, keeps their reports in `results/reports`, and makes the tables of
+//! `docs/LAB.md` and `docs/CLAIMS.md`, and the plots of claims, from all that are kept there. See
+//! `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -18,8 +19,8 @@ const PLOTS: &str = "docs/lab/plots";
 
 const HELP: &str = "usage: lab-tables [ID...|all]
 Runs these experiments at their own scale (`all`: those in virtual time; long) and keeps their \
-reports in docs/reports; then, and without an experiment at once, makes the tables of docs/LAB.md, \
-docs/lab and docs/CLAIMS.md, and the claims' plots. In the directory of the sources.";
+reports in results/reports; then, and without an experiment at once, makes the tables of \
+docs/LAB.md, docs/lab and docs/CLAIMS.md, and the claims' plots. In the directory of the sources.";
 
 fn main() -> Result<()> {
     let ids: Vec<String> = std::env::args().skip(1).collect();

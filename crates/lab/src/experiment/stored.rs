@@ -331,7 +331,7 @@ pub fn places(root: &Path) -> Result<(Vec<PathBuf>, Store)> {
     }
     documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
     documents.sort();
-    Ok((documents, Store::new(root.join("docs/reports"))))
+    Ok((documents, Store::new(root.join("results/reports"))))
 }
 
 /// What all experiments give on a scale so small that tests run them: a checksum of checks and
