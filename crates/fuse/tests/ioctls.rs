@@ -1,7 +1,7 @@
 //! The ioctls of ext4, and each flag of chattr, beside the kernel's ext4: a program that sends them
 //! runs on a mount of ours and on a kernel mount of a copy of the volume, and what it was answered
 //! is compared. What is different is a list with a reason a line; a difference that is gone fails
-//! too, and so does one that README does not tell.
+//! too, and so does one that docs/LIMITS.md does not tell.
 
 mod support;
 
@@ -112,7 +112,7 @@ told('FS_IOC_READ_VERITY_METADATA', (ask(fd, number(BOTH, 'f', 135, 40))[0], Non
 told('an ioctl that nobody has', (ask(fd, number(READ, 'f', 200, 8))[0], None))
 "#;
 
-/// What is asked for (how it begins), and what README says of it.
+/// What is asked for (how it begins), and what docs/LIMITS.md says of it.
 const DIFFERENT: &[(&str, &str)] = &[
     ("flag 00080000", "`chattr -e`"),
     ("flag 02000000", "`+x`"),
@@ -203,8 +203,8 @@ fn each_ioctl_and_each_flag_beside_the_kernels_ext4() {
     let ours = answers(&volume.dir);
     volume.unmount(server);
 
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = fs::read_to_string(readme).unwrap();
+    let limits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/LIMITS.md");
+    let limits = fs::read_to_string(limits).unwrap();
     let mut wrong = Vec::new();
     let mut met = vec![false; DIFFERENT.len()];
     assert_eq!(ours.len(), theirs.len());
@@ -224,8 +224,8 @@ fn each_ioctl_and_each_flag_beside_the_kernels_ext4() {
     for ((asked, told), met) in DIFFERENT.iter().zip(met) {
         if !met && !MAYBE.contains(asked) {
             wrong.push(format!("{asked}: is as in ext4"));
-        } else if !readme.contains(told) {
-            wrong.push(format!("{asked}: README does not have: {told}"));
+        } else if !limits.contains(told) {
+            wrong.push(format!("{asked}: docs/LIMITS.md does not have: {told}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
