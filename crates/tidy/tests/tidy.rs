@@ -125,6 +125,58 @@ fn the_judge_of_lines_can_fail() {
     assert_eq!(too_long(Path::new("a.rs"), &made), [2, 5, 7]);
 }
 
+/// The place in a document that a heading makes, as GitHub spells it.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// Links of a document that lead nowhere: to no file, or to no heading.
+fn dead_links(path: &Path, text: &str) -> Vec<String> {
+    let target = |rest: &str| rest.split_once(')').map(|(target, _)| target.to_owned());
+    let links = text.split("](").skip(1).filter_map(target);
+    let is_alive = |link: &String| {
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let file = match file {
+            "" => path.to_owned(),
+            file => path.parent().expect("a place").join(file),
+        };
+        let anchors = || {
+            let text = fs::read_to_string(top().join(&file)).unwrap_or_default();
+            let headings = text.lines().filter(|line| line.starts_with('#'));
+            let mut anchors = headings.map(|line| anchor(line.trim_start_matches('#').trim()));
+            anchors.any(|anchor| anchor == heading)
+        };
+        top().join(&file).exists() && (heading.is_empty() || anchors())
+    };
+    let here = links.filter(|link| !link.contains("://") && !link.contains(char::is_whitespace));
+    here.filter(|link| !is_alive(link)).collect()
+}
+
+/// A plot once had another name, and the document went on showing the old one.
+#[test]
+fn links_lead_somewhere() {
+    let documents = files().into_iter().filter(|path| has_ending(path, "md"));
+    let wrong: Vec<_> = documents
+        .flat_map(|path| {
+            let dead = dead_links(&path, &text(&path));
+            dead.into_iter()
+                .map(move |link| format!("{}: {link}", path.display()))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_judge_of_links_can_fail() {
+    let text =
+        "[a](README.md) [b](none.md) [c](README.md#two-commands) [d](README.md#none) [e](#h)";
+    let dead = dead_links(Path::new("README.md"), text);
+    assert_eq!(dead, ["none.md", "README.md#none", "#h"]);
+}
+
 /// Tests and tools leave what they make elsewhere.
 #[test]
 fn nothing_lies_about() {
