@@ -200,6 +200,50 @@ fn each_citation_is_in_the_list() {
     assert!(idle.is_empty(), "nowhere cited: {idle:?}");
 }
 
+/// What stands in quotes behind authors of the list, or before a venue of it in brackets, and is
+/// the title of none of their papers.
+fn wrong_titles(papers: &[Paper], text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut check = |title: &str, is_of: &dyn Fn(&Paper) -> bool| {
+        let mut of = papers.iter().filter(|paper| is_of(paper));
+        if !of.any(|paper| paper.title == title) {
+            wrong.push(title.to_owned());
+        }
+    };
+    for paper in papers {
+        let authors = paper.authors.trim_end_matches(" and others");
+        for (at, begin) in text.match_indices(&format!("{authors}, \"")) {
+            let quoted = text[at + begin.len()..].split_once('"');
+            if let Some((title, _)) = quoted {
+                check(title, &|other| other.authors == paper.authors);
+            }
+        }
+        for (at, _) in text.match_indices(&format!("\" ({})", paper.venue)) {
+            let (_, title) = text[..at].rsplit_once('"').unwrap_or_default();
+            check(title, &|other| other.venue == paper.venue);
+        }
+    }
+    wrong
+}
+
+/// Renaming a type once changed two titles in comments.
+#[test]
+fn titles_are_those_of_the_list() {
+    let papers = papers();
+    let wrong: Vec<_> = texts()
+        .into_iter()
+        .flat_map(|(path, text)| {
+            let titles = wrong_titles(&papers, &text).into_iter();
+            titles
+                .map(|title| format!("{}: {title:?} is not in {LIST}", path.display()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let renamed = "Yan, Huang, Huang, \"An NVM NvmCache\" (NPC 2019)";
+    assert_eq!(wrong_titles(&papers, renamed), ["An NVM NvmCache"; 2]);
+}
+
 #[test]
 fn experiments_and_schemes_name_their_papers() {
     let papers = papers();

@@ -2,7 +2,7 @@
 //! block by block, by a switch of its state; metadata is changed where it lies, by pieces of an
 //! inode's size.
 //!
-//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM NvmCache for Journaling File System"
+//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System"
 //! (NPC 2019).
 //!
 //! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make

@@ -1,7 +1,7 @@
 //! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it
 //! is.
 //!
-//! Source: Lee, Bahn, Noh, "Unioning of the Buffer NvmCache and Journaling Layers with Non-volatile
+//! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile
 //! Memory" (FAST 2013), of which the abstract and the slides were at hand: its three lists of
 //! transactions are as is generally known of it.
 //!
