@@ -104,9 +104,11 @@ pub(crate) fn read_ahead(
 }
 
 /// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
-/// writing, and no handle. New data of a file that becomes one of them waits no longer for a place,
-/// since what is written from now on is not behind it. What the log has of one that is none any
-/// more goes home: nobody expects to find copies of its blocks there from now on.
+/// writing, and no handle.
+///
+/// When a file becomes atomic, its waiting data is placed first, so that no later write overtakes
+/// it. When it stops being atomic, its logged blocks go home, because freeing them will not write
+/// revokes any more.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);
     if is_atomic && !is_planted(Bug::UnplacedMark) {

@@ -411,8 +411,8 @@ pub(crate) struct Found {
     pub(crate) converts: bool,
     /// In how many pieces the blocks lie that will wait for a place and do not yet.
     pub(crate) places: u32,
-    /// The first run, and [`InodeState::map_changes`] as long as which it is there. None of a block
-    /// in memory: while it is there, it knows its home.
+    /// The first run, with the [`InodeState::map_changes`] at which it was read; look again if
+    /// that has changed. `None` when the block is cached: its page knows its home.
     run: Option<(Run, u32)>,
 }
 

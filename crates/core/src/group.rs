@@ -166,8 +166,7 @@ impl Staged {
         runs
     }
 
-    /// Adds a block. A run that grows at one end is the run it was; one that it joins to another is
-    /// one less.
+    /// Adds a block. Extending a run keeps the count of runs; joining two lowers it by one.
     fn add_block(&mut self, lblk: u32, needs_place: bool) {
         if self.blocks.insert(lblk, needs_place).is_some() || !needs_place {
             return;

@@ -594,7 +594,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Whether the `nth` is one of those of which every so manyth is taken.
+/// True for every `every`-th item; never when `every` is 0.
 fn is_due(nth: u64, every: usize) -> bool {
     every > 0 && nth.is_multiple_of(every as u64)
 }
