@@ -155,13 +155,12 @@ impl LibraryBed {
         let image = dir.path().join("image");
         make(&image)?;
         let options = MountOptions::parse(options)?;
-        let (media, dev): (Media, _) = match options.dax {
-            true => (stetfs::open_media(&image, &options, false)?, None),
-            false => {
-                let dev = Arc::new(RamDev::from_file(&image)?);
-                fs::remove_file(&image)?;
-                (dev.clone().into(), Some(dev))
-            }
+        let (media, dev): (Media, _) = if options.dax {
+            (stetfs::open_media(&image, &options, false)?, None)
+        } else {
+            let dev = Arc::new(RamDev::from_file(&image)?);
+            fs::remove_file(&image)?;
+            (dev.clone().into(), Some(dev))
         };
         let (fs, _) = Fs::mount(media, options)?;
         Ok(Self {

@@ -169,9 +169,10 @@ impl Device {
                 let file = if is_disk { &bench.disk } else { &bench.dir }.join("volume.img");
                 let _ = fs::remove_file(&file);
                 File::create(&file)?.set_len(bench.size_mib << 20)?;
-                let device = match is_disk {
-                    true => Loop::attach_past_cache(&file)?,
-                    false => Loop::attach(&file)?,
+                let device = if is_disk {
+                    Loop::attach_past_cache(&file)?
+                } else {
+                    Loop::attach(&file)?
                 };
                 Ok(Self::Loop(device, file))
             }

@@ -162,9 +162,10 @@ fn png(chart: &Chart, path: &Path) -> Result<()> {
 fn font() -> Result<()> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let register = || register_font(FONT, FontStyle::Normal, dejavu::sans::regular()).is_ok();
-    match KNOWN.get_or_init(register) {
-        true => Ok(()),
-        false => Err(anyhow!("the font cannot be read")),
+    if *KNOWN.get_or_init(register) {
+        Ok(())
+    } else {
+        Err(anyhow!("the font cannot be read"))
     }
 }
 
@@ -186,13 +187,12 @@ where
     let groups = chart.groups.len() as f64;
     let (size, is_upright) = chart.labels();
     let label = FontDesc::from((FONT, size));
-    let (label, room) = match is_upright {
-        true => {
-            let longest = chart.groups.iter().map(|g| g.len()).max().unwrap_or(0);
-            let room = (longest as u32 * 7).clamp(44, SIZE.1 / 2);
-            (label.transform(FontTransform::Rotate90), room)
-        }
-        false => (label, 44),
+    let (label, room) = if is_upright {
+        let longest = chart.groups.iter().map(|g| g.len()).max().unwrap_or(0);
+        let room = (longest as u32 * 7).clamp(44, SIZE.1 / 2);
+        (label.transform(FontTransform::Rotate90), room)
+    } else {
+        (label, 44)
     };
     let title = (
         FONT,
@@ -212,9 +212,10 @@ where
     // Names of groups stand in their middle, where a tick of the axis is asked for.
     let name = |x: &f64| {
         let at = x.floor() as usize;
-        match (x - x.floor() - 0.5).abs() < 1e-6 {
-            true => chart.groups.get(at).cloned().unwrap_or_default(),
-            false => String::new(),
+        if (x - x.floor() - 0.5).abs() < 1e-6 {
+            chart.groups.get(at).cloned().unwrap_or_default()
+        } else {
+            String::new()
         }
     };
     context

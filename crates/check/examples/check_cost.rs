@@ -101,8 +101,9 @@ fn main() -> ExitCode {
             is_clean &= make(dir.path(), name, args, size, files);
         }
     }
-    match is_clean {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if is_clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

@@ -63,9 +63,10 @@ impl Check<'_> {
             for run in differences {
                 let first = BlockNo(start.0 + u64::from(run.first));
                 let last = BlockNo(start.0 + u64::from(run.last));
-                let fault = match run.is_marked {
-                    true => Fault::BlocksNotUsed { first, last },
-                    false => Fault::BlocksNotMarked { first, last },
+                let fault = if run.is_marked {
+                    Fault::BlocksNotUsed { first, last }
+                } else {
+                    Fault::BlocksNotMarked { first, last }
                 };
                 self.push(place, fault);
             }
@@ -109,9 +110,10 @@ impl Check<'_> {
             for run in differences(bitmap, expected, count) {
                 let first = self.g.inode_at(g, run.first);
                 let last = InodeNo(first.0 + run.last - run.first);
-                let fault = match run.is_marked {
-                    true => Fault::InodesNotUsed { first, last },
-                    false => Fault::InodesNotMarked { first, last },
+                let fault = if run.is_marked {
+                    Fault::InodesNotUsed { first, last }
+                } else {
+                    Fault::InodesNotMarked { first, last }
                 };
                 self.push(place, fault);
             }

@@ -269,11 +269,12 @@ impl Check<'_> {
             .checked_sub(1)?];
         let mut raw = std::mem::take(&mut self.s.block);
         let block = run.pblk.plus((at.lblk - run.lblk).into());
-        let name = match self.read(block, &mut raw) {
-            true => parse(&raw, at.offset.into())
+        let name = if self.read(block, &mut raw) {
+            parse(&raw, at.offset.into())
                 .ok()
-                .map(|entry| entry.name.into()),
-            false => None,
+                .map(|entry| entry.name.into())
+        } else {
+            None
         };
         self.s.block = raw;
         name

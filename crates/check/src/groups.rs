@@ -98,9 +98,10 @@ impl Check<'_> {
         }
         if self.sb.feature_incompat.contains(FeatureIncompat::MMP) {
             let block = BlockNo(self.sb.mmp_block);
-            match self.g.is_valid_range(block, 1) {
-                true => apart &= self.claim_of_group(GroupNo(0), "multiple-mount block", block, 1),
-                false => self.push(Place::Superblock, Corrupt::SuperMmpBlock(block.0)),
+            if self.g.is_valid_range(block, 1) {
+                apart &= self.claim_of_group(GroupNo(0), "multiple-mount block", block, 1);
+            } else {
+                self.push(Place::Superblock, Corrupt::SuperMmpBlock(block.0))
             }
         }
         apart

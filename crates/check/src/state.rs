@@ -231,9 +231,10 @@ impl Check<'_> {
             .0
             .checked_add(count)
             .is_some_and(|end| end <= self.g.blocks_count);
-        let result = match is_inside {
-            true => self.source.read(block.0 << self.g.block_bits, out),
-            false => Err(ErrorKind::UnexpectedEof.into()),
+        let result = if is_inside {
+            self.source.read(block.0 << self.g.block_bits, out)
+        } else {
+            Err(ErrorKind::UnexpectedEof.into())
         };
         if let Err(error) = &result {
             self.push(Place::Block(block), Fault::Unreadable(error.kind()));

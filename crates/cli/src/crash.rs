@@ -276,9 +276,10 @@ fn campaign(
 }
 
 fn bar(name: &str, turns: u64) -> ProgressBar {
-    let target = match io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
     };
     let style = "{prefix} {bar:20} {pos}/{len} turns, {msg}, {eta} left";
     let bar = ProgressBar::with_draw_target(Some(turns), target);

@@ -91,8 +91,9 @@ fn render_paragraph(paragraph: &str, out: &mut Vec<u8>) -> io::Result<()> {
 /// line.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
-    match text.starts_with(['.', '\'']) {
-        true => format!("\\&{text}"),
-        false => text,
+    if text.starts_with(['.', '\'']) {
+        format!("\\&{text}")
+    } else {
+        text
     }
 }

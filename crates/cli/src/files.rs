@@ -123,9 +123,10 @@ pub(crate) fn mkdir(args: &Mkdir) -> Result<()> {
         return Err(needs_a_path(place));
     }
     Volumes::new(true).for_each(&args.places, |volume, path| {
-        let made = match args.parents {
-            true => make_parents(volume, path)?,
-            false => Some(volume.make_dir(path, 0o777).during(|| volume.shown(path))?),
+        let made = if args.parents {
+            make_parents(volume, path)?
+        } else {
+            Some(volume.make_dir(path, 0o777).during(|| volume.shown(path))?)
         };
         match (made, args.mode) {
             (Some(dir), Some(mode)) => {
@@ -179,9 +180,10 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
         let dir = volume.at(&parent, true)?;
         let file = dir.as_ref().map(|dir| dir.child(&name)).transpose()?;
         let (Some(dir), Some(file)) = (&dir, file.flatten()) else {
-            return match args.force {
-                true => Ok(()),
-                false => Err(not_there(volume, path)),
+            return if args.force {
+                Ok(())
+            } else {
+                Err(not_there(volume, path))
             };
         };
         let kind = file.meta()?.kind;
@@ -190,9 +192,10 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
             if !path.ends_with(b"/") {
                 return dir.remove_file(&name).during(shown);
             }
-            return match args.force && kind != FileKind::Symlink {
-                true => Ok(()),
-                false => Err(Failure::new(format!("{} is no directory", shown()))),
+            return if args.force && kind != FileKind::Symlink {
+                Ok(())
+            } else {
+                Err(Failure::new(format!("{} is no directory", shown())))
             };
         }
         if !args.recursive {
@@ -201,9 +204,10 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
             );
         }
         let mut walk = Walk::new(volume);
-        match remove_tree(&mut walk, &**dir, &name, &*file)? {
-            true => Ok(()),
-            false => Err(Failure::said()),
+        if remove_tree(&mut walk, &**dir, &name, &*file)? {
+            Ok(())
+        } else {
+            Err(Failure::said())
         }
     })
 }
@@ -282,9 +286,10 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
         let meta = file.meta()?;
         // A link to a directory stands for it, unless what is named itself is to be shown.
         let follow = !args.long && meta.kind == FileKind::Symlink;
-        let led = match follow {
-            true => volume.meta(path).ok().flatten(),
-            false => None,
+        let led = if follow {
+            volume.meta(path).ok().flatten()
+        } else {
+            None
         };
         if !args.directory && led.unwrap_or(meta).kind == FileKind::Dir {
             dirs.push(place);
@@ -294,9 +299,10 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
         files.push(listed(&*file, path, shown)?);
         Ok(())
     });
-    let put = match files.is_empty() {
-        true => Ok(()),
-        false => out.put(None, &files),
+    let put = if files.is_empty() {
+        Ok(())
+    } else {
+        out.put(None, &files)
     };
     let below = volumes.each(dirs, |volume, place| {
         let path = place.in_image().1;
@@ -396,9 +402,10 @@ impl Lister<'_> {
             return print_long(files, self.args);
         }
         for file in files {
-            match self.args.inode {
-                true => output::line(format_args!("{:>10} {}", file.inode, file.name))?,
-                false => output::line(&file.name)?,
+            if self.args.inode {
+                output::line(format_args!("{:>10} {}", file.inode, file.name))?
+            } else {
+                output::line(&file.name)?
             }
         }
         Ok(())

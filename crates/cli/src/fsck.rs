@@ -112,12 +112,13 @@ fn recover(args: &Fsck) -> Result<()> {
         Err(e) => {
             eprintln!("stetfs: the journal was not recovered: {e}");
             let disk = Disk::open(image)?;
-            match disk.has_private_log() {
-                true if args.forget_log => return forget_log(image, &disk),
-                true => eprintln!(
+            if disk.has_private_log() {
+                if args.forget_log {
+                    return forget_log(image, &disk);
+                }
+                eprintln!(
                     "stetfs: if it is lost for good: --forget-log repairs what is home without it"
-                ),
-                false => {}
+                );
             }
             eprintln!("stetfs: leaving it to e2fsck");
             Ok(())

@@ -106,9 +106,10 @@ pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
     if let Some(found) = source.known(0, size).during(shown)? {
         return Ok(Some(found));
     }
-    let is_blank = match kind.is_file() {
-        true => source.is_blank_file(&file),
-        false => source.are_ends_blank(),
+    let is_blank = if kind.is_file() {
+        source.is_blank_file(&file)
+    } else {
+        source.are_ends_blank()
     };
     if is_blank.during(shown)? {
         return Ok(None);
@@ -362,9 +363,10 @@ impl Source<'_> {
         };
         let partitions: Vec<Partition> = found.into_iter().map(partition).collect();
         let list: Vec<String> = partitions.iter().map(Partition::to_string).collect();
-        let words = match list.is_empty() {
-            true => format!("an empty partition table ({name})"),
-            false => format!("a partition table ({name}): {}", list.join("; ")),
+        let words = if list.is_empty() {
+            format!("an empty partition table ({name})")
+        } else {
+            format!("a partition table ({name}): {}", list.join("; "))
         };
         Holds::new(Kind::PartitionTable(partitions), words)
     }
@@ -416,9 +418,10 @@ impl Source<'_> {
         // The last character may be cut.
         let is_utf8 = std::str::from_utf8(&start)
             .map_or_else(|e| e.valid_up_to() + 4 > start.len(), |_| true);
-        Ok(match start.iter().all(is_text) && is_utf8 {
-            true => Holds::new(Kind::Text, "text"),
-            false => Holds::new(Kind::Data, "data"),
+        Ok(if start.iter().all(is_text) && is_utf8 {
+            Holds::new(Kind::Text, "text")
+        } else {
+            Holds::new(Kind::Data, "data")
         })
     }
 }
@@ -486,14 +489,15 @@ pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
             let Some(p) = partitions.iter().find(is_ext) else {
                 return Some("none of its partitions holds an ext4 volume".to_owned());
             };
-            match is_block {
-                true => format!("use the partition's own device (lsblk {shown} lists them)"),
-                false => format!(
+            if is_block {
+                format!("use the partition's own device (lsblk {shown} lists them)")
+            } else {
+                format!(
                     "use the partition through a loop device: losetup -f --show -o {} --sizelimit \
                         {} {shown}, then \
                      stetfs mount /dev/loopN DIR",
                     p.offset, p.size
-                ),
+                )
             }
         }
         Kind::JournalDevice => {

@@ -57,16 +57,17 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
         ))
         .advise("use it there, or unmount it first"));
     }
-    let opened = match in_memory {
-        true => stetfs::open_overlay(image, options),
-        false => match stetfs::open_media(image, options, options.read_only) {
+    let opened = if in_memory {
+        stetfs::open_overlay(image, options)
+    } else {
+        match stetfs::open_media(image, options, options.read_only) {
             // As mount(8): what is write-protected is mounted read-only.
             Err(OpenError::Media(MediaError::Open {
                 source: Errno::ROFS,
                 ..
             })) => stetfs::open_media(image, options, true),
             other => other,
-        },
+        }
     };
     opened.map_err(|e| {
         let advice = match &e {
@@ -281,9 +282,10 @@ impl Volume {
 
 /// Only a directory can be named with a slash behind it.
 fn check_no_slash(path: &[u8]) -> Result<&[u8]> {
-    match path.ends_with(b"/") {
-        true => Err(Failure::new("no such file or directory")),
-        false => Ok(path),
+    if path.ends_with(b"/") {
+        Err(Failure::new("no such file or directory"))
+    } else {
+        Ok(path)
     }
 }
 

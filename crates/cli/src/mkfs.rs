@@ -122,9 +122,10 @@ fn check_overwrite(args: &Mkfs) -> Result<()> {
 
 /// What the image holds; `None` when it is empty. A NAND part holds what is on its device.
 fn contents(image: &Path) -> Result<Option<Holds>> {
-    match NandFile::is_at(image) {
-        true => holds::what_on(&*disk::look_at(image)?),
-        false => holds::what(image),
+    if NandFile::is_at(image) {
+        holds::what_on(&*disk::look_at(image)?)
+    } else {
+        holds::what(image)
     }
 }
 

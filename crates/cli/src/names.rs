@@ -39,9 +39,10 @@ impl<'a> Target<'a> {
 
     /// The path that a file whose path ends in `name` gets.
     fn path_for(&self, name: &[u8]) -> Vec<u8> {
-        match self.is_dir {
-            true => place::join(self.path, name),
-            false => self.path.to_vec(),
+        if self.is_dir {
+            place::join(self.path, name)
+        } else {
+            self.path.to_vec()
         }
     }
 }
@@ -171,25 +172,28 @@ pub(crate) fn ln(args: &Ln) -> Result<()> {
         return Err(Failure::new("nothing to link"));
     };
     let target = Place::from(target.clone());
-    let existing: Vec<Place> = match args.symbolic {
-        true => Vec::new(),
-        false => sources.iter().cloned().map(Place::from).collect(),
+    let existing: Vec<Place> = if args.symbolic {
+        Vec::new()
+    } else {
+        sources.iter().cloned().map(Place::from).collect()
     };
     let all: Vec<&Place> = existing.iter().chain([&target]).collect();
     let volume = open_image(&all, "a link cannot leave its image; stetfs cp copies")?;
-    let done =
-        Target::new(&volume, &target, sources.len()).and_then(|target| match args.symbolic {
-            true => each(sources, |words: &OsString| {
+    let done = Target::new(&volume, &target, sources.len()).and_then(|target| {
+        if args.symbolic {
+            each(sources, |words: &OsString| {
                 let name = place::last_part(words.as_bytes());
                 let new = target.path_for(name);
                 make_room(args, &volume, &new, None)?;
                 let made = volume.make_symlink(words.as_bytes(), &new);
                 made.during(|| volume.shown(&new))
-            }),
-            false => each(&existing, |place: &Place| {
+            })
+        } else {
+            each(&existing, |place: &Place| {
                 link_one(args, &volume, place.in_image().1, &target)
-            }),
-        });
+            })
+        }
+    });
     volume.close()?;
     done
 }

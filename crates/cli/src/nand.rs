@@ -169,13 +169,12 @@ fn create(args: &NandCreate) -> Result<()> {
         ..FtlOptions::default()
     };
     let is_real = MtdNand::is_at(file);
-    let nand = match is_real {
-        true => blank_part(args)?,
-        false => {
-            holds::check_new(file)?;
-            check_not_there(file)?;
-            new_file(args)?
-        }
+    let nand = if is_real {
+        blank_part(args)?
+    } else {
+        holds::check_new(file)?;
+        check_not_there(file)?;
+        new_file(args)?
     };
     match Ftl::create(nand, random_uuid()?, &options, MountOptions::default()) {
         Ok(ftl) => drop(ftl),

@@ -80,9 +80,10 @@ fn needs(about: &About) -> String {
         memory,
     ];
     let needs: Vec<String> = needs.into_iter().flatten().collect();
-    match needs.is_empty() {
-        true => "-".to_owned(),
-        false => needs.join("; "),
+    if needs.is_empty() {
+        "-".to_owned()
+    } else {
+        needs.join("; ")
     }
 }
 

@@ -22,10 +22,11 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if !args.lazy {
         answer::wait(&args.dir, timeout)?;
     }
-    let left = match args.lazy {
+    let left = if args.lazy {
         // Its server is asked nothing, it may not answer.
-        true => None,
-        false => drain::Left::of(&args.dir).ok().flatten(),
+        None
+    } else {
+        drain::Left::of(&args.dir).ok().flatten()
     };
     let is_kept = left.is_some_and(|left| left.is_kept);
     if let Some(left) = left.filter(|left| !left.is_kept) {

@@ -220,9 +220,10 @@ fn main() {
     let dir = PathBuf::from(args.next().expect("a directory on XFS or Btrfs"));
     let rounds = args.next().map_or(5, |n| n.parse().expect("a number"));
     let own: Vec<String> = args.collect();
-    let configurations = match own.is_empty() {
-        true => CONFIGURATIONS.map(str::to_owned).to_vec(),
-        false => own,
+    let configurations = if own.is_empty() {
+        CONFIGURATIONS.map(str::to_owned).to_vec()
+    } else {
+        own
     };
     let (image, stat) = (dir.join("reflink.img"), device_stat(&dir));
     println!(

@@ -44,9 +44,10 @@ pub(crate) fn can_group(vol: &Volume, inode: &Inode) -> bool {
 
 /// Which files these are.
 pub(crate) fn which(vol: &Volume) -> AtomicFiles {
-    match can_be(vol) {
-        true => vol.opts.atomic,
-        false => AtomicFiles::None,
+    if can_be(vol) {
+        vol.opts.atomic
+    } else {
+        AtomicFiles::None
     }
 }
 

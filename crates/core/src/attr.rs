@@ -141,9 +141,10 @@ pub(crate) fn change(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) 
             apply(vol, c, h, inode, &mut st, set, now)?;
             let is_about_times =
                 (set.mode, set.uid, set.gid, set.kill_suid) == (None, None, None, false);
-            match is_about_times {
-                true => vol.store_times(h, inode, &st),
-                false => vol.store_inode(h, inode, &st),
+            if is_about_times {
+                vol.store_times(h, inode, &st)
+            } else {
+                vol.store_inode(h, inode, &st)
             }
         })
     }
@@ -266,9 +267,10 @@ fn apply(
 /// execution, and where the caller is not in the group (`setattr_should_drop_sgid`).
 fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     let is_foreign = !c.privileged && !c.in_group(st.raw.gid);
-    let gone = match is_foreign || st.raw.mode & mode::S_IXGRP != 0 {
-        true => mode::S_ISUID | mode::S_ISGID,
-        false => mode::S_ISUID,
+    let gone = if is_foreign || st.raw.mode & mode::S_IXGRP != 0 {
+        mode::S_ISUID | mode::S_ISGID
+    } else {
+        mode::S_ISUID
     };
     st.raw.mode & !gone
 }
@@ -287,9 +289,10 @@ pub(crate) fn strip_privileges(
     }
     let (bits, needed) = {
         let st = inode.state.read();
-        let bits = match c.privileged && !all {
-            true => st.raw.mode,
-            false => without_privileges(c, &st),
+        let bits = if c.privileged && !all {
+            st.raw.mode
+        } else {
+            without_privileges(c, &st)
         };
         let needed = st.raw.mode != bits || xattr::has_capability(vol, inode, &st)?;
         (bits, needed)

@@ -215,9 +215,10 @@ fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(
     let is_its = RegionHeader::decode(&raw[..len]).is_ok_and(|header| {
         (header.uuid, header.epoch) == (record.uuid, record.epoch) && header.scheme == record.scheme
     });
-    match is_its {
-        true => Ok(()),
-        false => refused("is not what the volume had there last".to_owned()),
+    if is_its {
+        Ok(())
+    } else {
+        refused("is not what the volume had there last".to_owned())
     }
 }
 
@@ -230,12 +231,11 @@ pub fn open_overlay(path: &Path, options: &MountOptions) -> Result<Media, OpenEr
     let home = open_device(path, options, true)?;
     let found = Found::on(&*home, path, options)?;
     let private = PmemOptions::default().private(true);
-    let home: Arc<dyn BlockDev> = match found.options.dax {
-        true => {
-            drop(home);
-            Arc::new(PmemDev::new(Arc::new(private.open(path)?)))
-        }
-        false => Arc::new(Overlay::new(home)),
+    let home: Arc<dyn BlockDev> = if found.options.dax {
+        drop(home);
+        Arc::new(PmemDev::new(Arc::new(private.open(path)?)))
+    } else {
+        Arc::new(Overlay::new(home))
     };
     let nvm: Option<Arc<dyn Pmem>> = match &found.nvm {
         Some(nvm) => Some(Arc::new(private.open(nvm)?)),
@@ -311,12 +311,13 @@ struct Made {
 impl Made {
     /// Nothing came of it.
     fn take_back(&self) {
-        let _ = match self.was_there {
-            true => File::options()
+        let _ = if self.was_there {
+            File::options()
                 .write(true)
                 .open(&self.path)
-                .and_then(|file| file.set_len(0)),
-            false => fs::remove_file(&self.path),
+                .and_then(|file| file.set_len(0))
+        } else {
+            fs::remove_file(&self.path)
         };
     }
 }

@@ -97,17 +97,19 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
 
 /// The block of entries that a new name goes to; of a linear directory the first stands for all.
 pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
-    match dir.is_indexed() {
-        true => htree::leaf_for(dir, name),
-        false => Ok(LBlock(0)),
+    if dir.is_indexed() {
+        htree::leaf_for(dir, name)
+    } else {
+        Ok(LBlock(0))
     }
 }
 
 /// The longest record, in bytes, that [`leaf_for`]'s block has room for.
 pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
-    let all = match dir.is_indexed() {
-        true => at.0..at.0.saturating_add(1),
-        false => 0..dir.blocks,
+    let all = if dir.is_indexed() {
+        at.0..at.0.saturating_add(1)
+    } else {
+        0..dir.blocks
     };
     let mut longest = 0;
     for lblk in all.map(LBlock) {

@@ -85,12 +85,11 @@ pub(crate) fn fallocate(
     }
     // Before anything that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end, |_| ())?;
-    match vol.journal.terms().places_new {
-        false => zero(vol, inode, offset..end, grow),
-        true => {
-            remove(vol, inode, offset..end, grow)?;
-            preallocate(vol, c, inode, offset..end, |_| ())
-        }
+    if vol.journal.terms().places_new {
+        remove(vol, inode, offset..end, grow)?;
+        preallocate(vol, c, inode, offset..end, |_| ())
+    } else {
+        zero(vol, inode, offset..end, grow)
     }
 }
 
@@ -171,14 +170,13 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
     };
     let (start, end) = (bytes.start % block, bytes.end % block);
     let (first, last) = (bytes.start / block, bytes.end / block);
-    match first == last {
-        true => within(first, start, end),
-        false => {
-            if start != 0 {
-                within(first, start, block)?;
-            }
-            within(last, 0, end)
+    if first == last {
+        within(first, start, end)
+    } else {
+        if start != 0 {
+            within(first, start, block)?;
         }
+        within(last, 0, end)
     }
 }
 
@@ -192,9 +190,10 @@ fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     }
     // To the end of the last block: what is behind the end of the file is zero, so the block can
     // go.
-    let end = match bytes.end >= size {
-        true => size.next_multiple_of(usize_as_u64(vol.geo.block_size())),
-        false => bytes.end,
+    let end = if bytes.end >= size {
+        size.next_multiple_of(usize_as_u64(vol.geo.block_size()))
+    } else {
+        bytes.end
     };
     remove(vol, inode, bytes.start..end, |_| ())
 }

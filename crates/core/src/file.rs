@@ -326,11 +326,12 @@ fn write_chunk(
     let skip = u64_as_usize(offset) & (size - 1);
     let first = vol.block_of(offset);
     let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
-    let mut count: u32 = must_fit(match is_whole {
-        true if is_planted(Bug::TornRecord) => 1,
-        true if is_planted(Bug::SplitRecord) => blocks.min(chunk_blocks(vol)),
-        true => blocks,
-        false => blocks.min(chunk_blocks(vol)),
+    let mut count: u32 = must_fit(if is_whole && is_planted(Bug::TornRecord) {
+        1
+    } else if is_whole && !is_planted(Bug::SplitRecord) {
+        blocks
+    } else {
+        blocks.min(chunk_blocks(vol))
     });
     if is_whole {
         atomic::read_ahead(vol, inode, (first, skip), bytes)?;
@@ -343,9 +344,10 @@ fn write_chunk(
         }
     };
     let bytes = &bytes[..bytes.len().min(u32_as_usize(count) * size - skip)];
-    let logged = match vol.journal.terms().logs_data || inode.is_atomic() {
-        true => count,
-        false => 0,
+    let logged = if vol.journal.terms().logs_data || inode.is_atomic() {
+        count
+    } else {
+        0
     };
     // All that it can come to, so that the write is not cut short by a commit that lets nobody have
     // more.

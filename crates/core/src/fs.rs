@@ -492,9 +492,12 @@ impl Fs {
 
     /// The cache above has forgotten an inode.
     pub fn forget(&self, ino: InodeNo) -> Result<()> {
-        self.run(|vol| match vol.held.forget(ino) {
-            true => open::release(vol, ino),
-            false => Ok(()),
+        self.run(|vol| {
+            if vol.held.forget(ino) {
+                open::release(vol, ino)
+            } else {
+                Ok(())
+            }
         })
     }
 

@@ -542,9 +542,10 @@ impl Group {
     /// As [`commit`](Self::commit).
     pub fn commit_lazy(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
-        match self.needs_all() {
-            true => fs.run_alone(|vol| self.apply_alone(vol, c)).map(drop)?,
-            false => fs.run(|vol| self.apply(vol, c))?,
+        if self.needs_all() {
+            fs.run_alone(|vol| self.apply_alone(vol, c)).map(drop)?;
+        } else {
+            fs.run(|vol| self.apply(vol, c))?;
         }
         self.end();
         Ok(())
@@ -683,9 +684,10 @@ impl Group {
             .or_insert_with(|| Staged::of(inode));
         let is_cut = size < staged.kept(old).max(staged.end());
         let keeps_all = size >= staged.kept(old);
-        let cut = match keeps_all {
-            true => Ok(staged.cut.clone()),
-            false => cut_to(vol, c, inode, size).map(Some),
+        let cut = if keeps_all {
+            Ok(staged.cut.clone())
+        } else {
+            cut_to(vol, c, inode, size).map(Some)
         };
         let before = std::mem::take(&mut staged.cut);
         let wanted = cut.map(|cut| {
@@ -744,9 +746,10 @@ impl Group {
         let data = data + cut.iter().map(|staged| staged.credits()).sum::<u32>();
         let wanted = names + data + last;
         vol.fits_transaction(wanted)?;
-        let span = match is_planted(Bug::TornGroup) {
-            true => None,
-            false => Some(vol.span(wanted)?),
+        let span = if is_planted(Bug::TornGroup) {
+            None
+        } else {
+            Some(vol.span(wanted)?)
         };
         let vol = &span.as_ref().map_or(*vol, |span| vol.within(span));
         let done = self.names.repeat(vol).and_then(|()| {
@@ -756,9 +759,10 @@ impl Group {
                 let prepared = prepare(vol, c, staged)?;
                 write(vol, staged, &prepared)?;
             }
-            match whole.is_empty() {
-                true => Ok(()),
-                false => write(vol, &mut whole, &prepared),
+            if whole.is_empty() {
+                Ok(())
+            } else {
+                write(vol, &mut whole, &prepared)
             }
         });
         if let Err(error) = done {
@@ -780,9 +784,10 @@ impl Group {
             return Ok(());
         }
         let prepared = prepare(vol, c, &mut files)?;
-        let at_once = match is_planted(Bug::TornGroup) {
-            true => 1,
-            false => files.len(),
+        let at_once = if is_planted(Bug::TornGroup) {
+            1
+        } else {
+            files.len()
         };
         let mut parts = files.chunks_mut(at_once).zip(prepared.chunks(at_once));
         parts.try_for_each(|(files, prepared)| write(vol, files, prepared))
@@ -834,9 +839,10 @@ fn check(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<()> {
     if len > room {
         return Err(Error::TooBig);
     }
-    match atomic::can_group(vol, inode) {
-        true => Ok(()),
-        false => Err(Error::NotSupported),
+    if atomic::can_group(vol, inode) {
+        Ok(())
+    } else {
+        Err(Error::NotSupported)
     }
 }
 
@@ -864,9 +870,10 @@ fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
     let st = inode.state.read();
     let from = vol.end_block(size);
     let (mut runs, mut blocks, mut at) = (0, 0, from);
-    let end = match st.raw.flags.contains(InodeFlags::EXTENTS) {
-        true => LBlock(MAX_BLOCKS),
-        false => vol.end_block(st.raw.size),
+    let end = if st.raw.flags.contains(InodeFlags::EXTENTS) {
+        LBlock(MAX_BLOCKS)
+    } else {
+        vol.end_block(st.raw.size)
     };
     while at < end {
         let run = mapping::lookup(vol, inode, &st, at, end.0 - at.0)?;
@@ -909,9 +916,10 @@ fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec
     let mut all = Vec::new();
     for staged in files {
         let inode = &*staged.inode;
-        let stripped_by = match c.privileged {
-            true => staged.unprivileged.as_ref().unwrap_or(c),
-            false => c,
+        let stripped_by = if c.privileged {
+            staged.unprivileged.as_ref().unwrap_or(c)
+        } else {
+            c
         };
         attr::strip_privileges(vol, stripped_by, inode, false)?;
         // If any piece leaves a gap behind the end, the last one does.

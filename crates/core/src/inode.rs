@@ -176,9 +176,10 @@ impl Inode {
 
     /// Takes back what a change has noted that `fsync` (or `fdatasync`) need not wait for.
     pub(crate) fn restore_tid(&self, tid: Tid, datasync: bool) {
-        let noted = match datasync {
-            true => &self.datasync_tid,
-            false => &self.sync_tid,
+        let noted = if datasync {
+            &self.datasync_tid
+        } else {
+            &self.sync_tid
         };
         noted.store(tid.0, Ordering::Relaxed);
     }

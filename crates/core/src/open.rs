@@ -95,9 +95,10 @@ pub(crate) fn release(vol: &Scope<'_>, ino: InodeNo) -> Result<()> {
 /// Space, counts, limits (`ext4_statfs`).
 pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
-    let overhead = match vol.opts.minix_df {
-        true => 0,
-        false => vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks,
+    let overhead = if vol.opts.minix_df {
+        0
+    } else {
+        vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks
     };
     StatFs {
         block_size: must_fit_u32(vol.geo.block_size()),

@@ -113,9 +113,10 @@ pub(crate) fn fiemap(
     let last = u32::MAX;
     let end = vol.end_block(offset.saturating_add(len)).0;
     let mut at = vol.block_of(offset);
-    let merged = match st.raw.flags.contains(InodeFlags::EXTENTS) {
-        true => FiemapFlags::empty(),
-        false => FiemapFlags::MERGED,
+    let merged = if st.raw.flags.contains(InodeFlags::EXTENTS) {
+        FiemapFlags::empty()
+    } else {
+        FiemapFlags::MERGED
     };
     let mut pending: Option<FiemapExtent> = None;
     while at.0 < last {

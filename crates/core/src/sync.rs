@@ -41,10 +41,12 @@ fn durability(
     let in_data = in_data.filter(|_| datasync || !is_planted(Bug::TimesForData));
     let newest = later(inodes, in_data);
     let committed = vol.journal.committed();
-    match newest.is_after(committed) && !is_planted(Bug::EarlyFsync) {
-        false => Durability::Nothing,
-        true if inodes.is_after(committed) => Durability::Commit(newest),
-        true => Durability::Overwrite(newest),
+    if !newest.is_after(committed) || is_planted(Bug::EarlyFsync) {
+        Durability::Nothing
+    } else if inodes.is_after(committed) {
+        Durability::Commit(newest)
+    } else {
+        Durability::Overwrite(newest)
     }
 }
 

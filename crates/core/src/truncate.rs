@@ -61,10 +61,7 @@ pub(crate) fn set_size(
         vol.store_inode(h, inode, &st)?;
         Ok(done)
     })?;
-    match done {
-        true => Ok(()),
-        false => finish(vol, inode),
-    }
+    if done { Ok(()) } else { finish(vol, inode) }
 }
 
 /// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the

@@ -373,17 +373,19 @@ impl Campaign<'_> {
 
     /// How many turns a workload has.
     fn turns(&self, workload: &Workload) -> usize {
-        match self.by_turns {
-            true => Effort::turns(workload),
-            false => 1,
+        if self.by_turns {
+            Effort::turns(workload)
+        } else {
+            1
         }
     }
 
     /// What is looked at in a turn.
     fn looks(&self, workload: &Workload, nth: usize) -> Vec<Look> {
-        match self.by_turns {
-            true => self.effort.turn(workload, &self.target, nth),
-            false => self.effort.looks(workload, &self.target),
+        if self.by_turns {
+            self.effort.turn(workload, &self.target, nth)
+        } else {
+            self.effort.looks(workload, &self.target)
         }
     }
 
@@ -516,10 +518,11 @@ impl<'a> Shared<'a> {
                 .wrong
                 .iter()
                 .any(|((n, _), ..)| *n == index);
-            let looks = match has_failed {
+            let looks = if has_failed {
                 // It is known to be wrong.
-                true => Vec::new(),
-                false => campaign.looks(workload, nth),
+                Vec::new()
+            } else {
+                campaign.looks(workload, nth)
             };
             let looked = self.look_at(workload, &looks, &mut subject, &scratch, &mut go_on);
             let looked = looked.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
@@ -643,10 +646,12 @@ impl<'a> Shared<'a> {
         let found = self.found.lock();
         let (now, not_run) = (found.counts, found.not_run);
         drop(found);
-        let counts = match self.campaign.budget_behind_first {
-            true if not_run > 0 => None,
-            true => Some(*self.counted.get_or_init(|| (Instant::now(), now))),
-            false => Some((self.started, self.campaign.done.counts)),
+        let counts = if !self.campaign.budget_behind_first {
+            Some((self.started, self.campaign.done.counts))
+        } else if not_run > 0 {
+            None
+        } else {
+            Some(*self.counted.get_or_init(|| (Instant::now(), now)))
         };
         let within = !self.campaign.is_stopped()
             && counts.is_none_or(|(since, before)| {

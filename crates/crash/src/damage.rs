@@ -250,9 +250,10 @@ impl Left {
             let (medium, at) = self.targets[rng.below(self.targets.len() as u64) as usize];
             (medium, at + rng.below(UNIT / 8) * 8)
         };
-        let hits = match self.targets.is_empty() {
-            true => 0,
-            false => 1 + rng.below(2),
+        let hits = if self.targets.is_empty() {
+            0
+        } else {
+            1 + rng.below(2)
         };
         for _ in 0..hits {
             let (medium, at) = place(rng);

@@ -214,9 +214,10 @@ impl Explorer<'_> {
         wanted.extend(record.told());
         wanted.sort_unstable();
         wanted.dedup();
-        let left_out = match self.part.counts() && self.part.has(0) {
-            true => record.moments() as usize - wanted.len(),
-            false => 0,
+        let left_out = if self.part.counts() && self.part.has(0) {
+            record.moments() as usize - wanted.len()
+        } else {
+            0
         };
         let of_part = wanted.into_iter().enumerate();
         let of_part = of_part.filter(|(nth, _)| self.part.has(*nth));
@@ -463,9 +464,10 @@ impl Explorer<'_> {
     fn draw(&mut self, outcome: usize, allowed: &Allowed, at: u64, keep: &Keep) {
         self.seen += 1;
         let most = self.effort.chains;
-        let place = match self.drawn.len() < most {
-            true => self.drawn.len(),
-            false => self.rng.below(self.seen) as usize,
+        let place = if self.drawn.len() < most {
+            self.drawn.len()
+        } else {
+            self.rng.below(self.seen) as usize
         };
         if place < most {
             let cut = Cut {

@@ -281,9 +281,12 @@ macro_rules! number {
 }
 
 const GAVE: [Column; 15] = [
-    ("commit", |kept| match kept.is_old() {
-        true => format!("{}, {OLD}", kept.commit),
-        false => kept.commit.clone(),
+    ("commit", |kept| {
+        if kept.is_old() {
+            format!("{}, {OLD}", kept.commit)
+        } else {
+            kept.commit.clone()
+        }
     }),
     ("explored", |kept| match kept.never_ran() {
         None => NOT_EXPLORED.to_owned(),

@@ -45,9 +45,10 @@ impl Tried {
     /// How long a change can wait: the less, the sooner it is flipped.
     fn rank(&self, change: Change) -> usize {
         let flips = self.flips.get(&change).copied().unwrap_or(0);
-        match self.decide.contains(&change) {
-            true => flips / DECIDES,
-            false => flips,
+        if self.decide.contains(&change) {
+            flips / DECIDES
+        } else {
+            flips
         }
     }
 }
@@ -184,9 +185,10 @@ impl<'a> Guide<'a> {
             those.map(|(atom, _)| atom.number).collect()
         };
         let (there, missing) = (those(true), those(false));
-        match there.len() <= missing.len() {
-            true => Keep::Only(there),
-            false => Keep::Without(missing),
+        if there.len() <= missing.len() {
+            Keep::Only(there)
+        } else {
+            Keep::Without(missing)
         }
     }
 }

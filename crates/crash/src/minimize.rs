@@ -191,9 +191,10 @@ fn simpler(keep: &Keep, atoms: &[usize]) -> Vec<Keep> {
     choices.extend(atoms.iter().skip(1).map(|a| Keep::First(*a)));
     choices.extend(atoms.iter().map(|a| Keep::Without(one(a))));
     choices.extend(atoms.iter().map(|a| Keep::Only(one(a))));
-    choices.push(match kept.len() <= lost.len() {
-        true => Keep::Only(kept),
-        false => Keep::Without(lost),
+    choices.push(if kept.len() <= lost.len() {
+        Keep::Only(kept)
+    } else {
+        Keep::Without(lost)
     });
     choices.retain(|choice| rank(choice) < rank(keep));
     choices

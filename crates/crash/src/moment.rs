@@ -354,9 +354,10 @@ impl Moment<'_> {
             shown[0].insert_str(0, "pieces of unflushed changes that are there: ");
         }
         shown.extend(ending.and_then(|(entry, way)| self.describe_ending(entry, way)));
-        match shown.is_empty() {
-            true => "nothing was pending".to_owned(),
-            false => shown.join(", "),
+        if shown.is_empty() {
+            "nothing was pending".to_owned()
+        } else {
+            shown.join(", ")
         }
     }
 

@@ -194,10 +194,7 @@ impl Oracle {
         let last = *allowed.end();
         allowed.clone().rev().flat_map(move |state| {
             // What is between it and the next only when that may have begun.
-            let most = match state < last {
-                true => usize::MAX,
-                false => 1,
-            };
+            let most = if state < last { usize::MAX } else { 1 };
             let views = self.views[state].iter().take(most);
             views.map(move |view| (state, view))
         })
@@ -293,9 +290,10 @@ impl Oracle {
             }
             let id = self.states[state].id(path)?;
             let since = self.placed(id, state, allowed)..=state;
-            let size = match facts.size < expected.size {
-                true => Some(facts.size).filter(|size| self.may_have_size(id, *size, &since)),
-                false => None,
+            let size = if facts.size < expected.size {
+                Some(facts.size).filter(|size| self.may_have_size(id, *size, &since))
+            } else {
+                None
             };
             let blocks = match (&facts.blocks, &expected.blocks) {
                 (Some(has), Some(all)) => self.may_have_blocks(id, (has, all), facts.size, &since),
@@ -394,9 +392,10 @@ impl Oracle {
             return Ok(());
         }
         if self.promise == DataPromise::Writeback {
-            let first = match oldest > state {
-                true => oldest,
-                false => placed.min(*allowed.states.start()),
+            let first = if oldest > state {
+                oldest
+            } else {
+                placed.min(*allowed.states.start())
             };
             let all: Vec<_> = (first..=last)
                 .filter_map(|s| self.states[s].page_of(id, index))

@@ -127,12 +127,11 @@ impl Record {
             let expected = foretell(&mut model, &library, op);
             agree(i, op, expected, library.apply(op)).context("in the setup")?;
         }
-        let (begin, start) = match workload.setup.is_empty() {
-            true => (0, fresh.clone()),
-            false => {
-                library.fs().sync().context("syncing the setup")?;
-                (media.changes(), media.contents())
-            }
+        let (begin, start) = if workload.setup.is_empty() {
+            (0, fresh.clone())
+        } else {
+            library.fs().sync().context("syncing the setup")?;
+            (media.changes(), media.contents())
         };
         let run = (&media, &mut library, &turns);
         Self::finish(target, run, model, workload, begin, start)

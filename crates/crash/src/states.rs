@@ -162,9 +162,10 @@ impl Effort {
     /// from the others in what recovery reads.
     pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
         let mut fitted = self;
-        match workload.is_long() {
-            true => fitted.moments = fitted.moments.min(160),
-            false => fitted.orders = fitted.orders.min(2),
+        if workload.is_long() {
+            fitted.moments = fitted.moments.min(160);
+        } else {
+            fitted.orders = fitted.orders.min(2);
         }
         if workload.operations() > 1 {
             fitted.nest_every *= 4;
@@ -178,9 +179,10 @@ impl Effort {
             };
             // A state on flash costs two mounts of the layer.
             let is_costly = target.home.is_flash() && workload.operations() > 1;
-            let moments = match is_costly && !workload.is_long() {
-                true => 6,
-                false => moments,
+            let moments = if is_costly && !workload.is_long() {
+                6
+            } else {
+                moments
             };
             fitted.moments = fitted.moments.min(moments);
             fitted.prefixes = fitted.prefixes.min(8);
@@ -220,9 +222,12 @@ impl Effort {
             return vec![Look::at(workload.clone(), fitted.brief(), Part::BEFORE)];
         };
         let is_last = depth + 1 == parts.len();
-        let end = |turn: usize| match turn + 1 == parts.len() {
-            true => fitted.orders,
-            false => ORDERS[turn].min(fitted.orders),
+        let end = |turn: usize| {
+            if turn + 1 == parts.len() {
+                fitted.orders
+            } else {
+                ORDERS[turn].min(fitted.orders)
+            }
         };
         let begin = depth.checked_sub(1).map_or(0, end);
         let effort = Self {
@@ -237,9 +242,10 @@ impl Effort {
     /// The parts of its moments, a turn each. Of a short workload the states of neighbouring
     /// moments have much in common, so they are looked at together.
     fn parts(workload: &Workload) -> &'static [Part] {
-        match workload.is_long() {
-            true => &Part::TURNS,
-            false => &[Part::WHOLE],
+        if workload.is_long() {
+            &Part::TURNS
+        } else {
+            &[Part::WHOLE]
         }
     }
 
@@ -335,9 +341,12 @@ impl Effort {
         }
         // The atoms of one medium are numbered in their order; those of several are not.
         let in_order = relevant.is_sorted_by_key(|a| a.number);
-        choices.extend(self.prefixes(relevant).map(|k| match in_order {
-            true => Keep::First(relevant[k].number),
-            false => Keep::Only(set(&relevant[..k])),
+        choices.extend(self.prefixes(relevant).map(|k| {
+            if in_order {
+                Keep::First(relevant[k].number)
+            } else {
+                Keep::Only(set(&relevant[..k]))
+            }
         }));
         choices.extend((0..self.random).map(|_| Keep::Random(rng.below(1 << 20))));
         choices

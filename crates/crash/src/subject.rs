@@ -247,9 +247,10 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
             .map_err(io::Error::other)
     };
     let report = checker.check(&FnSource::new(dev.size(), read));
-    match report.is_clean() {
-        true => Ok(()),
-        false => Err(report.to_string()),
+    if report.is_clean() {
+        Ok(())
+    } else {
+        Err(report.to_string())
     }
 }
 

@@ -365,9 +365,10 @@ impl fmt::Display for Target {
 const BESIDE: &str = "+nvm";
 
 fn media_name(home: Medium, has_nvm: bool) -> String {
-    match has_nvm {
-        true => format!("{}{BESIDE}", home.name()),
-        false => home.name().to_owned(),
+    if has_nvm {
+        format!("{}{BESIDE}", home.name())
+    } else {
+        home.name().to_owned()
     }
 }
 

@@ -80,9 +80,10 @@ impl Workload {
 
     /// The same in each of these orders; one that says in which it is carried out in that alone.
     pub fn in_each(self, orders: &[Order]) -> Vec<Self> {
-        match self.order == Order::default() {
-            true => orders.iter().map(|o| self.clone().in_order(*o)).collect(),
-            false => vec![self],
+        if self.order == Order::default() {
+            orders.iter().map(|o| self.clone().in_order(*o)).collect()
+        } else {
+            vec![self]
         }
     }
 
@@ -168,9 +169,10 @@ impl Workload {
             STANDARD | COLD => {
                 ensure!(self.ops.is_empty(), "it must come first");
                 *begun = true;
-                self.setup = match part == COLD {
-                    true => cold_setup(),
-                    false => standard_setup(),
+                self.setup = if part == COLD {
+                    cold_setup()
+                } else {
+                    standard_setup()
                 };
             }
             _ if part.starts_with(ORDER) => self.order = part[ORDER.len()..].trim().parse()?,

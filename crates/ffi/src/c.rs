@@ -104,10 +104,11 @@ fn done(result: Result<()>) -> c_int {
 /// # Safety
 /// `text` is null or a string that lives as long as the call.
 unsafe fn bytes<'a>(text: *const c_char) -> Result<&'a [u8]> {
-    match text.is_null() {
-        true => Err(invalid("a null pointer where a string was wanted")),
+    if text.is_null() {
+        Err(invalid("a null pointer where a string was wanted"))
+    } else {
         // SAFETY: by the contract.
-        false => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+        Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
     }
 }
 
@@ -158,12 +159,13 @@ impl StetfsFile {
     }
 
     fn check_writes(&self) -> Result<()> {
-        match self.writes {
-            true => Ok(()),
-            false => Err(Failed {
+        if self.writes {
+            Ok(())
+        } else {
+            Err(Failed {
                 errno: Kind::BadFile.errno(),
                 why: "the file is open for reading only".to_owned(),
-            }),
+            })
         }
     }
 }
@@ -171,12 +173,13 @@ impl StetfsFile {
 impl StetfsGroup {
     /// Fails for a file of another volume.
     fn check(&self, file: &StetfsFile) -> Result<()> {
-        match self.group.fs().is_same(&file.fs) {
-            true => Ok(()),
-            false => Err(Failed {
+        if self.group.fs().is_same(&file.fs) {
+            Ok(())
+        } else {
+            Err(Failed {
                 errno: rustix::io::Errno::XDEV,
                 why: "the file is on another volume than the group".to_owned(),
-            }),
+            })
         }
     }
 }
@@ -227,9 +230,10 @@ pub unsafe extern "C" fn stetfs_open(
     let open = || {
         // SAFETY: by the contract.
         let (image, options) = unsafe {
-            let list = match options.is_null() {
-                true => "",
-                false => string(options)?,
+            let list = if options.is_null() {
+                ""
+            } else {
+                string(options)?
             };
             (string(image)?, list)
         };

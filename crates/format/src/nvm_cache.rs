@@ -196,9 +196,10 @@ impl CacheGeometry {
     pub fn of(size: u64, block_size: u32, plan: CachePlan) -> Result<Self, Corrupt> {
         let block = u64::from(block_size);
         let whole = size / (block + ENTRY_SIZE);
-        let ring = match plan.ring {
-            true => u64::from(Self::MOST_IN_TRANSACTION).min((whole / 4).next_power_of_two()),
-            false => 0,
+        let ring = if plan.ring {
+            u64::from(Self::MOST_IN_TRANSACTION).min((whole / 4).next_power_of_two())
+        } else {
+            0
         };
         let (sub_block, meta_bytes) = plan.meta.map_or((0, 0), |(bytes, share)| {
             (bytes, size / 1000 * u64::from(share))
@@ -216,12 +217,11 @@ impl CacheGeometry {
             sub_blocks: u32::try_from(sub_blocks).unwrap_or(u32::MAX),
             data: 0,
             meta: u32::try_from(meta).unwrap_or(u32::MAX),
-            changes: match plan.changes {
-                true => {
-                    let share = (size / Self::CHANGES_SHARE).min(Self::MOST_CHANGES);
-                    must_fit(share / LINE * LINE)
-                }
-                false => 0,
+            changes: if plan.changes {
+                let share = (size / Self::CHANGES_SHARE).min(Self::MOST_CHANGES);
+                must_fit(share / LINE * LINE)
+            } else {
+                0
             },
         };
         // What is before the blocks grows with their number, and the first of them is aligned.
@@ -331,9 +331,10 @@ impl CacheGeometry {
         let fits = found.data.checked_add(found.meta).is_some_and(|blocks| {
             (Self::LEAST_BLOCKS..SLOT_MASK).contains(&blocks) && found.slot_at(blocks) <= found.size
         });
-        match is_bounded && fits {
-            true => Ok(found),
-            false => Err(Corrupt::NvmCache("the geometry cannot be")),
+        if is_bounded && fits {
+            Ok(found)
+        } else {
+            Err(Corrupt::NvmCache("the geometry cannot be"))
         }
     }
 
@@ -401,9 +402,10 @@ impl EntryState {
             high: high32(word),
             ..state
         });
-        match Self::to_word(found, key) == word {
-            true => Ok(found),
-            false => Err(Corrupt::NvmCache("an entry has a wrong checksum")),
+        if Self::to_word(found, key) == word {
+            Ok(found)
+        } else {
+            Err(Corrupt::NvmCache("an entry has a wrong checksum"))
         }
     }
 
@@ -441,11 +443,12 @@ impl Entry {
             return Ok(None);
         };
         let home = BlockNo(E_HOME.get(raw) & HOME_MASK);
-        match Self::home_word(home, key) == E_HOME.get(raw) {
-            true => Ok(Some(Self { home, state })),
-            false => Err(Corrupt::NvmCache(
+        if Self::home_word(home, key) == E_HOME.get(raw) {
+            Ok(Some(Self { home, state }))
+        } else {
+            Err(Corrupt::NvmCache(
                 "the block of an entry has a wrong checksum",
-            )),
+            ))
         }
     }
 
@@ -513,9 +516,10 @@ impl RingSlot {
             home: BlockNo(home & HOME_MASK),
             before: EntryState::from_low(low32(state)),
         };
-        match found.encode(sequence, seed) == raw {
-            true => Ok(Some(found)),
-            false => Err(Corrupt::NvmCache("a slot of the ring has a wrong checksum")),
+        if found.encode(sequence, seed) == raw {
+            Ok(Some(found))
+        } else {
+            Err(Corrupt::NvmCache("a slot of the ring has a wrong checksum"))
         }
     }
 }
@@ -552,9 +556,10 @@ impl RingEnd {
             at: low16(low32(word)),
             sequence: Tid(high32(word)),
         };
-        match found.to_word(key) == word {
-            true => Ok(found),
-            false => Err(Corrupt::NvmCache("head or tail has a wrong checksum")),
+        if found.to_word(key) == word {
+            Ok(found)
+        } else {
+            Err(Corrupt::NvmCache("head or tail has a wrong checksum"))
         }
     }
 }
@@ -663,9 +668,10 @@ impl ChangeLog {
 
     /// How many bytes follow a header of that transaction; 0 when it is of another one.
     pub fn length(header: &[u8; Self::HEADER_SIZE], sequence: Tid) -> u32 {
-        match C_SEQUENCE.get(header) == sequence.0 {
-            true => C_BYTES.get(header),
-            false => 0,
+        if C_SEQUENCE.get(header) == sequence.0 {
+            C_BYTES.get(header)
+        } else {
+            0
         }
     }
 
@@ -678,11 +684,12 @@ impl ChangeLog {
             .split_at_checked(Self::HEADER_SIZE)
             .ok_or(Corrupt::NvmCache("the log of changed bytes is too short"))?;
         let crc = crc32c(crc32c(seed, &header[..C_CHECKSUM.0]), changes);
-        match C_CHECKSUM.get(header) == crc {
-            true => Ok(Self { raw }),
-            false => Err(Corrupt::NvmCache(
+        if C_CHECKSUM.get(header) == crc {
+            Ok(Self { raw })
+        } else {
+            Err(Corrupt::NvmCache(
                 "the log of changed bytes has a wrong checksum",
-            )),
+            ))
         }
     }
 

@@ -130,11 +130,12 @@ pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
 /// [`Corrupt::NvmPair`].
 pub fn committed_of(word: u64, seed: u32) -> Result<Tid, Corrupt> {
     let sequence = Tid(low32(word));
-    match committed_word(sequence, seed) == word {
-        true => Ok(sequence),
-        false => Err(Corrupt::NvmPair(
+    if committed_word(sequence, seed) == word {
+        Ok(sequence)
+    } else {
+        Err(Corrupt::NvmPair(
             "the number of the newest transaction has a wrong checksum",
-        )),
+        ))
     }
 }
 
@@ -464,9 +465,10 @@ impl VolumeRecord {
         let is_newer = memory > volume
             || newest.is_after(self.sequence) && self.state != PairState::Open
             || region.state == PairState::Shut;
-        Err(match is_newer {
-            true => Mismatch::OlderVolume,
-            false => Mismatch::OlderMemory,
+        Err(if is_newer {
+            Mismatch::OlderVolume
+        } else {
+            Mismatch::OlderMemory
         })
     }
 }

@@ -352,9 +352,10 @@ impl BlockDev for Ftl {
 
     /// What takes no writes any more has none to keep for the next mount.
     fn close(&self) -> Result<(), MediaError> {
-        match self.checkpoint_at_end && !self.read_only() {
-            true => self.checkpoint(),
-            false => Ok(()),
+        if self.checkpoint_at_end && !self.read_only() {
+            self.checkpoint()
+        } else {
+            Ok(())
         }
     }
 

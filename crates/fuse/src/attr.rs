@@ -109,10 +109,14 @@ pub(crate) fn statx(a: &Attr, birth: bool) -> abi::StatX {
 /// What a SETATTR changes. Its times may be some that the kernel has kept for cached writes.
 pub(crate) fn set_attr(to: &abi::SetAttrIn) -> SetAttr {
     let valid = Set::from_bits_retain(to.valid);
-    let given = |flag, now, sec, nsec| match valid.contains(flag) {
-        false => None,
-        true if valid.contains(now) => Some(SetTime::Now),
-        true => Some(SetTime::At(time(sec, nsec))),
+    let given = |flag, now, sec, nsec| {
+        if !valid.contains(flag) {
+            None
+        } else if valid.contains(now) {
+            Some(SetTime::Now)
+        } else {
+            Some(SetTime::At(time(sec, nsec)))
+        }
     };
     SetAttr {
         mode: valid.contains(Set::MODE).then_some(low16(to.mode & 0o7777)),

@@ -185,9 +185,10 @@ impl<B: Backend> FsServer<B> {
         let before: SmallVec<[_; 1]> = inodes.iter().map(|ino| (*ino, mode(ino))).collect();
         // The bit that does not mean execution stays for the group's members.
         let depends = |(_, mode): &(_, u16)| mode & (S_ISGID | S_IXGRP) == S_ISGID;
-        let c = match before.iter().any(depends) {
-            true => caller_with_groups(from),
-            false => caller(from),
+        let c = if before.iter().any(depends) {
+            caller_with_groups(from)
+        } else {
+            caller(from)
         };
         let done = op(&c)?;
         for (ino, mode) in before {
@@ -303,9 +304,10 @@ impl<B: Backend> FsServer<B> {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
             written.map(|(_, n)| must_fit_u32(n)).map_err(|e| errno(&e))
         };
-        match kind.contains(WriteKind::KILL_SUIDGID) {
-            true => self.losing_privileges(header, &[ino], write),
-            false => write(&caller(header)),
+        if kind.contains(WriteKind::KILL_SUIDGID) {
+            self.losing_privileges(header, &[ino], write)
+        } else {
+            write(&caller(header))
         }
     }
 
@@ -386,9 +388,10 @@ impl<B: Backend> FsServer<B> {
             self.fs.fsync(ino, datasync).map_err(|e| errno(&e))?;
             return Ok(Answered::Now);
         }
-        let written = match self.options.writeback {
-            true => self.opens.watch_all(),
-            false => Vec::new(),
+        let written = if self.options.writeback {
+            self.opens.watch_all()
+        } else {
+            Vec::new()
         };
         if written.is_empty() {
             self.fs.fsync_root(datasync).map_err(|e| errno(&e))?;
@@ -415,9 +418,10 @@ impl<B: Backend> FsServer<B> {
             .and_then(FallocateMode::from_bits)
             .ok_or(Errno::NOTSUP)?;
         let range = (from.offset, from.length);
-        let takes = match mode.contains(FallocateMode::PUNCH_HOLE) {
-            true => None,
-            false => self.takes_of_what_is_kept(&c, ino, range, 1),
+        let takes = if mode.contains(FallocateMode::PUNCH_HOLE) {
+            None
+        } else {
+            self.takes_of_what_is_kept(&c, ino, range, 1)
         };
         if let Some(takes) = takes {
             let (header, ticket) = (*header, ticket());

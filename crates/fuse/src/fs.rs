@@ -228,9 +228,10 @@ impl<B: Backend> Server for FsServer<B> {
             && offer.capabilities.contains(Capabilities::OVER_IO_URING);
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
         self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
-        let places = match over_io_uring {
-            true => ring::may_wait(self.options.threads),
-            false => usize::MAX,
+        let places = if over_io_uring {
+            ring::may_wait(self.options.threads)
+        } else {
+            usize::MAX
         };
         self.aside.note_places(places.min(background_slots() / 2));
         let request_timeout = self.options.abort_hung.map_or(0, |s| must_fit(s.as_secs()));

@@ -269,12 +269,13 @@ fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Ow
 fn refused_by_helper(said: &str) -> String {
     let said = said.trim().trim_start_matches("fusermount3: ");
     let is_closed = said.contains(DEVICE) && said.contains("Permission denied");
-    match is_closed {
-        true => format!(
+    if is_closed {
+        format!(
             "{said}; {}",
             how_to_open(&io::ErrorKind::PermissionDenied.into())
-        ),
-        false => said.to_owned(),
+        )
+    } else {
+        said.to_owned()
     }
 }
 

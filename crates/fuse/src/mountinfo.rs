@@ -109,9 +109,10 @@ pub(crate) fn connection(device: &str) -> Option<String> {
 pub(crate) fn backing_device(device: &str) -> PathBuf {
     let all = Path::new("/sys/class/bdi");
     let of_block = all.join(format!("{device}-fuseblk"));
-    match of_block.exists() {
-        true => of_block,
-        false => all.join(device),
+    if of_block.exists() {
+        of_block
+    } else {
+        all.join(device)
     }
 }
 

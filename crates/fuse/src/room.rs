@@ -231,9 +231,10 @@ impl<B: Backend> Room<B> {
         let all = dirty_threshold();
         // The kernel refuses a bound above that, which changes with the memory that is free.
         let is_bound = want < all / 8 * 7;
-        let turned = match is_bound {
-            true => knobs.turn("max_bytes", want),
-            false => knobs.turn("max_ratio", 100),
+        let turned = if is_bound {
+            knobs.turn("max_bytes", want)
+        } else {
+            knobs.turn("max_ratio", 100)
         };
         let turned = turned.and_then(|()| knobs.turn("strict_limit", is_bound.into()));
         match turned {

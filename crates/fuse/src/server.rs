@@ -192,9 +192,10 @@ impl<B: Backend> FsServer<B> {
             dir: self.dir.to_string_lossy(),
             uptime_s: self.since.elapsed().as_secs(),
             options: &self.options.in_words,
-            transport: match self.over_io_uring.load(Ordering::Relaxed) {
-                true => "uring",
-                false => "dev",
+            transport: if self.over_io_uring.load(Ordering::Relaxed) {
+                "uring"
+            } else {
+                "dev"
             },
             threads: self.options.threads,
             writeback: self.options.writeback,

@@ -54,9 +54,10 @@ impl<B: Backend> FsServer<B> {
             return Err(errno);
         }
         self.fs.check_writable().map_err(|e| errno(&e))?;
-        match self.opens.is_frozen(ino) {
-            true => Err(Errno::PERM),
-            false => Ok(()),
+        if self.opens.is_frozen(ino) {
+            Err(Errno::PERM)
+        } else {
+            Ok(())
         }
     }
 

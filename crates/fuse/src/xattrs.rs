@@ -30,9 +30,10 @@ impl<B: Backend> FsServer<B> {
             return self.stats_json().map(String::into_bytes);
         }
         if name == control::ATOMIC {
-            let max = match self.fs.is_atomic(ino) {
-                true => self.marked_write_max(),
-                false => 0,
+            let max = if self.fs.is_atomic(ino) {
+                self.marked_write_max()
+            } else {
+                0
             };
             return Ok(max.to_string().into_bytes());
         }

@@ -38,9 +38,10 @@ struct Group(PathBuf);
 impl Group {
     fn new(bytes: u64) -> Result<Self, String> {
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        let (parent, limit) = match unified {
-            true => ("/sys/fs/cgroup", "memory.max"),
-            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        let (parent, limit) = if unified {
+            ("/sys/fs/cgroup", "memory.max")
+        } else {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
         };
         let dir = Path::new(parent).join(format!("stetfs-test-{}", std::process::id()));
         let made =

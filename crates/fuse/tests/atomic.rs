@@ -142,9 +142,10 @@ fn a_record_is_there_as_a_whole_when_the_server_was_killed() {
     ] {
         let volume = Volume::new(MIB, &KINDS);
         let server = volume.mount(options);
-        let dir = match is_marked {
-            true => volume.marked(),
-            false => volume.dir.clone(),
+        let dir = if is_marked {
+            volume.marked()
+        } else {
+            volume.dir.clone()
         };
         for path in files(&dir) {
             let file = open(&path);

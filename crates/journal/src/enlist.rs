@@ -64,9 +64,10 @@ impl Journal {
         if !waiting.is_told.swap(true, Relaxed) {
             self.background().wake();
         }
-        match waiting.blocks() > limits.blocks {
-            true => self.enlist_down_to(limits.quiet()),
-            false => Ok(()),
+        if waiting.blocks() > limits.blocks {
+            self.enlist_down_to(limits.quiet())
+        } else {
+            Ok(())
         }
     }
 

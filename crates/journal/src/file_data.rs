@@ -386,9 +386,10 @@ impl FileData {
         let block = page.join(tid, served, page.is_unplaced());
         let whole = part.whole && page.must_be_whole();
         page.change(part.offset, part.bytes, served)?;
-        let wrote = match page.is_unplaced() {
-            true => Wrote::Unplaced { newly },
-            false => Wrote::Placed,
+        let wrote = if page.is_unplaced() {
+            Wrote::Unplaced { newly }
+        } else {
+            Wrote::Placed
         };
         let run = newly && !inner.touches_unplaced(lblk);
         let (running, file) = Running::of(&mut inner.running, tid);

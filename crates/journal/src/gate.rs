@@ -491,9 +491,12 @@ impl<T: Load> Gate<T> {
         let state = match self.pace {
             Pace::Medium { batch, .. } => {
                 let patience = state.batch.patience(batch);
-                gate_sync::unlocked(state, || match std::ptr::eq(queue, &self.closer) {
-                    true => look(patience, is_over),
-                    false => self.look_if_few_do(patience, is_over),
+                gate_sync::unlocked(state, || {
+                    if std::ptr::eq(queue, &self.closer) {
+                        look(patience, is_over)
+                    } else {
+                        self.look_if_few_do(patience, is_over)
+                    }
                 })
             }
             Pace::Processors { looks, .. } => gate_sync::unlocked(state, || {

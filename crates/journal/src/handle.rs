@@ -113,10 +113,12 @@ enum Overwrites {
 impl Journal {
     fn overwrites(&self, bytes: &[u8]) -> Overwrites {
         let wants = &self.terms().wants;
-        match bytes.len() == self.block_size() && !wants.base {
-            true if wants.changed_bytes == 0 => Overwrites::Blindly,
-            true => Overwrites::Perhaps,
-            false => Overwrites::No,
+        if bytes.len() != self.block_size() || wants.base {
+            Overwrites::No
+        } else if wants.changed_bytes == 0 {
+            Overwrites::Blindly
+        } else {
+            Overwrites::Perhaps
         }
     }
 
@@ -321,9 +323,10 @@ impl Handle {
             match (joined, old) {
                 (Some(joined), _) => break joined,
                 (None, Old::Home(home)) => {
-                    absent = Some(match journal.reads_first(home, bytes)? {
-                        false => Page::unread(journal.zero_block(), home),
-                        true => journal.load(home, Class::Data)?,
+                    absent = Some(if journal.reads_first(home, bytes)? {
+                        journal.load(home, Class::Data)?
+                    } else {
+                        Page::unread(journal.zero_block(), home)
                     });
                 }
                 (None, Old::Hole) => unreachable!("a hole holds zeros"),
@@ -378,9 +381,10 @@ impl Handle {
             u64::from(dropped.dirty),
         );
         // The commit will not meet them: others may have their room (JBD2's forget).
-        let logged = match self.journal.served().terms.logs_data {
-            true => dropped.joined,
-            false => dropped.whole,
+        let logged = if self.journal.served().terms.logs_data {
+            dropped.joined
+        } else {
+            dropped.whole
         };
         self.txn
             .give_back(logged + CREDITS_PER_RUN * dropped.runs, dropped.joined);

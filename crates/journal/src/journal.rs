@@ -93,15 +93,16 @@ impl Journal {
             pinned: u32::try_from(placeable).map_or(pinned, |most| most.min(pinned)),
         };
         // A commit in memory is over before somebody has gone to sleep.
-        let pace = match dev.pmem().is_some() || opened.scheme.cache().is_some() {
-            true => Pace::PROCESSORS,
+        let pace = if dev.pmem().is_some() || opened.scheme.cache().is_some() {
+            Pace::PROCESSORS
+        } else {
             // Without a thread in the background everything happens in one order.
-            false => Pace::Medium {
+            Pace::Medium {
                 batch: config
                     .commit_interval
                     .map_or(Duration::ZERO, |_| config.max_batch_time),
                 least: config.min_batch_time,
-            },
+            }
         };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),

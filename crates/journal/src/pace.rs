@@ -95,9 +95,10 @@ impl Batch {
 
     /// Somebody waits for the running transaction, or for the one before.
     pub(crate) fn ask(&mut self, is_running: bool) {
-        match is_running {
-            true => self.asked += 1,
-            false => self.before += 1,
+        if is_running {
+            self.asked += 1;
+        } else {
+            self.before += 1;
         }
     }
 
@@ -136,12 +137,11 @@ impl Batch {
 
     /// A commit has waited until nobody was missing, or in vain.
     pub(crate) fn waited(&mut self) {
-        match self.is_complete() {
-            true => self.in_vain = 0,
-            false => {
-                self.in_vain = (self.in_vain + 1).min(MOST_IN_VAIN);
-                self.left_out = 1 << self.in_vain;
-            }
+        if self.is_complete() {
+            self.in_vain = 0;
+        } else {
+            self.in_vain = (self.in_vain + 1).min(MOST_IN_VAIN);
+            self.left_out = 1 << self.in_vain;
         }
     }
 
@@ -157,9 +157,10 @@ impl Batch {
 
     /// How long somebody who waits for a commit looks whether it has ended, before he sleeps.
     pub(crate) fn patience(&self, longest: Duration) -> Duration {
-        match self.average <= QUICK {
-            true => (self.average * 2).min(longest),
-            false => Duration::ZERO,
+        if self.average <= QUICK {
+            (self.average * 2).min(longest)
+        } else {
+            Duration::ZERO
         }
     }
 }

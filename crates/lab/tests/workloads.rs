@@ -359,9 +359,10 @@ fn files_below(bed: &Bed, dir: stetfs_format::InodeNo, sizes: &mut Vec<u64>) {
     bed.fs().readdir(dir, 0, &mut each).expect("a directory");
     for ino in inodes {
         let attr = bed.fs().getattr(ino).expect("attributes");
-        match stetfs::mode::is_dir(attr.mode) {
-            true => files_below(bed, ino, sizes),
-            false => sizes.push(attr.size),
+        if stetfs::mode::is_dir(attr.mode) {
+            files_below(bed, ino, sizes)
+        } else {
+            sizes.push(attr.size)
         }
     }
 }

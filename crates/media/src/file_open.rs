@@ -284,9 +284,10 @@ impl FileOptions {
         {
             return Err(Errno::OPNOTSUPP);
         }
-        let dev = match block_device {
-            true => stat.st_rdev,
-            false => stat.st_dev,
+        let dev = if block_device {
+            stat.st_rdev
+        } else {
+            stat.st_dev
         };
         let jump_bytes = match queue_setting(dev, "rotational").as_deref() {
             Some("1") => DISK_JUMP_BYTES,

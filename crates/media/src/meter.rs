@@ -193,9 +193,10 @@ impl<'m> Mine<'m> {
     /// Adds to one of its counters.
     #[inline]
     fn add(self, counter: &AtomicU64, n: u64) {
-        match self.is_own {
-            true => counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed),
-            false => _ = counter.fetch_add(n, Relaxed),
+        if self.is_own {
+            counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+        } else {
+            counter.fetch_add(n, Relaxed);
         }
     }
 }

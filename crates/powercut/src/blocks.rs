@@ -111,9 +111,12 @@ impl Explorer<'_> {
             None => Some(false),
             Some(_) => self.helps(&with_all(self.recording), cause)?,
         };
-        finding.reported.helpless = by_many.map(|helps| match helps {
-            true => Helpless::ManySyncs,
-            false => Helpless::NoSync,
+        finding.reported.helpless = by_many.map(|helps| {
+            if helps {
+                Helpless::ManySyncs
+            } else {
+                Helpless::NoSync
+            }
         });
         Ok(())
     }
@@ -132,9 +135,10 @@ impl Explorer<'_> {
         };
         let (found, early) = with.found()?;
         let mut findings = found.findings.iter();
-        Ok(match findings.any(|other| other.reported.cause == *cause) {
-            true => Some(false),
-            false => early.is_none().then_some(true),
+        Ok(if findings.any(|other| other.reported.cause == *cause) {
+            Some(false)
+        } else {
+            early.is_none().then_some(true)
         })
     }
 

@@ -290,9 +290,12 @@ impl Arrangement {
                 file: object,
                 to,
                 cuts,
-            } => file(*object, &mut |content| match cuts {
-                true => content.cut(*to),
-                false => content.set_size(*to),
+            } => file(*object, &mut |content| {
+                if *cuts {
+                    content.cut(*to)
+                } else {
+                    content.set_size(*to)
+                }
             }),
             Change::Set { object, attributes } => {
                 self.bear(tree, *object);

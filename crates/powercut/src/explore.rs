@@ -221,9 +221,10 @@ impl Court<'_> {
                 failing.push(state);
             }
         }
-        let early = match stopped.into_inner() {
-            true => Early::Stopped,
-            false => Early::Budget,
+        let early = if stopped.into_inner() {
+            Early::Stopped
+        } else {
+            Early::Budget
         };
         Ok((failing, missed.then_some(early)))
     }
@@ -231,9 +232,10 @@ impl Court<'_> {
     /// Tells how far it is; why that is far enough, if it is.
     pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> Option<Early> {
         (self.listener)(Progress { counts, findings });
-        match self.limits.are_spent(way, 0) {
-            true => Some(Early::Budget),
-            false => (findings >= self.limits.findings).then_some(Early::Findings),
+        if self.limits.are_spent(way, 0) {
+            Some(Early::Budget)
+        } else {
+            (findings >= self.limits.findings).then_some(Early::Findings)
         }
     }
 

@@ -101,9 +101,10 @@ impl Family {
         {
             return *whose;
         }
-        let whose = match self.descends(thread) {
-            true => Whose::Program,
-            false => Whose::Stranger,
+        let whose = if self.descends(thread) {
+            Whose::Program
+        } else {
+            Whose::Stranger
         };
         self.known.lock().insert(thread, (stat.began, whose));
         whose

@@ -222,9 +222,12 @@ fn ranges(numbers: &[Number]) -> String {
             _ => out.push((*n, *n)),
         }
     }
-    let one = |(a, b): &(Number, Number)| match a == b {
-        true => a.to_string(),
-        false => format!("{a}-{b}"),
+    let one = |(a, b): &(Number, Number)| {
+        if a == b {
+            a.to_string()
+        } else {
+            format!("{a}-{b}")
+        }
     };
     out.iter().map(one).collect::<Vec<_>>().join(",")
 }

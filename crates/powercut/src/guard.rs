@@ -264,23 +264,26 @@ impl<B: Backend> Backend for Guard<B> {
     }
 
     fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
-        match self.counts("fsync", true) {
-            true => self.fs.fsync(ino, datasync),
-            false => Ok(()),
+        if self.counts("fsync", true) {
+            self.fs.fsync(ino, datasync)
+        } else {
+            Ok(())
         }
     }
 
     fn fsync_root(&self, datasync: bool) -> Result<()> {
-        match self.counts("fsync", true) {
-            true => self.fs.fsync_root(datasync),
-            false => Ok(()),
+        if self.counts("fsync", true) {
+            self.fs.fsync_root(datasync)
+        } else {
+            Ok(())
         }
     }
 
     fn sync(&self) -> Result<()> {
-        match self.counts("sync", false) {
-            true => self.fs.sync(),
-            false => Ok(()),
+        if self.counts("sync", false) {
+            self.fs.sync()
+        } else {
+            Ok(())
         }
     }
 

@@ -433,9 +433,10 @@ impl<'a> Arranger<'a> {
                 piece,
             };
             let needs = self.below(file, from, to);
-            let data = match rules.data_in_journal {
-                true => self.push_journaled(change, needs),
-                false => self.push(change, needs),
+            let data = if rules.data_in_journal {
+                self.push_journaled(change, needs)
+            } else {
+                self.push(change, needs)
             };
             let blocks = from / BLOCK..to.div_ceil(BLOCK);
             // A block that has to be allocated.
@@ -473,9 +474,10 @@ impl<'a> Arranger<'a> {
                 if rules.growth == Growth::JournalAndData {
                     needs.extend(under);
                 }
-                let length = match rules.data_in_journal {
-                    true => self.push_journaled(change, needs),
-                    false => self.push(change, needs),
+                let length = if rules.data_in_journal {
+                    self.push_journaled(change, needs)
+                } else {
+                    self.push(change, needs)
                 };
                 last = Some(length);
                 let state = self.file(file);
@@ -531,10 +533,11 @@ impl<'a> Arranger<'a> {
         }
         let change = Change::Length { file, to, cuts };
         let one_journal = self.rules.one_journal;
-        let needs: Vec<Number> = match one_journal {
+        let needs: Vec<Number> = if one_journal {
             // The journal has the truncation, whatever became of what was to be written.
-            true => Vec::new(),
-            false => self.file(file).length.into_iter().collect(),
+            Vec::new()
+        } else {
+            self.file(file).length.into_iter().collect()
         };
         let n = self.push_journaled(change, needs);
         let journal = self.journal;

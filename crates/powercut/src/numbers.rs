@@ -18,9 +18,10 @@ pub fn without_numbers(text: &str) -> String {
         let name = out.rsplit(['/', ' ']).next().unwrap_or_default();
         let is_drawn = word.len() >= DRAWN
             && (word.trim_end_matches(is_digit).contains(is_digit) || name.starts_with("tmp_"));
-        match is_hex || is_drawn {
-            true => out.push('#'),
-            false => out += &digits_as_one(&word),
+        if is_hex || is_drawn {
+            out.push('#');
+        } else {
+            out += &digits_as_one(&word);
         }
         word.clear();
         out.push(c);
@@ -32,10 +33,10 @@ pub fn without_numbers(text: &str) -> String {
 pub(crate) fn digits_as_one(word: &str) -> String {
     let mut out = String::new();
     for c in word.chars() {
-        match c.is_ascii_digit() {
-            true if out.ends_with('#') => {}
-            true => out.push('#'),
-            false => out.push(c),
+        if !c.is_ascii_digit() {
+            out.push(c);
+        } else if !out.ends_with('#') {
+            out.push('#');
         }
     }
     out

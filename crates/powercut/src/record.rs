@@ -115,9 +115,10 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     };
     let readable = marks.readable()?;
     let recorder = Recorder::new(volume(plan.base)?, marks);
-    let recorder = match plan.groups {
-        true => recorder.with_groups(),
-        false => recorder,
+    let recorder = if plan.groups {
+        recorder.with_groups()
+    } else {
+        recorder
     };
     let guard = Guard::new(recorder.clone(), plan.everybody);
     let mounted = Mounted::new(guard.clone(), &stands_for, plan.dir, OnBlock::Auto)?;
@@ -233,12 +234,13 @@ impl Saved {
         let saved: Self = serde_json::from_reader(file)?;
         let processes = saved.recording.processes.len();
         let is_known = |by: Option<usize>| by.is_none_or(|by| by < processes);
-        match saved.recording.calls.iter().all(|call| is_known(call.by)) {
-            true => Ok(saved),
-            false => Err(io::Error::new(
+        if saved.recording.calls.iter().all(|call| is_known(call.by)) {
+            Ok(saved)
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "calls of processes that it does not name",
-            )),
+            ))
         }
     }
 

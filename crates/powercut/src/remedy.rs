@@ -132,9 +132,10 @@ pub fn remedy(recording: &Recording, model: Model, states: &[Cut]) -> Result<Syn
         }
     }
     let by_many = keeps_away(recording, model, states, &|_| vec![What::Sync]);
-    Err(match by_many {
-        true => Helpless::ManySyncs,
-        false => Helpless::NoSync,
+    Err(if by_many {
+        Helpless::ManySyncs
+    } else {
+        Helpless::NoSync
     })
 }
 

@@ -71,9 +71,10 @@ impl Said {
             marks: format!("{:016x}", key.marks),
             end: verdict.end,
             // Only failures are told.
-            output: match verdict.holds() {
-                true => String::new(),
-                false => verdict.output.clone(),
+            output: if verdict.holds() {
+                String::new()
+            } else {
+                verdict.output.clone()
             },
         }
     }

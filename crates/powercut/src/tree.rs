@@ -531,9 +531,10 @@ impl Writer<'_> {
             Body::Special => fs.mknod(&caller, dir, name, node.mode, node.rdev)?.ino,
         };
         self.inodes.insert(object, ino);
-        match node.is_dir() {
-            true => self.fill(object),
-            false => self.set(ino, node),
+        if node.is_dir() {
+            self.fill(object)
+        } else {
+            self.set(ino, node)
         }
     }
 

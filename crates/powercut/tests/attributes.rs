@@ -266,10 +266,7 @@ fn call(root: &Path, rng: &mut Rng) -> String {
             }
         }
     };
-    let done = match by_user {
-        true => as_user(does),
-        false => does(),
-    };
+    let done = if by_user { as_user(does) } else { does() };
     let who = if by_user { "the user" } else { "root" };
     format!(
         "operation {number} on {} and {} by {who}, mode {mode:o}, {len} at {offset}: {done:?}",

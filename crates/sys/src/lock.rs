@@ -8,9 +8,10 @@ use rustix::io::Errno;
 /// end, and beyond it, with a length of 0. Shared locks go together; an exclusive one needs a
 /// descriptor that is open for writing. `EAGAIN`: somebody else has a lock on a part of it.
 pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Result<(), Errno> {
-    let how = match exclusive {
-        true => libc::F_WRLCK,
-        false => libc::F_RDLCK,
+    let how = if exclusive {
+        libc::F_WRLCK
+    } else {
+        libc::F_RDLCK
     };
     let range = libc::flock64 {
         l_type: libc::c_short::try_from(how).map_err(|_| Errno::OVERFLOW)?,

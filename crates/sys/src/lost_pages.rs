@@ -85,9 +85,10 @@ impl Watched {
             0 => true,
             page => touches(page),
         };
-        match lost > PAGES || self.pages.iter().take(lost).any(hit) {
-            true => Err(Errno::IO),
-            false => Ok(()),
+        if lost > PAGES || self.pages.iter().take(lost).any(hit) {
+            Err(Errno::IO)
+        } else {
+            Ok(())
         }
     }
 

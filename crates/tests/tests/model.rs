@@ -160,9 +160,10 @@ fn every_trial(scheme: &str) {
     }
     let scheme = find(scheme).expect("a scheme");
     let trials: Vec<_> = simulated(scheme).collect();
-    let rounds = match scheme.about.needs_remap {
-        true => 1,
-        false => trials.len().min(2),
+    let rounds = if scheme.about.needs_remap {
+        1
+    } else {
+        trials.len().min(2)
     };
     for round in 0..rounds {
         for turn in 0..trials.len().max(VARIETIES.len()) {

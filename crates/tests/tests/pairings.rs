@@ -262,9 +262,10 @@ fn pair(scheme: &str, volume: &Moment, memory: Option<&Moment>) -> Outcome {
             let of_volume = missing(&fs, &volume.files);
             let of_memory = memory.map_or(0, |memory| missing(&fs, &memory.files));
             let is_closed = fs.unmount().is_ok();
-            match is_closed && is_sound(&machine.dev.stable()) {
-                true => Outcome::Used(of_volume, of_memory),
-                false => Outcome::Damaged,
+            if is_closed && is_sound(&machine.dev.stable()) {
+                Outcome::Used(of_volume, of_memory)
+            } else {
+                Outcome::Damaged
             }
         }
     }
@@ -383,14 +384,13 @@ fn no_flipped_bit_passes_unseen() {
         // After a moment everything that was stored is there.
         let nvm = machine.pmem.as_ref().expect("memory").newest();
         let content = nvm.to_bytes();
-        let end = match way.caches {
-            false => BYTES,
-            true => {
-                let raw = &content[GEOMETRY_OFFSET as usize..][..CACHE_GEOMETRY_LAYOUT.size];
-                let raw = raw.try_into().expect("its size");
-                let geometry = CacheGeometry::decode(raw).expect("a geometry");
-                geometry.slot_at(0)
-            }
+        let end = if way.caches {
+            let raw = &content[GEOMETRY_OFFSET as usize..][..CACHE_GEOMETRY_LAYOUT.size];
+            let raw = raw.try_into().expect("its size");
+            let geometry = CacheGeometry::decode(raw).expect("a geometry");
+            geometry.slot_at(0)
+        } else {
+            BYTES
         };
         // What is not zero is more likely to be read.
         let used: Vec<u64> = (0..end).filter(|at| content[*at as usize] != 0).collect();

@@ -74,9 +74,10 @@ fn damage_is_told_and_never_a_panic() {
             let mut nvm = nvm.clone();
             // Headers, ring, logs and entries are in front; one word, or a few.
             for _ in 0..1 + rng.below(3) {
-                let at = match rng.chance(50) {
-                    true => rng.below(512) / 8 * 8,
-                    false => rng.below(48 << 10) / 8 * 8,
+                let at = if rng.chance(50) {
+                    rng.below(512) / 8 * 8
+                } else {
+                    rng.below(48 << 10) / 8 * 8
                 };
                 let mut word = [0; 8];
                 nvm.read(at, &mut word);

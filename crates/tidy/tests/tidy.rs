@@ -43,9 +43,10 @@ fn files() -> BTreeSet<PathBuf> {
     };
     while let Some(dir) = todo.pop() {
         for path in entries(&dir).filter(|path| !is_made(path)) {
-            match path.is_dir() {
-                true => todo.push(path),
-                false => drop(found.insert(path.strip_prefix(&top).expect("below").to_owned())),
+            if path.is_dir() {
+                todo.push(path);
+            } else {
+                found.insert(path.strip_prefix(&top).expect("below").to_owned());
             }
         }
     }

@@ -39,9 +39,10 @@ impl Copier {
             let size = source.size()?;
             let Some((start, end)) = source.next_data(offset)? else {
                 // A hole is at the end.
-                return match offset < size {
-                    true => copy.set_len(size).during(shown),
-                    false => Ok(()),
+                return if offset < size {
+                    copy.set_len(size).during(shown)
+                } else {
+                    Ok(())
                 };
             };
             offset = start;

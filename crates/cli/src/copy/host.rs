@@ -268,18 +268,20 @@ impl Item for HostFile {
 
     fn open(&self) -> Result<Box<dyn Source + '_>> {
         let file = File::open(self.by_descriptor())?;
-        Ok(match file.metadata()?.is_file() {
-            true => Box::new(file),
-            false => Box::new(Stream { file, read: 0 }),
+        Ok(if file.metadata()?.is_file() {
+            Box::new(file)
+        } else {
+            Box::new(Stream { file, read: 0 })
         })
     }
 
     fn open_to_write(&self) -> Result<Box<dyn Item + '_>> {
         let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd: File = rustix::fs::open(self.by_descriptor(), flags, Mode::empty())?.into();
-        let open = match fd.metadata()?.is_file() {
-            true => Open::Places,
-            false => Open::Stream(Cell::new(0)),
+        let open = if fd.metadata()?.is_file() {
+            Open::Places
+        } else {
+            Open::Stream(Cell::new(0))
         };
         Ok(Box::new(Self {
             fd,

@@ -51,9 +51,10 @@ impl Left {
         let incomplete = (self.incomplete > 0)
             .then(|| files(self.incomplete, "copied without all of its attributes"));
         let words: Vec<String> = out.into_iter().chain(incomplete).collect();
-        match words.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::new(words.join(", "))),
+        if words.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::new(words.join(", ")))
         }
     }
 }
@@ -421,9 +422,10 @@ impl<'a> Job<'a> {
         let names = dir.names();
         // As cp: a default ACL, for which the mask does not count, gives nobody else the right to
         // write that the mask takes.
-        let mode = match self.args.archive {
-            true => meta.mode,
-            false => meta.mode & !(self.mask & 0o022),
+        let mode = if self.args.archive {
+            meta.mode
+        } else {
+            meta.mode & !(self.mask & 0o022)
         };
         let made = match there {
             Some(_) => None,
@@ -479,9 +481,10 @@ impl<'a> Job<'a> {
         let copy = copy.during(|| step.shown_copy())?;
         // Of a file with several names only the first copy counts, but each has to be bounded.
         let is_first = meta.nlink < 2 || origin.counted.insert(meta.id);
-        let mut left = match is_first {
-            true => origin.left,
-            false => origin.capacity,
+        let mut left = if is_first {
+            origin.left
+        } else {
+            origin.capacity
         };
         let bar = &self.bar;
         let copied = self

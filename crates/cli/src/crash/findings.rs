@@ -38,9 +38,10 @@ pub(super) fn show(
         ))?;
     }
     if report.shards.of > 1 {
-        let first = match is_sum && !report.shards.missing().is_empty() {
-            true => "INCOMPLETE: ",
-            false => "",
+        let first = if is_sum && !report.shards.missing().is_empty() {
+            "INCOMPLETE: "
+        } else {
+            ""
         };
         output::line(format_args!("{first}{}", shards(report)))?;
     }
@@ -84,9 +85,10 @@ fn summary(model: &OfModel) -> String {
         None => String::new(),
         Some(_) => "INCOMPLETE ".to_owned(),
     };
-    let moments = match counts.moments < counts.moments_all || model.early.is_some() {
-        true => format!("{} of {} moments", counts.moments, counts.moments_all),
-        false => format!("{} moments", counts.moments),
+    let moments = if counts.moments < counts.moments_all || model.early.is_some() {
+        format!("{} of {} moments", counts.moments, counts.moments_all)
+    } else {
+        format!("{} moments", counts.moments)
     };
     let which = match (model.early, counts.moments_sampled) {
         (Some(_), _) => String::new(),
@@ -115,13 +117,14 @@ fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
         told.headline,
         indented(&told.calls.join("\n"))
     );
-    text += &match told.output.is_empty() {
-        true => format!("\n  the check {}, and said nothing\n", told.check),
-        false => format!(
+    text += &if told.output.is_empty() {
+        format!("\n  the check {}, and said nothing\n", told.check)
+    } else {
+        format!(
             "\n  the check {}:\n{}\n",
             told.check,
             indented(&told.output)
-        ),
+        )
     };
     if !told.differences.is_empty() {
         text += &format!("  against {}:\n", told.against);

@@ -453,9 +453,10 @@ impl Run<'_> {
             };
             let found = self.under(model, self.recording, &court)?;
             let stopped = found.early == Some(Early::Stopped);
-            let mutants = match args.program.mutate && !stopped {
-                true => Some(self.mutate(model, &court)?),
-                false => None,
+            let mutants = if args.program.mutate && !stopped {
+                Some(self.mutate(model, &court)?)
+            } else {
+                None
             };
             bar.finish_and_clear();
             if let Some(error) = failed.lock().take() {
@@ -524,9 +525,10 @@ impl Run<'_> {
 
 /// An empty volume for a scheme.
 fn of_scheme(scheme: &Scheme, fresh: &Image, place: &Place) -> Result<Image> {
-    match scheme.is_on_flash() {
-        true => place.volume(FLASH_BYTES),
-        false => Ok(fresh.clone()),
+    if scheme.is_on_flash() {
+        place.volume(FLASH_BYTES)
+    } else {
+        Ok(fresh.clone())
     }
 }
 
@@ -543,9 +545,10 @@ fn tell(bar: &ProgressBar, progress: &Progress<'_>) {
 }
 
 fn bar(model: &str) -> ProgressBar {
-    let target = match io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(None, target);
     if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:20} {pos}/{len} moments, {msg}")

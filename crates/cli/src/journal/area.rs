@@ -81,9 +81,10 @@ impl<'a> JournalArea<'a> {
             inode,
             size: u64::from(sb.maxlen) << self.disk.superblock.block_bits,
             blocks: sb.maxlen,
-            scheme: match is_private {
-                true => owner.unwrap_or_else(|| "(unknown)".to_owned()),
-                false => "jbd2".to_owned(),
+            scheme: if is_private {
+                owner.unwrap_or_else(|| "(unknown)".to_owned())
+            } else {
+                "jbd2".to_owned()
             },
             is_private,
             features: self.features(),

@@ -69,9 +69,10 @@ impl Memory {
 
     /// Whether overlayfs can note there what it has to.
     fn has_xattrs(dir: &Path, is_root: bool) -> Result<()> {
-        let name = match is_root {
-            true => c"trusted.overlay.stetfs",
-            false => c"user.overlay.stetfs",
+        let name = if is_root {
+            c"trusted.overlay.stetfs"
+        } else {
+            c"user.overlay.stetfs"
         };
         rustix::fs::lsetxattr(dir, name, b"", XattrFlags::empty()).during(|| shown(name))?;
         rustix::fs::lremovexattr(dir, name).during(|| shown(name))
@@ -146,9 +147,10 @@ impl Sender<'_> {
             return Ok(());
         }
         self.send()?;
-        match self.put_if_room(record) {
-            true => Ok(()),
-            false => Err(self.at(Errno::TOOBIG)),
+        if self.put_if_room(record) {
+            Ok(())
+        } else {
+            Err(self.at(Errno::TOOBIG))
         }
     }
 
@@ -214,9 +216,10 @@ impl Sender<'_> {
             self.file(&name, depth + 1)?;
             self.path.truncate(len);
         }
-        match dir == c"." {
-            true => Ok(()),
-            false => rustix::process::chdir("..").map_err(|e| self.at(e)),
+        if dir == c"." {
+            Ok(())
+        } else {
+            rustix::process::chdir("..").map_err(|e| self.at(e))
         }
     }
 
@@ -256,12 +259,13 @@ impl Sender<'_> {
                 sent = at;
             }
         }
-        match sent < size {
-            true => self.put(&Record::Data {
+        if sent < size {
+            self.put(&Record::Data {
                 offset: size,
                 bytes: b"",
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

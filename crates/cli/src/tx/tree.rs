@@ -110,9 +110,10 @@ impl Line {
             What::Place { new, .. } => ("changed", new.about),
             What::Attributes { new, .. } => ("attributes", *new),
         };
-        let path = match change.path.is_empty() {
-            true => ".".to_owned(),
-            false => shown(&change.path).to_string(),
+        let path = if change.path.is_empty() {
+            ".".to_owned()
+        } else {
+            shown(&change.path).to_string()
         };
         Self {
             change: word,

@@ -550,9 +550,10 @@ fn as_mounts_helper() {
         let args = [&m.image, &m.dir, "-o", options];
         helper(&m.lab, "mount.fuse.stetfs", &args).err
     };
-    let same = match rustix::process::geteuid().is_root() {
-        true => "rw,user_id=0,group_id=0,allow_other,default_permissions,remount,noexec",
-        false => "rw,remount,noexec",
+    let same = if rustix::process::geteuid().is_root() {
+        "rw,user_id=0,group_id=0,allow_other,default_permissions,remount,noexec"
+    } else {
+        "rw,remount,noexec"
     };
     assert_eq!(remount(same), "");
     assert!(remount("remount,data=journal").contains("does not change data=journal"));

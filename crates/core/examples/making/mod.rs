@@ -5,8 +5,9 @@ pub(crate) fn mke2fs(path: &std::path::Path, mib: u64) -> std::io::Result<()> {
     std::fs::File::create(path)?.set_len(mib << 20)?;
     let mut mke2fs = std::process::Command::new("mke2fs");
     let status = mke2fs.args(["-q", "-F", "-t", "ext4"]).arg(path).status()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(std::io::Error::other(format!("mke2fs: {status}"))),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(format!("mke2fs: {status}")))
     }
 }

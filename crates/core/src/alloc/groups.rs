@@ -279,11 +279,13 @@ impl Alloc {
 
     /// As much of a checksum, or of its change, as a descriptor holds: 0 without `metadata_csum`.
     fn csum_of(&self, crc: impl FnOnce() -> u32) -> u32 {
-        match self.geo.metadata_csum {
-            false => 0,
-            true if self.geo.desc_size() > 32 => crc(),
+        if !self.geo.metadata_csum {
+            0
+        } else if self.geo.desc_size() > 32 {
+            crc()
+        } else {
             // Descriptors of 32 bytes hold the lower half.
-            true => crc() & 0xFFFF,
+            crc() & 0xFFFF
         }
     }
 }

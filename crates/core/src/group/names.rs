@@ -98,9 +98,10 @@ impl Names {
 
     /// Blocks of a transaction that the steps come to.
     pub(super) fn credits(&self, vol: &Volume) -> u32 {
-        match self.steps.is_empty() {
-            true => 0,
-            false => self.cost.credits(vol),
+        if self.steps.is_empty() {
+            0
+        } else {
+            self.cost.credits(vol)
         }
     }
 
@@ -157,9 +158,10 @@ impl Names {
         if let Some(entry) = self.entries.get(&(dir.ino, name.to_vec())) {
             return Ok(entry.now);
         }
-        match self.made(dir.ino) {
-            true => Ok(None),
-            false => find_child(vol, dir, name),
+        if self.made(dir.ino) {
+            Ok(None)
+        } else {
+            find_child(vol, dir, name)
         }
     }
 
@@ -463,9 +465,10 @@ impl Names {
         }
         // Of subdirectories the one that moves; that it replaces one counts where they are.
         let (came, went) = (i32::from(is_dir), i32::from(target_is_dir));
-        let (old_more, new_more) = match exchange {
-            true => (went - came, came - went),
-            false => (-came, came - went),
+        let (old_more, new_more) = if exchange {
+            (went - came, came - went)
+        } else {
+            (-came, came - went)
         };
         let added = target.is_none().then_some(new_name);
         let changes = [
@@ -637,18 +640,20 @@ impl Names {
                 Step::Name(ino, parent, name) => {
                     let (inode, dir) = (get(ino)?, get(parent)?);
                     let is_dir = inode.state.read().is_dir();
-                    match is_dir {
-                        true => unlink::name_dir(vol, c, &inode, &dir, name)?,
-                        false => unlink::link(vol, c, &inode, &dir, name)?,
+                    if is_dir {
+                        unlink::name_dir(vol, c, &inode, &dir, name)?
+                    } else {
+                        unlink::link(vol, c, &inode, &dir, name)?
                     }
                 }
                 Step::Remove(parent, name) => {
                     let dir = get(parent)?;
                     let found = find(vol, &dir, name)?.ok_or(Error::NotFound)?;
                     let is_dir = get(&found)?.state.read().is_dir();
-                    match is_dir {
-                        true => unlink::rmdir(vol, c, &dir, name)?,
-                        false => unlink::unlink(vol, c, &dir, name)?,
+                    if is_dir {
+                        unlink::rmdir(vol, c, &dir, name)?
+                    } else {
+                        unlink::unlink(vol, c, &dir, name)?
                     }
                 }
                 Step::Rename((old, old_name), (new, new_name), flags) => {

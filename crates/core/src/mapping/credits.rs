@@ -60,9 +60,10 @@ pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: 
     let geo = &vol.geo;
     // At worst a node has one entry in four; the deeper ones are fewer.
     let entries = pointers_per_block(geo) / 3 / 4;
-    let nodes = match is_by_extents(&st.raw) {
-        true => runs / entries + u32::from(depth_of(&st.raw.block)) + 1,
-        false => runs + blocks / pointers_per_block(geo) + POINTER_LEVELS,
+    let nodes = if is_by_extents(&st.raw) {
+        runs / entries + u32::from(depth_of(&st.raw.block)) + 1
+    } else {
+        runs + blocks / pointers_per_block(geo) + POINTER_LEVELS
     };
     let freed = runs + blocks / geo.blocks_per_group() + nodes;
     let bitmaps = freed.min(geo.groups_count()) * ALLOCATE_CREDITS;

@@ -451,15 +451,11 @@ impl BlockMapMut<'_> {
         } else {
             let below = blocks_below(level - 1, &geo);
             let mut children = indexes.rev();
-            children.try_fold(true, |done, n| match done {
-                true => self.remove_child(
-                    removal,
-                    Some(block),
-                    n,
-                    level - 1,
-                    start + u64::from(n) * below,
-                ),
-                false => Ok::<_, Error>(false),
+            children.try_fold(true, |done, n| {
+                let start = start + u64::from(n) * below;
+                Ok::<_, Error>(
+                    done && self.remove_child(removal, Some(block), n, level - 1, start)?,
+                )
             })?
         };
         if !done {

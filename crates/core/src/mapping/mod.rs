@@ -179,12 +179,13 @@ pub(crate) fn convert(
     len: u32,
 ) -> Result<()> {
     st.map_changes = st.map_changes.wrapping_add(1);
-    let len = match is_planted(Bug::ConvertedBeyond) {
-        true => match lookup(vol, inode, st, lblk.plus(len), 4)? {
+    let len = if is_planted(Bug::ConvertedBeyond) {
+        match lookup(vol, inode, st, lblk.plus(len), 4)? {
             run if run.state == MapState::Unwritten => len + run.len.min(4),
             _ => len,
-        },
-        false => len,
+        }
+    } else {
+        len
     };
     convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, false)
 }

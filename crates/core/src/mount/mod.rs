@@ -98,12 +98,13 @@ struct Plan {
 /// # Errors
 /// [`MountError`], a failed check of a record, or an error of the device or the journal.
 pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, MountReport)> {
-    let media = match opts.barrier {
-        true => media,
-        false => Media {
+    let media = if opts.barrier {
+        media
+    } else {
+        Media {
             home: Arc::new(nobarrier::NoBarrier(media.home)),
             ..media
-        },
+        }
     };
     let (media, warning) = match opts.superblock {
         None => (media, None),
@@ -116,9 +117,10 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     let mut plan = plan(&media, &opts)?;
     plan.warnings.extend(warning);
     // As in the kernel, who only reads does not ask: not even if that takes a recovery.
-    let protection = match plan.writes && !plan.read_only {
-        true => Protection::claim(&dev, &plan.sb, &opts.clock)?,
-        false => None,
+    let protection = if plan.writes && !plan.read_only {
+        Protection::claim(&dev, &plan.sb, &opts.clock)?
+    } else {
+        None
     };
     let mounted = mount_planned(media, opts, plan, &protection);
     if let Some(protection) = protection {

@@ -328,9 +328,10 @@ fn move_name(
         Some(_) => 0,
         None => entry_credits(place) - ENTRY_CREDITS,
     };
-    let plan = match flags.contains(RenameFlags::WHITEOUT) {
-        true => Some(Plan::whiteout(vol, c, old.dir)?),
-        false => None,
+    let plan = if flags.contains(RenameFlags::WHITEOUT) {
+        Some(Plan::whiteout(vol, c, old.dir)?)
+    } else {
+        None
     };
     let more = plan.as_ref().map_or(0, |plan| plan.credits);
     let is_replaced = ends.target.is_some() && !is_planted(Bug::UnplacedRename);
@@ -394,11 +395,11 @@ fn move_name(
         }
     };
     let credits = RENAME_CREDITS + grows + more;
-    let moved = match is_planted(Bug::SplitRename) {
-        true => vol
-            .with_handle(credits, enter_new)
-            .and_then(|whiteout| vol.with_handle(credits, |h| leave_old(h, whiteout))),
-        false => vol.with_handle(credits, |h| leave_old(h, enter_new(h)?)),
+    let moved = if is_planted(Bug::SplitRename) {
+        vol.with_handle(credits, enter_new)
+            .and_then(|whiteout| vol.with_handle(credits, |h| leave_old(h, whiteout)))
+    } else {
+        vol.with_handle(credits, |h| leave_old(h, enter_new(h)?))
     };
     finish_unmaking(vol, left);
     let gone = moved?;

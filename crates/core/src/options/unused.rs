@@ -134,10 +134,13 @@ pub(super) fn is_unused(name: &str, value: Option<&str>) -> Result<bool, OptionE
             Some(n) if n == 0 || n.is_power_of_two() && n <= 1 << 30 => Ok(true),
             _ => wrong(text, "0 or a power of two up to 2^30"),
         },
-        (Value::Word(words), Some(text)) => match words.contains(&text) {
-            true => Ok(true),
-            false => wrong(text, "a word that ext4 takes too (ext4(5))"),
-        },
+        (Value::Word(words), Some(text)) => {
+            if words.contains(&text) {
+                Ok(true)
+            } else {
+                wrong(text, "a word that ext4 takes too (ext4(5))")
+            }
+        }
     }
 }
 

@@ -86,9 +86,10 @@ fn load_chain(vol: &Scope<'_>) -> Result<Option<Error>> {
     let mut next = vol.sb.read().last_orphan;
     while next != 0 {
         let ino = InodeNo(next);
-        let found = match seen.insert(ino) {
-            true => orphan_inode(vol, ino),
-            false => Err(Inconsistent::OrphanLoop(ino).into()),
+        let found = if seen.insert(ino) {
+            orphan_inode(vol, ino)
+        } else {
+            Err(Inconsistent::OrphanLoop(ino).into())
         };
         match found {
             Ok(inode) => next = inode.state.read().raw.dtime,

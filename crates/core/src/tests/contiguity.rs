@@ -131,13 +131,12 @@ fn random_overwrites_leave_long_extents() {
         for is_mixed in [false, true] {
             let (mut written, before) = (0, switched(&fs));
             while written < 4 * blocks {
-                let len = match is_mixed {
-                    false => bound.run + numbers.below(bound.run / 2 + 1),
+                let len = if is_mixed {
                     // Mostly short: 1 to 2, 4, 8 blocks and so on.
-                    true => {
-                        let most = 2 << numbers.below(longest.ilog2());
-                        1 + numbers.below(most)
-                    }
+                    let most = 2 << numbers.below(longest.ilog2());
+                    1 + numbers.below(most)
+                } else {
+                    bound.run + numbers.below(bound.run / 2 + 1)
                 } as usize;
                 let at = numbers.below((blocks - len) as u32) as usize;
                 files[numbers.below(2) as usize].write(&fs, at..at + len, written as u32 + 2);

@@ -773,9 +773,10 @@ fn a_change_of_the_group_takes_capabilities_away() {
     let name = b"security.capability";
     for is_staged in [false, true] {
         let mut group = fs.begin();
-        match is_staged {
-            true => set_xattr(&mut group, ino, name, &[7; 20]),
-            false => set_xattr(&mut fs.clone(), ino, name, &[7; 20]),
+        if is_staged {
+            set_xattr(&mut group, ino, name, &[7; 20]);
+        } else {
+            set_xattr(&mut fs.clone(), ino, name, &[7; 20]);
         }
         group.setattr(&c, ino, &of_group(5)).unwrap();
         let told = group.getxattr(&c, ino, name).unwrap_err();

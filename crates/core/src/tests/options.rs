@@ -127,12 +127,11 @@ fn by_a_copy_of_the_superblock() {
         let fs = image.mount(scheme);
         make(&fs, b"file", b"here");
         fs.sync().unwrap();
-        let left = match is_crashed {
-            true => image.crash_copy(),
-            false => {
-                fs.unmount().unwrap();
-                image.clone()
-            }
+        let left = if is_crashed {
+            image.crash_copy()
+        } else {
+            fs.unmount().unwrap();
+            image.clone()
         };
         let left = without_superblock(&left);
         assert!(try_mount(&left, "").is_err(), "{what}");

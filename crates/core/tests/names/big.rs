@@ -52,9 +52,10 @@ fn fill(mke2fs: &str, mib: u64, count: usize, longest: usize) -> String {
     for _ in 0..count / 3 {
         let i = random.below(count);
         let removed = volume.fs.unlink(&c, dir, &name(i, longest));
-        match present.remove(&i) {
-            true => removed.unwrap(),
-            false => assert!(matches!(removed, Err(Error::NotFound))),
+        if present.remove(&i) {
+            removed.unwrap()
+        } else {
+            assert!(matches!(removed, Err(Error::NotFound)))
         }
     }
     for i in 0..count + 10 {

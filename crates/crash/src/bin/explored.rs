@@ -152,8 +152,9 @@ fn commit() -> Result<String> {
     };
     let changed = git(&["status", "--porcelain", "--", "crates"])?;
     let head = git(&["rev-parse", "--short=7", "HEAD"])?;
-    Ok(match changed.is_empty() {
-        true => head,
-        false => format!("{head} and changes"),
+    Ok(if changed.is_empty() {
+        head
+    } else {
+        format!("{head} and changes")
     })
 }

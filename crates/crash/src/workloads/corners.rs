@@ -351,9 +351,10 @@ pub(super) fn two_groups() -> Vec<Op> {
         let begun = format!("group-begin; {first}; group-switch; group-begin; {second}");
         let (end, other) = (ends[n % ends.len()], ends[n % 2]);
         // By turns the one that is meant now goes first.
-        match n % 4 < 2 {
-            true => format!("{begun}; {end}; group-switch; {other}"),
-            false => format!("{begun}; group-switch; {end}; group-switch; {other}"),
+        if n % 4 < 2 {
+            format!("{begun}; {end}; group-switch; {other}")
+        } else {
+            format!("{begun}; group-switch; {end}; group-switch; {other}")
         }
     };
     let writes = (0..8).map(|n| {

@@ -212,12 +212,11 @@ pub(super) struct Images;
 impl Files for Images {
     fn full_path(&self, name: &CStr) -> Result<CString> {
         let name = name.to_str().map_err(|_| Failure::Other)?;
-        let path = match name.starts_with(ATTACHED) {
-            true => name.to_owned(),
-            false => {
-                let (image, inside) = find_image(name)?;
-                format!("{image}/{inside}")
-            }
+        let path = if name.starts_with(ATTACHED) {
+            name.to_owned()
+        } else {
+            let (image, inside) = find_image(name)?;
+            format!("{image}/{inside}")
         };
         CString::new(path).map_err(|_| Failure::Other)
     }
@@ -228,9 +227,10 @@ impl Files for Images {
         let create = how.has(ffi::SQLITE_OPEN_CREATE);
         let hold = Box::new(Hold(image));
         let (file, can_write) = volume.open(&inside, create, hold)?;
-        let flags = match can_write {
-            true => how.flags,
-            false => how.flags & !ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_READONLY,
+        let flags = if can_write {
+            how.flags
+        } else {
+            how.flags & !ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_READONLY
         };
         Ok((Box::new(file), flags))
     }

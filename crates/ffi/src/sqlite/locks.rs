@@ -124,10 +124,19 @@ impl Party {
             *mine = (mine.0 & !mask, mine.1 & !mask);
             return true;
         }
-        match flags & ffi::SQLITE_SHM_EXCLUSIVE != 0 {
-            true if (shared | exclusive) & mask == 0 => mine.1 |= mask,
-            false if exclusive & mask == 0 => mine.0 |= mask,
-            _ => return false,
+        let is_exclusive = flags & ffi::SQLITE_SHM_EXCLUSIVE != 0;
+        let in_the_way = if is_exclusive {
+            shared | exclusive
+        } else {
+            exclusive
+        };
+        if in_the_way & mask != 0 {
+            return false;
+        }
+        if is_exclusive {
+            mine.1 |= mask;
+        } else {
+            mine.0 |= mask;
         }
         true
     }

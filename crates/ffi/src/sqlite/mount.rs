@@ -58,9 +58,10 @@ impl OnMount {
         // SAFETY: the VFS is there. The functions are those of version 3 of a VFS, and the one
         // called "open" of SQLite's own for Unix has this signature (`os_unix.c`, `osOpen`).
         unsafe {
-            let (get, set) = match (*vfs).iVersion >= 3 {
-                true => ((*vfs).xGetSystemCall, (*vfs).xSetSystemCall),
-                false => (None, None),
+            let (get, set) = if (*vfs).iVersion >= 3 {
+                ((*vfs).xGetSystemCall, (*vfs).xSetSystemCall)
+            } else {
+                (None, None)
             };
             if let (Some(get), Some(set)) = (get, set)
                 && let Some(open) = get(vfs, name)

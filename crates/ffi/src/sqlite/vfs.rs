@@ -261,9 +261,10 @@ unsafe fn database_of<'a>(name: ffi::sqlite3_filename) -> Option<&'a mut Handle>
     let file = unsafe { (routines.database_file_object)(name) };
     // SAFETY: whoever opens a journal uses its database too, so nobody else does.
     unsafe {
-        match !file.is_null() && std::ptr::eq((*file).pMethods, &METHODS) {
-            true => Some(handle(file)),
-            false => None,
+        if !file.is_null() && std::ptr::eq((*file).pMethods, &METHODS) {
+            Some(handle(file))
+        } else {
+            None
         }
     }
 }
@@ -520,9 +521,10 @@ unsafe extern "C" fn x_sector_size(file: *mut ffi::sqlite3_file) -> c_int {
 unsafe extern "C" fn x_device_characteristics(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: an open file.
     let file = unsafe { handle(file) }.file.as_mut();
-    match file.can_group() {
-        true => file.characteristics() | ffi::SQLITE_IOCAP_BATCH_ATOMIC,
-        false => file.characteristics(),
+    if file.can_group() {
+        file.characteristics() | ffi::SQLITE_IOCAP_BATCH_ATOMIC
+    } else {
+        file.characteristics()
     }
 }
 

@@ -76,13 +76,12 @@ impl Volume {
 
     /// The directory of a path, and the name in it.
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
-        match path.contains('/') {
-            false => Ok((self.fs.root(), path.as_bytes())),
-            true => {
-                let found = self.fs.resolve_parent(&Caller::root(), path.as_bytes());
-                let (dir, name) = self.called("lookup", found)?;
-                Ok((dir.ino, name))
-            }
+        if path.contains('/') {
+            let found = self.fs.resolve_parent(&Caller::root(), path.as_bytes());
+            let (dir, name) = self.called("lookup", found)?;
+            Ok((dir.ino, name))
+        } else {
+            Ok((self.fs.root(), path.as_bytes()))
         }
     }
 
@@ -145,9 +144,10 @@ impl Volume {
         let (dir, name) = self.parent(path)?;
         self.called("unlink", self.fs.unlink(&Caller::root(), dir, name))?;
         // A journal's end is a commit. A volume that nobody but SQLite has dies with the process.
-        match sync_directory || self.groups {
-            true => self.called("fsync", self.fs.fsync(dir, false)),
-            false => Ok(()),
+        if sync_directory || self.groups {
+            self.called("fsync", self.fs.fsync(dir, false))
+        } else {
+            Ok(())
         }
     }
 

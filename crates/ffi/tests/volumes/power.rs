@@ -71,9 +71,10 @@ fn transact(db: &Connection, number: i64, shares: bool) {
         700 * number
     );
     let shrink = format!("DELETE FROM t WHERE id > 60 AND id % {number} = 0");
-    let other = match shares {
-        true => format!("UPDATE other.t SET v = {number};"),
-        false => String::new(),
+    let other = if shares {
+        format!("UPDATE other.t SET v = {number};")
+    } else {
+        String::new()
     };
     let all = format!(
         "BEGIN; UPDATE t SET v = {number}, filler = zeroblob({filler});

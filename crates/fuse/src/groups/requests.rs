@@ -21,9 +21,10 @@ use crate::wire::{Answer, Answered, Ticket};
 impl<B: Backend> FsServer<B> {
     /// Fails, as where nobody knows these requests, if the file system has no groups.
     pub(crate) fn check_groups(&self) -> Outcome<()> {
-        match self.fs.has_groups() {
-            true => Ok(()),
-            false => Err(Errno::NOTTY),
+        if self.fs.has_groups() {
+            Ok(())
+        } else {
+            Err(Errno::NOTTY)
         }
     }
 
@@ -179,9 +180,10 @@ impl<B: Backend> FsServer<B> {
             // The kernel keeps an inode until the file's close is answered. One that nobody has
             // open may be on its way out of the kernel, which waits for its pages, and so for
             // workers.
-            match self.opens.is_open(*ino) {
-                true => self.attributes_changed(*ino),
-                false => self.aside.soon(vec![Pages::none(node(*ino))]),
+            if self.opens.is_open(*ino) {
+                self.attributes_changed(*ino)
+            } else {
+                self.aside.soon(vec![Pages::none(node(*ino))])
             }
         }
     }
@@ -219,9 +221,10 @@ impl<B: Backend> FsServer<B> {
             State::Done => return None,
             State::Lost => return Some(Err(Errno::CANCELED)),
         };
-        let at = match flags.contains(WriteFlags::APPEND) {
-            true => group.size(ino),
-            false => Ok(from.offset),
+        let at = if flags.contains(WriteFlags::APPEND) {
+            group.size(ino)
+        } else {
+            Ok(from.offset)
         };
         let staged = at.and_then(|at| group.write(c, ino, at, data));
         let size = must_fit_u32(data.len());

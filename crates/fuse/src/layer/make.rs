@@ -156,9 +156,10 @@ impl Making {
     /// is there.
     fn parent(&mut self, name: &[u8], about: &About) -> stetfs::Result<Option<InodeNo>> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            return match name.is_empty() && about.is_dir() {
-                true => Ok(None),
-                false => Err(Error::Invalid),
+            return if name.is_empty() && about.is_dir() {
+                Ok(None)
+            } else {
+                Err(Error::Invalid)
             };
         }
         if self.open.len() > DEPTH_MAX {
@@ -195,9 +196,10 @@ fn own<B: Backend>(fs: &B, c: &Caller, attr: &Attr, about: &About) -> stetfs::Re
         gid: (attr.gid != about.gid).then_some(about.gid),
         ..SetAttr::default()
     };
-    match set == SetAttr::default() {
-        true => Ok(()),
-        false => fs.setattr(c, attr.ino, &set).map(drop),
+    if set == SetAttr::default() {
+        Ok(())
+    } else {
+        fs.setattr(c, attr.ino, &set).map(drop)
     }
 }
 

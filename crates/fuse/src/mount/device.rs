@@ -15,8 +15,9 @@ pub(super) fn open_device() -> Result<File, MountError> {
 
 /// What SELinux is to be told, where there is one: as mount(8) does, a kernel without it is not.
 pub(super) fn selinux_contexts(options: &FuseOptions) -> &[String] {
-    match Path::new("/sys/fs/selinux/enforce").exists() {
-        true => &options.contexts,
-        false => &[],
+    if Path::new("/sys/fs/selinux/enforce").exists() {
+        &options.contexts
+    } else {
+        &[]
     }
 }

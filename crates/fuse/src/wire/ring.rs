@@ -160,12 +160,11 @@ impl Entry {
                 Done::Refused(BAD)
             }
             Some(record) => {
-                let (whole, room) = match rest > COPIED {
-                    true => (&mut *buffer, &mut *other),
-                    false => {
-                        other[FRONT..][..rest].copy_from_slice(&buffer[FRONT..][..rest]);
-                        (&mut *other, &mut buffer[FRONT - HEADER..])
-                    }
+                let (whole, room) = if rest > COPIED {
+                    (&mut *buffer, &mut *other)
+                } else {
+                    other[FRONT..][..rest].copy_from_slice(&buffer[FRONT..][..rest]);
+                    (&mut *other, &mut buffer[FRONT - HEADER..])
                 };
                 // In one piece, as from the device.
                 let start = HEADER_ROOM - record;

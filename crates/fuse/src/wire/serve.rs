@@ -159,9 +159,10 @@ impl<S: Server> Session<S> {
     /// kernel, and callers that wait for them: the connection must be aborted then.
     pub fn run(self) -> io::Result<()> {
         let (tell, ends) = mpsc::channel();
-        let queues = match self.agreed.over_io_uring {
-            true => ring::queues()?,
-            false => 0,
+        let queues = if self.agreed.over_io_uring {
+            ring::queues()?
+        } else {
+            0
         };
         let workers = Arc::new(Workers {
             server: self.server,

@@ -30,9 +30,10 @@ fn main() -> Result<()> {
     }
     let (documents, store) =
         places(Path::new(".")).context("lab-tables runs in the directory of the sources")?;
-    let chosen: Vec<&Experiment> = match ids.iter().any(|id| id == "all") {
-        true => Store::experiments().filter(|e| !e.has_real_time).collect(),
-        false => ids.iter().map(|id| one(id)).collect::<Result<_>>()?,
+    let chosen: Vec<&Experiment> = if ids.iter().any(|id| id == "all") {
+        Store::experiments().filter(|e| !e.has_real_time).collect()
+    } else {
+        ids.iter().map(|id| one(id)).collect::<Result<_>>()?
     };
     let runs = cell::Store::open(Path::new("target/lab-runs"))?;
     for experiment in chosen {

@@ -242,10 +242,11 @@ impl Otherwise {
             })
         };
         let mut plots = report.charts()?;
-        match find(by).is_some_and(Experiment::is_figure) {
-            true => plots.retain(|chart| is_its(&chart)),
+        if find(by).is_some_and(Experiment::is_figure) {
+            plots.retain(|chart| is_its(&chart));
+        } else {
             // Those with the paper's figures in them.
-            false => plots.retain(|chart| !chart.lines.is_empty()),
+            plots.retain(|chart| !chart.lines.is_empty());
         }
         ensure!(!plots.is_empty(), "{}: {by} has no plot of it", claim.id);
         Ok(plots)

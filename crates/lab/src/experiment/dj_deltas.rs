@@ -245,9 +245,10 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
             .zip(&values[0])
             .filter(|(level, _)| is_far(**level));
         let largest = far.map(|(_, size)| *size).fold(0.0, f64::max);
-        let list = match largest < quarter {
-            true => &mut swept.reached,
-            false => &mut swept.missed,
+        let list = if largest < quarter {
+            &mut swept.reached
+        } else {
+            &mut swept.missed
         };
         list.push(kind.name().to_owned());
         report
@@ -377,9 +378,10 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
             .filter(is_better)
             .map(|(with, _)| *with)
             .collect();
-        let list = match better.is_empty() {
-            true => &mut swept.reached,
-            false => &mut swept.missed,
+        let list = if better.is_empty() {
+            &mut swept.reached
+        } else {
+            &mut swept.missed
         };
         list.push(kind.name().to_owned());
         report

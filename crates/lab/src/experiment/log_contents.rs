@@ -104,9 +104,10 @@ impl LogContents {
         self.transactions += 1;
         let mut content = 0;
         chunks(transaction, record, block, |chunk, bytes| {
-            match chunk.class == Class::Data as u8 {
-                true => self.data_bytes += bytes,
-                false => self.metadata_bytes += bytes,
+            if chunk.class == Class::Data as u8 {
+                self.data_bytes += bytes;
+            } else {
+                self.metadata_bytes += bytes;
             }
             content += bytes;
         })?;

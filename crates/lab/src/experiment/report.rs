@@ -172,9 +172,10 @@ impl Said {
         };
         let is_less = ours < self.least - room(self.least);
         let is_more = ours > self.most + room(self.most);
-        match is_less || is_more || ours.is_nan() {
-            true => Verdict::Missed,
-            false => Verdict::Reached,
+        if is_less || is_more || ours.is_nan() {
+            Verdict::Missed
+        } else {
+            Verdict::Reached
         }
     }
 }

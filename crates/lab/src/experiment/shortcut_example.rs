@@ -88,20 +88,19 @@ fn measure(
 ) -> Result<Bytes> {
     let run = setting.measure((system, PCM), volume, 64, work, Durable::EachWrite)?;
     let of = |class, cause| run.device.of(Tag::new(class, cause)).write_bytes;
-    let log = match system == EXT3 {
+    let log = if system == EXT3 {
         // JBD2's blocks are counted one by one.
-        true => {
-            let logged = run.device.by_cause(Cause::Log).write_bytes;
-            let records = of(Class::Journal, Cause::Log) + of(Class::Journal, Cause::CommitRecord);
-            let data_bytes = of(Class::Data, Cause::Log);
-            LogContents {
-                transactions: run.commits,
-                data_bytes,
-                metadata_bytes: logged - data_bytes - of(Class::Journal, Cause::Log),
-                header_bytes: records,
-            }
+        let logged = run.device.by_cause(Cause::Log).write_bytes;
+        let records = of(Class::Journal, Cause::Log) + of(Class::Journal, Cause::CommitRecord);
+        let data_bytes = of(Class::Data, Cause::Log);
+        LogContents {
+            transactions: run.commits,
+            data_bytes,
+            metadata_bytes: logged - data_bytes - of(Class::Journal, Cause::Log),
+            header_bytes: records,
         }
-        false => logged(system, volume, work)?,
+    } else {
+        logged(system, volume, work)?
     };
     let data_checkpoint = of(Class::Data, Cause::Checkpoint);
     Ok(Bytes {

@@ -290,9 +290,10 @@ fn checks(stored: &Stored, words: &str) -> Result<String> {
     // One reason for several claims is said once.
     let mut reasons: Vec<&str> = Vec::new();
     for check in &checks {
-        let mut verdict = match check.is_reached() {
-            true => check.judged(),
-            false => format!("**{}**", check.judged()),
+        let mut verdict = if check.is_reached() {
+            check.judged()
+        } else {
+            format!("**{}**", check.judged())
         };
         for reason in check.why.iter().chain(&check.fitted) {
             let known = reasons.iter().position(|known| known == reason);

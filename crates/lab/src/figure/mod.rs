@@ -386,9 +386,10 @@ impl Figure {
     }
 
     fn cells(&self, setting: &Setting<'_>) -> Result<Ran<'_>> {
-        let seeds = match setting.is_alone {
-            true => setting.seed..=setting.seed,
-            false => setting.seed..=setting.seed + self.seeds - 1,
+        let seeds = if setting.is_alone {
+            setting.seed..=setting.seed
+        } else {
+            setting.seed..=setting.seed + self.seeds - 1
         };
         let count = seeds.clone().count();
         let (mut points, mut asked, mut cells) = (Vec::new(), Vec::new(), Vec::new());
@@ -513,9 +514,10 @@ impl Figure {
                 .replace(" x", "x")
                 .trim()
                 .to_owned(),
-            verdict: match value.is_reached(mean, claim.tolerance.unwrap_or_default()) {
-                true => Verdict::Reached,
-                false => Verdict::Missed,
+            verdict: if value.is_reached(mean, claim.tolerance.unwrap_or_default()) {
+                Verdict::Reached
+            } else {
+                Verdict::Missed
             },
             fitted: measure.fitted.clone(),
             why: None,

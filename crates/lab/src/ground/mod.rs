@@ -95,11 +95,12 @@ impl Contestant {
             .modes
             .iter()
             .filter(|mode| **mode != DataMode::Writeback);
-        let names: Vec<_> = match about.modes.is_empty() {
-            true => vec![about.name.to_owned()],
-            false => modes
+        let names: Vec<_> = if about.modes.is_empty() {
+            vec![about.name.to_owned()]
+        } else {
+            modes
                 .map(|mode| format!("{}:data={}", about.name, mode.name()))
-                .collect(),
+                .collect()
         };
         let whose = match about.source {
             source if source.starts_with("docs/") => Whose::Own,

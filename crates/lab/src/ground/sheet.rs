@@ -252,9 +252,10 @@ impl Sheet {
         for (medium, workload, row) in self.rows() {
             let figures = row.iter().map(|square| {
                 let is_baseline = self.systems[square.system].name == BASELINE;
-                let mean = match is_baseline {
-                    true => square.mean(name),
-                    false => self.ratio(square, name),
+                let mean = if is_baseline {
+                    square.mean(name)
+                } else {
+                    self.ratio(square, name)
                 };
                 match (mean, square.failed, is_baseline) {
                     (None, true, _) => "FAILED".to_owned(),
@@ -279,12 +280,13 @@ impl Sheet {
         for square in &self.squares {
             let Some(why) = &square.why else { continue };
             let system = &self.systems[square.system].name;
-            let place = match square.failed {
-                true => format!(
+            let place = if square.failed {
+                format!(
                     "{system} on {}, {}",
                     self.media[square.medium].name, self.workloads[square.workload].name
-                ),
-                false => format!("{system} on {}", self.media[square.medium].name),
+                )
+            } else {
+                format!("{system} on {}", self.media[square.medium].name)
             };
             let known = reasons.iter().position(|(known, _)| known == why);
             let at = known.unwrap_or_else(|| {

@@ -186,9 +186,10 @@ impl Player {
                 return self.gone.get(path).context("it is there");
             }
             let at = self.path(path);
-            let file = match at.is_dir() {
-                true => File::open(&at),
-                false => OpenOptions::new().read(true).write(true).open(&at),
+            let file = if at.is_dir() {
+                File::open(&at)
+            } else {
+                OpenOptions::new().read(true).write(true).open(&at)
             };
             let file = file.with_context(|| at.display().to_string())?;
             self.open.insert(path.to_owned(), file);

@@ -156,9 +156,10 @@ impl Sheet {
             let found = found.filter_map(|reason| numbered.iter().position(|n| *n == reason));
             let found: BTreeSet<usize> = found.collect();
             let found: Vec<_> = found.into_iter().map(|n| (n + 1).to_string()).collect();
-            match found.is_empty() {
-                true => String::new(),
-                false => format!(" [{}]", found.join(", ")),
+            if found.is_empty() {
+                String::new()
+            } else {
+                format!(" [{}]", found.join(", "))
             }
         };
         self.table(
@@ -254,9 +255,12 @@ impl Reasons {
     /// The number of the first reason for a deviation, and the reason.
     pub fn why(&self, deviation: &Deviation<'_>) -> Option<(usize, &str)> {
         let is_in = |names: &[String], name: &str| names.iter().any(|one| one == name);
-        let of = |deviation: &Deviation<'_>| match deviation.ours > deviation.kernel {
-            true => Side::More,
-            false => Side::Less,
+        let of = |deviation: &Deviation<'_>| {
+            if deviation.ours > deviation.kernel {
+                Side::More
+            } else {
+                Side::Less
+            }
         };
         let fits = |reason: &&Reason| {
             (reason.pairs.is_empty() || is_in(&reason.pairs, &deviation.run.pair))

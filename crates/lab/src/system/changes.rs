@@ -163,9 +163,10 @@ impl Watched {
         changes.transactions += 1;
         let mut updates = Vec::new();
         for (block, update) in &commit {
-            match self.was_used(&commit, *block)? {
-                true => updates.push((*block, update)),
-                false => changes.new_blocks += 1,
+            if self.was_used(&commit, *block)? {
+                updates.push((*block, update))
+            } else {
+                changes.new_blocks += 1;
             }
         }
         for (_, update) in &updates {

@@ -116,9 +116,10 @@ impl Volume {
                 self.on_flash.get_or_init(|| made)
             }
         };
-        match *kind == flash {
-            true => Ok(image.clone()),
-            false => flash.with(&self.image),
+        if *kind == flash {
+            Ok(image.clone())
+        } else {
+            flash.with(&self.image)
         }
     }
 

@@ -120,9 +120,10 @@ impl Iozone {
 impl Workload for Iozone {
     fn name(&self) -> String {
         let (test, kib) = (self.test.name(), self.record_bytes as f64 / 1024.0);
-        let room = match self.room_bytes == self.record_bytes {
-            true => String::new(),
-            false => format!(" in rooms of {} KiB", self.room_bytes as f64 / 1024.0),
+        let room = if self.room_bytes == self.record_bytes {
+            String::new()
+        } else {
+            format!(" in rooms of {} KiB", self.room_bytes as f64 / 1024.0)
         };
         format!("iozone {test}, {kib} KiB{room}")
     }

@@ -164,9 +164,10 @@ impl Postmark {
 
     /// Bytes of a system call for blocks of `block` bytes.
     fn call_bytes(&self, block: u32) -> u32 {
-        match self.buffered {
-            true => block.max(BUFFER) / BUFFER * BUFFER,
-            false => block,
+        if self.buffered {
+            block.max(BUFFER) / BUFFER * BUFFER
+        } else {
+            block
         }
     }
 }

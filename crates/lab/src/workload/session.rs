@@ -391,9 +391,10 @@ impl<'a> Session<'a> {
         self.counts.written_bytes += n as u64;
         self.counts.writes += 1;
         self.note(|noted| {
-            let place = match how.contains(WriteFlags::APPEND) {
-                true => Place::End,
-                false => Place::At(at),
+            let place = if how.contains(WriteFlags::APPEND) {
+                Place::End
+            } else {
+                Place::At(at)
             };
             Some(What::Write(
                 noted.path(ino)?,

@@ -83,9 +83,10 @@ impl MtdNand {
             source,
         };
         let mtd = open(path, read_only).map_err(failed)?;
-        let how = match read_only {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
+        let how = if read_only {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
         };
         retry_on_intr(|| flock(&mtd, how)).map_err(|e| match e {
             Errno::WOULDBLOCK => busy(path, String::new()),

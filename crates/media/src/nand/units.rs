@@ -261,9 +261,10 @@ impl Nand for UnitNand {
             tag,
         });
         let is_full = waiting.units.len() == u32_as_usize(self.count);
-        let done = match is_full {
-            true => self.program_page(state, &waiting),
-            false => Ok(()),
+        let done = if is_full {
+            self.program_page(state, &waiting)
+        } else {
+            Ok(())
         };
         match done {
             Ok(()) if is_full => Ok(()),

@@ -112,10 +112,12 @@ impl PmemOptions {
         }
         let mapping = self.map(&file.file, len).map_err(failed)?;
         Ok(MappedPmem {
-            survives: match self.private {
-                true => Survives::ProcessCrash,
-                false if mapping.is_synchronous() => Survives::PowerLoss,
-                false => self.survives,
+            survives: if self.private {
+                Survives::ProcessCrash
+            } else if mapping.is_synchronous() {
+                Survives::PowerLoss
+            } else {
+                self.survives
             },
             is_private: self.private,
             mapping,

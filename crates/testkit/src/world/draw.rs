@@ -75,9 +75,12 @@ impl Draw {
             (16, Self::content_op),
             (6, Self::attribute_op),
             (if looks { 4 } else { 0 }, Self::look_op),
-            (1, |d| match d.is_heads() {
-                true => Op::Sync,
-                false => Op::FsyncDir { path: d.path() },
+            (1, |d| {
+                if d.is_heads() {
+                    Op::Sync
+                } else {
+                    Op::FsyncDir { path: d.path() }
+                }
             }),
             (u64::from(remounts), |_| Op::Remount),
         ])

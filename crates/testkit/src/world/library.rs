@@ -404,9 +404,10 @@ impl Library {
 
     fn directory(&self, path: &str) -> Answer<InodeNo> {
         let attr = self.followed(path)?;
-        match attr.is_dir() {
-            true => Ok(attr.ino),
-            false => Err(Error::NotDirectory),
+        if attr.is_dir() {
+            Ok(attr.ino)
+        } else {
+            Err(Error::NotDirectory)
         }
     }
 

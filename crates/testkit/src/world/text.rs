@@ -137,9 +137,10 @@ struct Word<'a>(&'a str);
 impl fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0.bytes() {
-            match is_plain(byte) {
-                true => write!(f, "{}", char::from(byte))?,
-                false => write!(f, "%{byte:02x}")?,
+            if is_plain(byte) {
+                write!(f, "{}", char::from(byte))?
+            } else {
+                write!(f, "%{byte:02x}")?
             }
         }
         Ok(())

@@ -197,9 +197,10 @@ struct Tangle {
 }
 
 fn name(module: &Module) -> String {
-    match module.is_empty() {
-        true => "lib".to_owned(),
-        false => module.join("::"),
+    if module.is_empty() {
+        "lib".to_owned()
+    } else {
+        module.join("::")
     }
 }
 

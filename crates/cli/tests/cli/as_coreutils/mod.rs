@@ -183,9 +183,12 @@ fn described(path: &Path, start: i64, first: &str) -> String {
     } else {
         ('c', format!("{:x}", meta.rdev()))
     };
-    let time = |sec, nsec| match sec >= start {
-        true => "now".to_owned(),
-        false => format!("{sec}.{nsec:09}"),
+    let time = |sec, nsec| {
+        if sec >= start {
+            "now".to_owned()
+        } else {
+            format!("{sec}.{nsec:09}")
+        }
     };
     let mut text = format!(
         "{letter}{:04o} {}:{} links {} mtime {} atime {} {content}{first}",

@@ -60,9 +60,10 @@ impl Names {
 
     fn dress(&mut self, at: &At<'_>, inode: &Arc<Inode>, step: Step, how: SetXattr) -> Result<()> {
         self.keep(inode)?;
-        let tried = match step.changes_xattrs() {
-            true => Some(self.try_step(at, inode, &step, how)?),
-            false => None,
+        let tried = if step.changes_xattrs() {
+            Some(self.try_step(at, inode, &step, how)?)
+        } else {
+            None
         };
         let rewrites = tried.as_ref().map_or(0, |(_, rewrites)| *rewrites);
         let takes = Takes {

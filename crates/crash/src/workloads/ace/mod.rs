@@ -212,9 +212,10 @@ impl Bounds {
     /// What may be persisted.
     fn objects(self, tuple: &[Action]) -> BTreeSet<&'static str> {
         let used = tuple.iter().flat_map(|action| action.paths());
-        match self.persists_related() {
-            true => used.flat_map(|p| [p, sibling(p), parent(p)]).collect(),
-            false => used.collect(),
+        if self.persists_related() {
+            used.flat_map(|p| [p, sibling(p), parent(p)]).collect()
+        } else {
+            used.collect()
         }
     }
 }

@@ -257,9 +257,10 @@ fn show(report: &Report) -> Result<()> {
     checks.set_content_arrangement(ContentArrangement::Dynamic);
     checks.set_header(["what the paper says", "paper", "here", ""]);
     for check in &report.checks {
-        let judged = match check.is_reached() {
-            true => check.judged(),
-            false => check.judged().to_uppercase(),
+        let judged = if check.is_reached() {
+            check.judged()
+        } else {
+            check.judged().to_uppercase()
         };
         checks.add_row([&check.claim, &check.said(), &check.ours, &judged]);
     }

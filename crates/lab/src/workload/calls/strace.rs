@@ -487,9 +487,10 @@ impl Trace {
 
     /// The path of a call that also has a form with a directory.
     fn at(&self, pid: &str, name: &str, args: &[&str]) -> Option<String> {
-        match name.ends_with("at") {
-            true => self.path(pid, args.first().copied(), args.get(1)?),
-            false => self.path(pid, None, args.first()?),
+        if name.ends_with("at") {
+            self.path(pid, args.first().copied(), args.get(1)?)
+        } else {
+            self.path(pid, None, args.first()?)
         }
     }
 
@@ -534,10 +535,12 @@ impl Trace {
             let replaced = self.before.first_name(&to);
             self.before.unclear.remove(&replaced);
         }
-        match is_dir {
-            true => {}
-            false if may_be_dir && name.starts_with("rename") => self.before.unclear(&from),
-            false => self.before.file(&from, 0),
+        if !is_dir {
+            if may_be_dir && name.starts_with("rename") {
+                self.before.unclear(&from);
+            } else {
+                self.before.file(&from, 0);
+            }
         }
         self.before.settled(&from, !name.starts_with("rename"));
         self.before.settled(&to, true);
@@ -556,9 +559,10 @@ impl Trace {
                 })
                 .collect();
         }
-        self.tell(match name.starts_with("rename") {
-            true => What::Rename(from, to),
-            false => What::Link(from, to),
+        self.tell(if name.starts_with("rename") {
+            What::Rename(from, to)
+        } else {
+            What::Link(from, to)
         });
     }
 

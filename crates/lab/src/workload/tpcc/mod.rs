@@ -192,9 +192,10 @@ impl Workload for Tpcc {
 
     /// Loads, unless the database is there.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
-        match session.has(FILE)? {
-            true => Ok(()),
-            false => self.load(session),
+        if session.has(FILE)? {
+            Ok(())
+        } else {
+            self.load(session)
         }
     }
 

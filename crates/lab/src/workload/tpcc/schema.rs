@@ -248,9 +248,10 @@ impl District<'_> {
                 o_id, self.d_id, self.w_id, c_id, self.now, carrier, lines, 1
             ])?;
             for number in 1..=lines {
-                let amount = match is_delivered {
-                    true => 0,
-                    false => uniform(rng, 1, 999_999),
+                let amount = if is_delivered {
+                    0
+                } else {
+                    uniform(rng, 1, 999_999)
                 };
                 let i_id = uniform(rng, 1, u64::from(self.size.items));
                 let info = a_string(rng, 24, 24);

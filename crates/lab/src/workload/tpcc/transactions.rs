@@ -140,10 +140,11 @@ impl Terminals<'_> {
         for n in 1..=count {
             let c = self.constants.item;
             let items = u64::from(self.size.items);
-            let i_id = match rolls_back && n == count {
+            let i_id = if rolls_back && n == count {
                 // An unused number.
-                true => items + 1,
-                false => nurand(&mut self.rng, A_ITEM, c, 1, items),
+                items + 1
+            } else {
+                nurand(&mut self.rng, A_ITEM, c, 1, items)
             };
             let is_remote = self.rng.chance(1);
             let other = if is_remote {
@@ -243,9 +244,10 @@ impl Terminals<'_> {
                 ))
             })?;
         let wanted = line.quantity as i64;
-        let left = match has >= wanted + 10 {
-            true => has - wanted,
-            false => has - wanted + 91,
+        let left = if has >= wanted + 10 {
+            has - wanted
+        } else {
+            has - wanted + 91
         };
         let is_remote = i64::from(line.supply_w_id != w_id);
         one_row(
@@ -281,13 +283,12 @@ impl Terminals<'_> {
         self.outcome.payments += 1;
         let d_id = self.district();
         let is_remote = self.rng.chance(15);
-        let (c_w_id, c_d_id) = match is_remote {
-            true => {
-                let other = self.other_warehouse(w_id);
-                self.outcome.remote_payments += u64::from(other.is_some());
-                (other.unwrap_or(w_id), self.district())
-            }
-            false => (w_id, d_id),
+        let (c_w_id, c_d_id) = if is_remote {
+            let other = self.other_warehouse(w_id);
+            self.outcome.remote_payments += u64::from(other.is_some());
+            (other.unwrap_or(w_id), self.district())
+        } else {
+            (w_id, d_id)
         };
         let who = self.who();
         let amount = uniform(&mut self.rng, 100, 500_000) as i64;
@@ -364,36 +365,34 @@ impl Terminals<'_> {
         let (balance, ytd) = (payer.balance - amount, payer.ytd_payment + amount);
         let payments = payer.payments + 1;
         let key = (c_w_id, c_d_id, payer.c_id);
-        let changed = match payer.is_bad_credit {
-            false => self
+        let changed = if payer.is_bad_credit {
+            let data: String = self
                 .db
+                .prepare_cached(
+                    "SELECT c_data FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+                )?
+                .query_row(params![key.0, key.1, key.2], |row| row.get(0))?;
+            let mut data = format!(
+                "{} {c_d_id} {c_w_id} {d_id} {w_id} {}.{:02} {data}",
+                payer.c_id,
+                amount / 100,
+                amount % 100
+            );
+            data.truncate(CUSTOMER_DATA);
+            self.db
+                .prepare_cached(
+                    "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ?, \
+                            c_data = ? \
+                         WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+                )?
+                .execute(params![balance, ytd, payments, data, key.0, key.1, key.2])?
+        } else {
+            self.db
                 .prepare_cached(
                     "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ? WHERE \
                         c_w_id = ? AND c_d_id = ? AND c_id = ?",
                 )?
-                .execute(params![balance, ytd, payments, key.0, key.1, key.2])?,
-            true => {
-                let data: String = self
-                    .db
-                    .prepare_cached(
-                        "SELECT c_data FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-                    )?
-                    .query_row(params![key.0, key.1, key.2], |row| row.get(0))?;
-                let mut data = format!(
-                    "{} {c_d_id} {c_w_id} {d_id} {w_id} {}.{:02} {data}",
-                    payer.c_id,
-                    amount / 100,
-                    amount % 100
-                );
-                data.truncate(CUSTOMER_DATA);
-                self.db
-                    .prepare_cached(
-                        "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ?, \
-                            c_data = ? \
-                         WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-                    )?
-                    .execute(params![balance, ytd, payments, data, key.0, key.1, key.2])?
-            }
+                .execute(params![balance, ytd, payments, key.0, key.1, key.2])?
         };
         one_row(changed)
     }

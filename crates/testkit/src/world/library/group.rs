@@ -47,9 +47,10 @@ impl Way<'_> {
     fn place<'p>(&mut self, path: &'p str) -> Answer<(InodeNo, &'p [u8])> {
         let (above, name) = path.rsplit_once('/').unwrap_or((".", path));
         let dir = self.at(above, true)?;
-        match dir.attr.is_dir() {
-            true => Ok((dir.ino, name.as_bytes())),
-            false => Err(Error::NotDirectory),
+        if dir.attr.is_dir() {
+            Ok((dir.ino, name.as_bytes()))
+        } else {
+            Err(Error::NotDirectory)
         }
     }
 

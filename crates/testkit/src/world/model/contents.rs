@@ -99,9 +99,10 @@ impl Model {
         match how {
             Reserve::Punch => {
                 // What is behind the end of the file in its last block is zero.
-                let end = match offset + len >= size {
-                    true => size.next_multiple_of(block),
-                    false => offset + len,
+                let end = if offset + len >= size {
+                    size.next_multiple_of(block)
+                } else {
+                    offset + len
                 };
                 let whole = offset.div_ceil(block)..end / block;
                 node.blocks.retain(|n| !whole.contains(n));

@@ -62,9 +62,10 @@ impl Content {
         for (at, bytes) in &mut self.writes {
             bytes.truncate((size - *at) as usize);
         }
-        match size < kept {
-            true => (self.cut, self.least) = (Some(size), None),
-            false => self.least = Some(size),
+        if size < kept {
+            (self.cut, self.least) = (Some(size), None)
+        } else {
+            self.least = Some(size);
         }
     }
 }
@@ -379,9 +380,10 @@ impl Model {
                 self.write_to(*id, *offset, bytes);
             }
             if let Some(least) = content.least {
-                match least > self.content(*id).size() {
-                    true => self.resize(*id, least),
-                    false => drop(self.modify(*id)),
+                if least > self.content(*id).size() {
+                    self.resize(*id, least);
+                } else {
+                    self.modify(*id);
                 }
             }
         }

@@ -48,9 +48,10 @@ impl Model {
     pub(super) fn note_written(&mut self, id: Id, len: u64) {
         let (step, is_whole) = (self.step, self.is_marked(id) && len <= self.rules.whole_max);
         if let Some(node) = self.nodes.get_mut(&id) {
-            match is_whole {
-                true => node.placed = step,
-                false => node.loose = step,
+            if is_whole {
+                node.placed = step;
+            } else {
+                node.loose = step;
             }
         }
     }

@@ -34,9 +34,10 @@ impl Model {
     /// there on is one that a crash may leave. 0: it is no sync. With `data_apart`, where data does
     /// not change with its transaction, all but [its](Self::synced) data is meant.
     pub fn vouched(&self, data_apart: bool) -> usize {
-        match data_apart {
-            true => self.vouched.apart,
-            false => self.vouched.whole,
+        if data_apart {
+            self.vouched.apart
+        } else {
+            self.vouched.whole
         }
     }
 
