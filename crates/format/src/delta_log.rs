@@ -22,20 +22,9 @@ use bitflags::bitflags;
 
 use crate::checksum::{crc32c, crc64};
 use crate::error::Corrupt;
-use crate::layout::{Le16, Le32, Le64, layout};
+use crate::layout::{Le16, Le32, Le64, layout, record};
 use crate::num::{BlockNo, Tid};
 use crate::width::{high32, low32, must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
-
-layout! {
-    /// How a region is divided.
-    pub DJ_GEOMETRY_LAYOUT = "Delta journal geometry", 32, {
-        0x00 Le64, G_SIZE = "g_size";
-        0x08 Le32, G_BLOCK_SIZE = "g_block_size";
-        0x0c Le32, G_IN_FLIGHT = "g_in_flight";
-        0x10 Le64, G_RING = "g_ring";
-        0x18 Le32, G_CHECKSUM = "g_checksum";
-    }
-}
 
 layout! {
     /// A transaction's descriptor.
@@ -78,15 +67,6 @@ layout! {
     }
 }
 
-layout! {
-    /// One of them.
-    pub DJ_IN_FLIGHT_ENTRY_LAYOUT = "Delta journal block in flight", 16, {
-        0x00 Le64, E_HOME = "e_home";
-        0x08 Le32, E_SEQUENCE = "e_sequence";
-        0x0c Le32, E_CHECKSUM = "e_checksum";
-    }
-}
-
 /// Where the geometry lies.
 pub const GEOMETRY_OFFSET: u64 = 128;
 /// Where the blocks in flight begin.
@@ -123,17 +103,24 @@ const IN_FLIGHT_STATE: u32 = 0x4754_4c46; // "FLTG"
 /// Bits of a block number in a tag's first word; the flags are above.
 pub const HOME_BITS: u32 = 48;
 
-/// How a region is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionGeometry {
-    /// Bytes of the region.
-    pub size: u64,
-    /// Bytes of the volume's blocks.
-    pub block_size: u32,
-    /// Blocks that can be in flight at once.
-    pub in_flight: u32,
-    /// Where the ring begins, a multiple of 64; it goes to the end.
-    pub ring: u64,
+record! {
+    /// How a region is divided.
+    pub DJ_GEOMETRY_LAYOUT = "Delta journal geometry", 32, {
+        0x18 Le32, G_CHECKSUM = "g_checksum";
+    }
+
+    /// How a region is divided.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RegionGeometry from (raw) {
+        /// Bytes of the region.
+        0x00 Le64, size: u64 = "g_size";
+        /// Bytes of the volume's blocks.
+        0x08 Le32, block_size: u32 = "g_block_size";
+        /// Blocks that can be in flight at once.
+        0x0c Le32, in_flight: u32 = "g_in_flight";
+        /// Where the ring begins, a multiple of 64; it goes to the end.
+        0x10 Le64, ring: u64 = "g_ring";
+    }
 }
 
 impl RegionGeometry {
@@ -185,12 +172,7 @@ impl RegionGeometry {
         if G_CHECKSUM.get(raw) != crc32c(!0, &raw[..G_CHECKSUM.0]) {
             return Err(Corrupt::DeltaJournal("the geometry's checksum is wrong"));
         }
-        let found = Self {
-            size: G_SIZE.get(raw),
-            block_size: G_BLOCK_SIZE.get(raw),
-            in_flight: G_IN_FLIGHT.get(raw),
-            ring: G_RING.get(raw),
-        };
+        let found = Self::read_fields(raw);
         match Self::of(found.size, found.block_size) {
             Ok(expected) if expected == found => Ok(found),
             _ => Err(Corrupt::DeltaJournal("the geometry cannot be")),
@@ -200,10 +182,7 @@ impl RegionGeometry {
     /// As bytes.
     pub fn encode(&self) -> [u8; DJ_GEOMETRY_LAYOUT.size] {
         let mut raw = [0; DJ_GEOMETRY_LAYOUT.size];
-        G_SIZE.put(&mut raw, self.size);
-        G_BLOCK_SIZE.put(&mut raw, self.block_size);
-        G_IN_FLIGHT.put(&mut raw, self.in_flight);
-        G_RING.put(&mut raw, self.ring);
+        self.write_fields(&mut raw);
         let crc = crc32c(!0, &raw[..G_CHECKSUM.0]);
         G_CHECKSUM.put(&mut raw, crc);
         raw
@@ -394,15 +373,20 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
     C_CHECKSUM.get(commit) == crc64(seed, &as_written)
 }
 
-/// A block on its way home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InFlightEntry {
-    /// Where it goes.
-    pub home: BlockNo,
-    /// The transaction whose version it is.
-    pub sequence: Tid,
-    /// The [checksum](content_checksum) of its content.
-    pub checksum: u32,
+record! {
+    /// One of them.
+    pub DJ_IN_FLIGHT_ENTRY_LAYOUT = "Delta journal block in flight", 16, {}
+
+    /// A block on its way home.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct InFlightEntry from (raw) {
+        /// Where it goes.
+        0x00 Le64, home: BlockNo = "e_home";
+        /// The transaction whose version it is.
+        0x08 Le32, sequence: Tid = "e_sequence";
+        /// The [checksum](content_checksum) of its content.
+        0x0c Le32, checksum: u32 = "e_checksum";
+    }
 }
 
 /// What is in flight: the table, as bytes from [`IN_FLIGHT_OFFSET`] on but for the state word,
@@ -414,9 +398,7 @@ pub fn encode_in_flight(entries: &[InFlightEntry], seed: u64) -> Vec<u8> {
         .iter()
         .zip(raw[DJ_IN_FLIGHT_LAYOUT.size..].chunks_exact_mut(size))
     {
-        E_HOME.put(raw, entry.home.0);
-        E_SEQUENCE.put(raw, entry.sequence.0);
-        E_CHECKSUM.put(raw, entry.checksum);
+        entry.write_fields(raw);
     }
     let checksum = crc64(seed, &raw[DJ_IN_FLIGHT_LAYOUT.size..]);
     F_CHECKSUM.put(&mut raw, checksum);
@@ -463,13 +445,7 @@ pub fn decode_in_flight(raw: &[u8], seed: u64) -> Result<Vec<InFlightEntry>, Cor
         ));
     }
     let entries = table.chunks_exact(DJ_IN_FLIGHT_ENTRY_LAYOUT.size);
-    Ok(entries
-        .map(|raw| InFlightEntry {
-            home: BlockNo(E_HOME.get(raw)),
-            sequence: Tid(E_SEQUENCE.get(raw)),
-            checksum: E_CHECKSUM.get(raw),
-        })
-        .collect())
+    Ok(entries.map(InFlightEntry::read_fields).collect())
 }
 
 #[cfg(test)]

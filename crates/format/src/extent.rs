@@ -14,9 +14,9 @@
 use crate::checksum::{crc32c, crc32c_change};
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
-use crate::layout::{Le16, Le32, layout};
+use crate::layout::{Le16, Le32, layout, record};
 use crate::num::{BlockNo, LBlock};
-use crate::width::{high32, low16, low32, must_fit_u16};
+use crate::width::must_fit_u16;
 
 /// `eh_magic`.
 pub const EXTENT_MAGIC: u16 = 0xf30a;
@@ -48,36 +48,35 @@ layout! {
     }
 }
 
-layout! {
+record! {
     /// An entry of a leaf.
     pub EXTENT_LAYOUT = "Extent", ENTRY_SIZE, {
-        0x0 Le32, EE_BLOCK = "ee_block";
         0x4 Le16, EE_LEN = "ee_len";
-        0x6 Le16, EE_START_HI = "ee_start_hi";
-        0x8 Le32, EE_START_LO = "ee_start_lo";
+    }
+
+    /// A run of blocks of a file.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Extent from (raw) {
+        /// The first logical block.
+        0x0 Le32, lblk: LBlock = "ee_block";
+        /// The first block on the volume.
+        0x8 Le32, 0x6 Le16, pblk: BlockNo = "ee_start_lo", "ee_start_hi";
+    } {
+        /// Blocks: 1 to [`MAX_WRITTEN_LEN`], or [`MAX_UNWRITTEN_LEN`] when unwritten.
+        pub len: u16 = length(EE_LEN.get(raw));
+        /// Allocated but never written: reads as zeros.
+        pub unwritten: bool = EE_LEN.get(raw) > MAX_WRITTEN_LEN;
     }
 }
 
-layout! {
-    /// An entry of a node above the leaves.
-    pub EXTENT_INDEX_LAYOUT = "Extent index", ENTRY_SIZE, {
-        0x0 Le32, EI_BLOCK = "ei_block";
-        0x4 Le32, EI_LEAF_LO = "ei_leaf_lo";
-        0x8 Le16, EI_LEAF_HI = "ei_leaf_hi";
+/// Blocks of an extent, of `ee_len`: the length of an unwritten one begins behind the longest that
+/// is written.
+fn length(stored: u16) -> u16 {
+    if stored > MAX_WRITTEN_LEN {
+        stored - MAX_WRITTEN_LEN
+    } else {
+        stored
     }
-}
-
-/// A run of blocks of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// The first logical block.
-    pub lblk: LBlock,
-    /// Blocks: 1 to [`MAX_WRITTEN_LEN`], or [`MAX_UNWRITTEN_LEN`] when unwritten.
-    pub len: u16,
-    /// The first block on the volume.
-    pub pblk: BlockNo,
-    /// Allocated but never written: reads as zeros.
-    pub unwritten: bool,
 }
 
 impl Extent {
@@ -93,21 +92,6 @@ impl Extent {
         lblk.0 >= self.lblk.0 && lblk.0 - self.lblk.0 < u32::from(self.len)
     }
 
-    fn read(raw: &[u8]) -> Self {
-        let stored = EE_LEN.get(raw);
-        let unwritten = stored > MAX_WRITTEN_LEN;
-        Self {
-            lblk: LBlock(EE_BLOCK.get(raw)),
-            len: if unwritten {
-                stored - MAX_WRITTEN_LEN
-            } else {
-                stored
-            },
-            pblk: BlockNo(u64::from(EE_START_HI.get(raw)) << 32 | u64::from(EE_START_LO.get(raw))),
-            unwritten,
-        }
-    }
-
     fn write(&self, raw: &mut [u8]) {
         let most = if self.unwritten {
             MAX_UNWRITTEN_LEN
@@ -119,17 +103,9 @@ impl Extent {
             "extent of {} blocks",
             self.len
         );
-        EE_BLOCK.put(raw, self.lblk.0);
-        EE_LEN.put(
-            raw,
-            if self.unwritten {
-                self.len + MAX_WRITTEN_LEN
-            } else {
-                self.len
-            },
-        );
-        EE_START_HI.put(raw, low16(high32(self.pblk.0)));
-        EE_START_LO.put(raw, low32(self.pblk.0));
+        let above = if self.unwritten { MAX_WRITTEN_LEN } else { 0 };
+        EE_LEN.put(raw, self.len + above);
+        self.write_fields(raw);
     }
 
     fn check(&self, index: u16, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -153,28 +129,24 @@ impl Extent {
     }
 }
 
-/// An entry above the leaves: the node that begins with logical block `lblk`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Index {
-    /// The first logical block of the node below.
-    pub lblk: LBlock,
-    /// Where that node is.
-    pub pblk: BlockNo,
+record! {
+    /// An entry of a node above the leaves.
+    pub EXTENT_INDEX_LAYOUT = "Extent index", ENTRY_SIZE, {}
+
+    /// An entry above the leaves: the node that begins with logical block `lblk`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Index from (raw) {
+        /// The first logical block of the node below.
+        0x0 Le32, lblk: LBlock = "ei_block";
+        /// Where that node is.
+        0x4 Le32, 0x8 Le16, pblk: BlockNo = "ei_leaf_lo", "ei_leaf_hi";
+    }
 }
 
 impl Index {
-    fn read(raw: &[u8]) -> Self {
-        Self {
-            lblk: LBlock(EI_BLOCK.get(raw)),
-            pblk: BlockNo(u64::from(EI_LEAF_HI.get(raw)) << 32 | u64::from(EI_LEAF_LO.get(raw))),
-        }
-    }
-
     fn write(&self, raw: &mut [u8]) {
         raw[..ENTRY_SIZE].fill(0);
-        EI_BLOCK.put(raw, self.lblk.0);
-        EI_LEAF_LO.put(raw, low32(self.pblk.0));
-        EI_LEAF_HI.put(raw, low16(high32(self.pblk.0)));
+        self.write_fields(raw);
     }
 
     fn check(&self, index: u16, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -422,7 +394,7 @@ impl<'a> ExtentNode<'a> {
     /// When there is no such entry.
     #[inline]
     pub fn lblk(&self, index: u16) -> LBlock {
-        LBlock(EE_BLOCK.get(self.entry(index)))
+        Index::read_fields(self.entry(index)).lblk
     }
 
     /// The extent at `index` of a leaf.
@@ -436,7 +408,7 @@ impl<'a> ExtentNode<'a> {
     #[inline]
     pub fn extent(&self, index: u16) -> Result<Extent, Corrupt> {
         assert!(self.is_leaf(), "not a leaf");
-        let extent = Extent::read(self.entry(index));
+        let extent = Extent::read_fields(self.entry(index));
         extent.check(index, self.geometry)?;
         Ok(extent)
     }
@@ -451,7 +423,7 @@ impl<'a> ExtentNode<'a> {
     #[inline]
     pub fn index(&self, index: u16) -> Result<Index, Corrupt> {
         assert!(!self.is_leaf(), "a leaf");
-        let entry = Index::read(self.entry(index));
+        let entry = Index::read_fields(self.entry(index));
         entry.check(index, self.geometry)?;
         Ok(entry)
     }

@@ -10,6 +10,8 @@ use std::fmt;
 use bitflags::bitflags;
 use smallvec::SmallVec;
 
+use crate::layout::flag_words;
+
 bitflags! {
     /// `s_feature_compat`: may be ignored by who does not know them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +127,8 @@ bitflags! {
         const ORPHAN_PRESENT = 0x10000;
     }
 }
+
+flag_words!(FeatureCompat: u32, FeatureRoCompat: u32);
 
 impl FeatureIncompat {
     /// What stetfs understands.

@@ -7,37 +7,9 @@ use bitflags::bitflags;
 use crate::checksum::{crc16, crc32c};
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
-use crate::layout::{Le16, Le32, layout};
+use crate::layout::{Le16, Le32, flag_words, record};
 use crate::num::{BlockNo, GroupNo};
-use crate::width::{high16, high32, low16, low32, must_fit, u32_as_usize};
-
-layout! {
-    /// A group descriptor: 32 bytes, or 64 (and unused bytes behind) with `64bit`.
-    pub GROUP_DESC_LAYOUT = "Group descriptor", 64, {
-        0x00 Le32, BLOCK_BITMAP_LO = "bg_block_bitmap_lo";
-        0x04 Le32, INODE_BITMAP_LO = "bg_inode_bitmap_lo";
-        0x08 Le32, INODE_TABLE_LO = "bg_inode_table_lo";
-        0x0c Le16, FREE_BLOCKS_COUNT_LO = "bg_free_blocks_count_lo";
-        0x0e Le16, FREE_INODES_COUNT_LO = "bg_free_inodes_count_lo";
-        0x10 Le16, USED_DIRS_COUNT_LO = "bg_used_dirs_count_lo";
-        0x12 Le16, FLAGS = "bg_flags";
-        0x14 Le32, EXCLUDE_BITMAP_LO = "bg_exclude_bitmap_lo";
-        0x18 Le16, BLOCK_BITMAP_CSUM_LO = "bg_block_bitmap_csum_lo";
-        0x1a Le16, INODE_BITMAP_CSUM_LO = "bg_inode_bitmap_csum_lo";
-        0x1c Le16, ITABLE_UNUSED_LO = "bg_itable_unused_lo";
-        0x1e Le16, CHECKSUM = "bg_checksum";
-        0x20 Le32, BLOCK_BITMAP_HI = "bg_block_bitmap_hi";
-        0x24 Le32, INODE_BITMAP_HI = "bg_inode_bitmap_hi";
-        0x28 Le32, INODE_TABLE_HI = "bg_inode_table_hi";
-        0x2c Le16, FREE_BLOCKS_COUNT_HI = "bg_free_blocks_count_hi";
-        0x2e Le16, FREE_INODES_COUNT_HI = "bg_free_inodes_count_hi";
-        0x30 Le16, USED_DIRS_COUNT_HI = "bg_used_dirs_count_hi";
-        0x32 Le16, ITABLE_UNUSED_HI = "bg_itable_unused_hi";
-        0x34 Le32, EXCLUDE_BITMAP_HI = "bg_exclude_bitmap_hi";
-        0x38 Le16, BLOCK_BITMAP_CSUM_HI = "bg_block_bitmap_csum_hi";
-        0x3a Le16, INODE_BITMAP_CSUM_HI = "bg_inode_bitmap_csum_hi";
-    }
-}
+use crate::width::{low16, must_fit, u32_as_usize};
 
 bitflags! {
     /// `bg_flags`. Only with descriptor checksums (`gdt_csum` or `metadata_csum`)
@@ -53,29 +25,49 @@ bitflags! {
     }
 }
 
-/// A group descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupDesc {
-    /// The block of the block bitmap.
-    pub block_bitmap: BlockNo,
-    /// The block of the inode bitmap.
-    pub inode_bitmap: BlockNo,
-    /// The first block of the inode table.
-    pub inode_table: BlockNo,
-    /// Free blocks (clusters with `bigalloc`) of the group.
-    pub free_blocks_count: u32,
-    /// Free inodes of the group.
-    pub free_inodes_count: u32,
-    /// Directories among the group's inodes.
-    pub used_dirs_count: u32,
-    /// What is not initialised.
-    pub flags: GroupFlags,
-    /// Inodes at the end of the table that were never used.
-    pub itable_unused: u32,
-    /// CRC-32C of the block bitmap; 16 bits of it in descriptors of 32 bytes.
-    pub block_bitmap_csum: u32,
-    /// CRC-32C of the inode bitmap; 16 bits of it in descriptors of 32 bytes.
-    pub inode_bitmap_csum: u32,
+flag_words!(GroupFlags: u16);
+
+record! {
+    /// A group descriptor: 32 bytes, or 64 (and unused bytes behind) with `64bit`.
+    pub GROUP_DESC_LAYOUT = "Group descriptor", 64, {
+        0x14 Le32, EXCLUDE_BITMAP_LO = "bg_exclude_bitmap_lo";
+        0x1e Le16, CHECKSUM = "bg_checksum";
+        0x34 Le32, EXCLUDE_BITMAP_HI = "bg_exclude_bitmap_hi";
+    }
+
+    /// A group descriptor.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GroupDesc from (raw, wide: bool) {
+        /// The block of the block bitmap.
+        0x00 Le32, 0x20 Le32 where wide,
+        block_bitmap: BlockNo = "bg_block_bitmap_lo", "bg_block_bitmap_hi";
+        /// The block of the inode bitmap.
+        0x04 Le32, 0x24 Le32 where wide,
+        inode_bitmap: BlockNo = "bg_inode_bitmap_lo", "bg_inode_bitmap_hi";
+        /// The first block of the inode table.
+        0x08 Le32, 0x28 Le32 where wide,
+        inode_table: BlockNo = "bg_inode_table_lo", "bg_inode_table_hi";
+        /// Free blocks (clusters with `bigalloc`) of the group.
+        0x0c Le16, 0x2c Le16 where wide,
+        free_blocks_count: u32 = "bg_free_blocks_count_lo", "bg_free_blocks_count_hi";
+        /// Free inodes of the group.
+        0x0e Le16, 0x2e Le16 where wide,
+        free_inodes_count: u32 = "bg_free_inodes_count_lo", "bg_free_inodes_count_hi";
+        /// Directories among the group's inodes.
+        0x10 Le16, 0x30 Le16 where wide,
+        used_dirs_count: u32 = "bg_used_dirs_count_lo", "bg_used_dirs_count_hi";
+        /// What is not initialised.
+        0x12 Le16, flags: GroupFlags = "bg_flags";
+        /// CRC-32C of the block bitmap; 16 bits of it in descriptors of 32 bytes.
+        0x18 Le16, 0x38 Le16 where wide,
+        block_bitmap_csum: u32 = "bg_block_bitmap_csum_lo", "bg_block_bitmap_csum_hi";
+        /// CRC-32C of the inode bitmap; 16 bits of it in descriptors of 32 bytes.
+        0x1a Le16, 0x3a Le16 where wide,
+        inode_bitmap_csum: u32 = "bg_inode_bitmap_csum_lo", "bg_inode_bitmap_csum_hi";
+        /// Inodes at the end of the table that were never used.
+        0x1c Le16, 0x32 Le16 where wide,
+        itable_unused: u32 = "bg_itable_unused_lo", "bg_itable_unused_hi";
+    }
 }
 
 impl GroupDesc {
@@ -103,7 +95,7 @@ impl GroupDesc {
                 });
             }
         }
-        let desc = Self::read_fields(raw, geometry);
+        let desc = Self::read_fields(raw, geometry.is_64bit);
         desc.check_blocks(g, geometry)?;
         desc.check_counts(g, geometry)?;
         Ok(desc)
@@ -121,33 +113,9 @@ impl GroupDesc {
             needed: geometry.desc_size(),
             found: raw.len(),
         })?;
-        let desc = Self::read_fields(raw, geometry);
+        let desc = Self::read_fields(raw, geometry.is_64bit);
         desc.check_blocks(g, geometry)?;
         Ok(desc)
-    }
-
-    fn read_fields(raw: &[u8], geometry: &Geometry) -> Self {
-        let wide = geometry.is_64bit;
-        let block = |lo: Le32, hi: Le32| {
-            let hi = if wide { hi.get(raw) } else { 0 };
-            BlockNo(u64::from(hi) << 32 | u64::from(lo.get(raw)))
-        };
-        let word = |lo: Le16, hi: Le16| {
-            let hi = if wide { hi.get(raw) } else { 0 };
-            u32::from(hi) << 16 | u32::from(lo.get(raw))
-        };
-        Self {
-            block_bitmap: block(BLOCK_BITMAP_LO, BLOCK_BITMAP_HI),
-            inode_bitmap: block(INODE_BITMAP_LO, INODE_BITMAP_HI),
-            inode_table: block(INODE_TABLE_LO, INODE_TABLE_HI),
-            free_blocks_count: word(FREE_BLOCKS_COUNT_LO, FREE_BLOCKS_COUNT_HI),
-            free_inodes_count: word(FREE_INODES_COUNT_LO, FREE_INODES_COUNT_HI),
-            used_dirs_count: word(USED_DIRS_COUNT_LO, USED_DIRS_COUNT_HI),
-            flags: GroupFlags::from_bits_retain(FLAGS.get(raw)),
-            itable_unused: word(ITABLE_UNUSED_LO, ITABLE_UNUSED_HI),
-            block_bitmap_csum: word(BLOCK_BITMAP_CSUM_LO, BLOCK_BITMAP_CSUM_HI),
-            inode_bitmap_csum: word(INODE_BITMAP_CSUM_LO, INODE_BITMAP_CSUM_HI),
-        }
     }
 
     fn check_blocks(&self, g: GroupNo, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -216,54 +184,7 @@ impl GroupDesc {
     /// When `raw` is shorter than a descriptor.
     pub fn encode_into(&self, raw: &mut [u8], g: GroupNo, geometry: &Geometry) {
         let raw = &mut raw[..geometry.desc_size()];
-        let wide = geometry.is_64bit;
-        let block = |raw: &mut [u8], lo: Le32, hi: Le32, value: BlockNo| {
-            lo.put(raw, low32(value.0));
-            if wide {
-                hi.put(raw, high32(value.0));
-            }
-        };
-        let word = |raw: &mut [u8], lo: Le16, hi: Le16, value: u32| {
-            lo.put(raw, low16(value));
-            if wide {
-                hi.put(raw, high16(value));
-            }
-        };
-        block(raw, BLOCK_BITMAP_LO, BLOCK_BITMAP_HI, self.block_bitmap);
-        block(raw, INODE_BITMAP_LO, INODE_BITMAP_HI, self.inode_bitmap);
-        block(raw, INODE_TABLE_LO, INODE_TABLE_HI, self.inode_table);
-        word(
-            raw,
-            FREE_BLOCKS_COUNT_LO,
-            FREE_BLOCKS_COUNT_HI,
-            self.free_blocks_count,
-        );
-        word(
-            raw,
-            FREE_INODES_COUNT_LO,
-            FREE_INODES_COUNT_HI,
-            self.free_inodes_count,
-        );
-        word(
-            raw,
-            USED_DIRS_COUNT_LO,
-            USED_DIRS_COUNT_HI,
-            self.used_dirs_count,
-        );
-        FLAGS.put(raw, self.flags.bits());
-        word(raw, ITABLE_UNUSED_LO, ITABLE_UNUSED_HI, self.itable_unused);
-        word(
-            raw,
-            BLOCK_BITMAP_CSUM_LO,
-            BLOCK_BITMAP_CSUM_HI,
-            self.block_bitmap_csum,
-        );
-        word(
-            raw,
-            INODE_BITMAP_CSUM_LO,
-            INODE_BITMAP_CSUM_HI,
-            self.inode_bitmap_csum,
-        );
+        self.write_fields(raw, geometry.is_64bit);
         if let Some(checksum) = checksum_of(raw, g, geometry) {
             CHECKSUM.put(raw, checksum);
         }
@@ -380,11 +301,7 @@ pub fn inode_bitmap_csum(bitmap: &[u8], geometry: &Geometry) -> u32 {
 fn bitmap_csum(bits: &[u8], geometry: &Geometry) -> u32 {
     let crc = crc32c(geometry.csum_seed, bits);
     // Only descriptors of 64 bytes have room for the upper half.
-    if geometry.desc_size() >= BLOCK_BITMAP_CSUM_HI.end() {
-        crc
-    } else {
-        crc & 0xffff
-    }
+    if geometry.is_64bit { crc } else { crc & 0xffff }
 }
 
 /// Fills `bitmap` (a whole block) with the block bitmap of a group that is

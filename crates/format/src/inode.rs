@@ -13,7 +13,7 @@ use bitflags::bitflags;
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
-use crate::layout::{Bytes, Le16, Le32, layout};
+use crate::layout::{Bytes, Le16, Le32, flag_words, record};
 use crate::num::{BlockNo, InodeNo};
 use crate::width::{
     high16, high32, low16, low32, must_fit, u16_as_u32, u32_as_usize, usize_as_u64,
@@ -24,42 +24,6 @@ pub const GOOD_OLD_INODE_SIZE: usize = 128;
 
 /// The root directory.
 pub const ROOT_INO: InodeNo = InodeNo(2);
-
-layout! {
-    /// An inode: 128 bytes, then as many as `i_extra_isize` says.
-    pub INODE_LAYOUT = "Inode", 160, {
-        0x00 Le16, MODE = "i_mode";
-        0x02 Le16, UID_LO = "i_uid";
-        0x04 Le32, SIZE_LO = "i_size_lo";
-        0x08 Le32, ATIME = "i_atime";
-        0x0c Le32, CTIME = "i_ctime";
-        0x10 Le32, MTIME = "i_mtime";
-        0x14 Le32, DTIME = "i_dtime";
-        0x18 Le16, GID_LO = "i_gid";
-        0x1a Le16, LINKS_COUNT = "i_links_count";
-        0x1c Le32, BLOCKS_LO = "i_blocks_lo";
-        0x20 Le32, FLAGS = "i_flags";
-        0x24 Le32, VERSION_LO = "l_i_version";
-        0x28 Bytes<60>, BLOCK = "i_block";
-        0x64 Le32, GENERATION = "i_generation";
-        0x68 Le32, FILE_ACL_LO = "i_file_acl_lo";
-        0x6c Le32, SIZE_HI = "i_size_high";
-        0x74 Le16, BLOCKS_HI = "l_i_blocks_high";
-        0x76 Le16, FILE_ACL_HI = "l_i_file_acl_high";
-        0x78 Le16, UID_HI = "l_i_uid_high";
-        0x7a Le16, GID_HI = "l_i_gid_high";
-        0x7c Le16, CHECKSUM_LO = "l_i_checksum_lo";
-        0x80 Le16, EXTRA_ISIZE = "i_extra_isize";
-        0x82 Le16, CHECKSUM_HI = "i_checksum_hi";
-        0x84 Le32, CTIME_EXTRA = "i_ctime_extra";
-        0x88 Le32, MTIME_EXTRA = "i_mtime_extra";
-        0x8c Le32, ATIME_EXTRA = "i_atime_extra";
-        0x90 Le32, CRTIME = "i_crtime";
-        0x94 Le32, CRTIME_EXTRA = "i_crtime_extra";
-        0x98 Le32, VERSION_HI = "i_version_hi";
-        0x9c Le32, PROJID = "i_projid";
-    }
-}
 
 bitflags! {
     /// `i_flags`.
@@ -229,6 +193,27 @@ impl Time {
         }
     }
 
+    /// From its two fields; of these an inode of which `end` bytes are in use may have one or none.
+    fn read(raw: &[u8], base: Le32, extra: Le32, end: usize) -> Self {
+        if base.end() > GOOD_OLD_INODE_SIZE.max(end) {
+            return Self::default();
+        }
+        let extra = (extra.end() <= end).then(|| extra.get(raw));
+        Self::decode(base.get(raw), extra)
+    }
+
+    /// Into those of its two fields that the inode has.
+    fn write(self, raw: &mut [u8], base: Le32, extra: Le32, end: usize) {
+        let has_extra = extra.end() <= end;
+        let (low, high) = self.encode(has_extra);
+        if base.end() <= GOOD_OLD_INODE_SIZE.max(end) {
+            base.put(raw, low);
+        }
+        if has_extra {
+            extra.put(raw, high);
+        }
+    }
+
     /// The nearest time that an inode can hold, with extra fields or without. As the
     /// kernel's `timestamp_truncate`, without nanoseconds at either end of the range.
     pub fn kept(self, has_extra: bool) -> Self {
@@ -256,46 +241,71 @@ impl Time {
     }
 }
 
-/// An inode, as it is on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inode {
-    /// File type and permissions.
-    pub mode: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Last access.
-    pub atime: Time,
-    /// Last change of the inode.
-    pub ctime: Time,
-    /// Last change of the content.
-    pub mtime: Time,
-    /// When it was made; zero where the inode has no room for it.
-    pub crtime: Time,
-    /// When it was deleted, in seconds; in the orphan list the next orphan's number.
-    pub dtime: u32,
-    /// Directory entries that name it; 1 for a directory that has too many (`dir_nlink`).
-    pub links_count: u16,
-    /// `i_blocks` as stored, in units of 512 bytes, or of blocks with
-    /// [`InodeFlags::HUGE_FILE`]. See [`blocks_512`](Self::blocks_512).
-    pub blocks: u64,
-    /// Flags.
-    pub flags: InodeFlags,
-    /// Distinguishes files that had the same number (NFS); a seed of its checksums.
-    pub generation: u32,
-    /// The block of extended attributes; 0 when there is none.
-    pub file_acl: BlockNo,
-    /// Counts changes (`i_version`), 64 bits where the inode has room.
-    pub version: u64,
-    /// Project; 0 where the inode has no room for it.
-    pub projid: u32,
-    /// Bytes in use behind the first 128. In-inode attributes begin behind them.
-    pub extra_isize: u16,
-    /// Extent root, block pointers, a short symbolic link, or a device number.
-    pub block: [u8; 60],
+flag_words!(InodeFlags: u32);
+
+record! {
+    /// An inode: 128 bytes, then as many as `i_extra_isize` says.
+    pub INODE_LAYOUT = "Inode", 160, {
+        0x00 Le16, MODE = "i_mode";
+        0x08 Le32, ATIME = "i_atime";
+        0x0c Le32, CTIME = "i_ctime";
+        0x10 Le32, MTIME = "i_mtime";
+        0x64 Le32, GENERATION = "i_generation";
+        0x7c Le16, CHECKSUM_LO = "l_i_checksum_lo";
+        0x80 Le16, EXTRA_ISIZE = "i_extra_isize";
+        0x82 Le16, CHECKSUM_HI = "i_checksum_hi";
+        0x84 Le32, CTIME_EXTRA = "i_ctime_extra";
+        0x88 Le32, MTIME_EXTRA = "i_mtime_extra";
+        0x8c Le32, ATIME_EXTRA = "i_atime_extra";
+        0x90 Le32, CRTIME = "i_crtime";
+        0x94 Le32, CRTIME_EXTRA = "i_crtime_extra";
+    }
+
+    /// An inode, as it is on disk.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Inode from (raw, geometry: &Geometry, mode: u16, end: usize) {
+        /// Owner.
+        0x02 Le16, 0x78 Le16, uid: u32 = "i_uid", "l_i_uid_high";
+        /// Bytes of the file.
+        0x04 Le32, 0x6c Le32 where has_size_hi(mode, geometry),
+        size: u64 = "i_size_lo", "i_size_high";
+        /// When it was deleted, in seconds; in the orphan list the next orphan's number.
+        0x14 Le32, dtime: u32 = "i_dtime";
+        /// Group.
+        0x18 Le16, 0x7a Le16, gid: u32 = "i_gid", "l_i_gid_high";
+        /// Directory entries that name it; 1 for a directory that has too many (`dir_nlink`).
+        0x1a Le16, links_count: u16 = "i_links_count";
+        /// `i_blocks` as stored, in units of 512 bytes, or of blocks with
+        /// [`InodeFlags::HUGE_FILE`]. See [`blocks_512`](Self::blocks_512).
+        0x1c Le32, 0x74 Le16 where geometry.huge_file,
+        blocks: u64 = "i_blocks_lo", "l_i_blocks_high";
+        /// Flags.
+        0x20 Le32, flags: InodeFlags = "i_flags";
+        /// Counts changes (`i_version`), 64 bits where the inode has room.
+        0x24 Le32, 0x98 Le32 where end >= 0x9c, version: u64 = "l_i_version", "i_version_hi";
+        /// Extent root, block pointers, a short symbolic link, or a device number.
+        0x28 Bytes<60>, block: [u8; 60] = "i_block";
+        /// The block of extended attributes; 0 when there is none.
+        0x68 Le32, 0x76 Le16 where geometry.is_64bit,
+        file_acl: BlockNo = "i_file_acl_lo", "l_i_file_acl_high";
+        /// Project; 0 where the inode has no room for it.
+        0x9c Le32 where end >= 0xa0, projid: u32 = "i_projid";
+    } {
+        /// File type and permissions.
+        pub mode: u16 = mode;
+        /// Distinguishes files that had the same number (NFS); a seed of its checksums.
+        pub generation: u32 = GENERATION.get(raw);
+        /// Last access.
+        pub atime: Time = Time::read(raw, ATIME, ATIME_EXTRA, end);
+        /// Last change of the inode.
+        pub ctime: Time = Time::read(raw, CTIME, CTIME_EXTRA, end);
+        /// Last change of the content.
+        pub mtime: Time = Time::read(raw, MTIME, MTIME_EXTRA, end);
+        /// When it was made; zero where the inode has no room for it.
+        pub crtime: Time = Time::read(raw, CRTIME, CRTIME_EXTRA, end);
+        /// Bytes in use behind the first 128. In-inode attributes begin behind them.
+        pub extra_isize: u16 = 0;
+    }
 }
 
 impl Inode {
@@ -344,60 +354,12 @@ impl Inode {
         if geometry.metadata_csum {
             check_checksum(raw, ino, end, geometry)?;
         }
-        let inode = Self::read_fields(raw, extra_isize, geometry);
+        let inode = Self {
+            extra_isize,
+            ..Self::read_fields(raw, geometry, MODE.get(raw), end)
+        };
         inode.check(ino, geometry)?;
         Ok(inode)
-    }
-
-    fn read_fields(raw: &[u8], extra_isize: u16, geometry: &Geometry) -> Self {
-        let end = GOOD_OLD_INODE_SIZE + usize::from(extra_isize);
-        let extra = |field: Le32| {
-            if field.end() <= end {
-                Some(field.get(raw))
-            } else {
-                None
-            }
-        };
-        let halves = |lo: Le16, hi: Le16| u32::from(hi.get(raw)) << 16 | u32::from(lo.get(raw));
-        let mode = MODE.get(raw);
-        let blocks_hi = if geometry.huge_file {
-            BLOCKS_HI.get(raw)
-        } else {
-            0
-        };
-        let file_acl_hi = if geometry.is_64bit {
-            FILE_ACL_HI.get(raw)
-        } else {
-            0
-        };
-        let size_hi = if has_size_hi(mode, geometry) {
-            SIZE_HI.get(raw)
-        } else {
-            0
-        };
-        Self {
-            mode,
-            uid: halves(UID_LO, UID_HI),
-            gid: halves(GID_LO, GID_HI),
-            size: u64::from(size_hi) << 32 | u64::from(SIZE_LO.get(raw)),
-            atime: Time::decode(ATIME.get(raw), extra(ATIME_EXTRA)),
-            ctime: Time::decode(CTIME.get(raw), extra(CTIME_EXTRA)),
-            mtime: Time::decode(MTIME.get(raw), extra(MTIME_EXTRA)),
-            crtime: extra(CRTIME)
-                .map(|base| Time::decode(base, extra(CRTIME_EXTRA)))
-                .unwrap_or_default(),
-            dtime: DTIME.get(raw),
-            links_count: LINKS_COUNT.get(raw),
-            blocks: u64::from(blocks_hi) << 32 | u64::from(BLOCKS_LO.get(raw)),
-            flags: InodeFlags::from_bits_retain(FLAGS.get(raw)),
-            generation: GENERATION.get(raw),
-            file_acl: BlockNo(u64::from(file_acl_hi) << 32 | u64::from(FILE_ACL_LO.get(raw))),
-            version: u64::from(extra(VERSION_HI).unwrap_or(0)) << 32
-                | u64::from(VERSION_LO.get(raw)),
-            projid: extra(PROJID).unwrap_or(0),
-            extra_isize,
-            block: BLOCK.get(raw),
-        }
     }
 
     fn check(&self, ino: InodeNo, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -431,16 +393,15 @@ impl Inode {
         let raw = &mut raw[..geometry.inode_size()];
         let end = GOOD_OLD_INODE_SIZE + usize::from(self.extra_isize);
         assert!(end <= raw.len(), "extra fields do not fit the inode");
-        self.write_good_old(raw, geometry);
+        MODE.put(raw, self.mode);
+        GENERATION.put(raw, self.generation);
+        self.write_fields(raw, geometry, self.mode, end);
+        self.atime.write(raw, ATIME, ATIME_EXTRA, end);
+        self.ctime.write(raw, CTIME, CTIME_EXTRA, end);
+        self.mtime.write(raw, MTIME, MTIME_EXTRA, end);
+        self.crtime.write(raw, CRTIME, CRTIME_EXTRA, end);
         if raw.len() > GOOD_OLD_INODE_SIZE {
             EXTRA_ISIZE.put(raw, self.extra_isize);
-        }
-        self.write_times(raw, end);
-        if VERSION_HI.end() <= end {
-            VERSION_HI.put(raw, high32(self.version));
-        }
-        if PROJID.end() <= end {
-            PROJID.put(raw, self.projid);
         }
         if geometry.metadata_csum {
             write_checksum(raw, ino, end, self.generation, geometry);
@@ -455,50 +416,6 @@ impl Inode {
     pub fn encode_fresh(&self, raw: &mut [u8], ino: InodeNo, geometry: &Geometry) {
         raw[..geometry.inode_size()].fill(0);
         self.encode_into(raw, ino, geometry);
-    }
-
-    fn write_good_old(&self, raw: &mut [u8], geometry: &Geometry) {
-        MODE.put(raw, self.mode);
-        UID_LO.put(raw, low16(self.uid));
-        UID_HI.put(raw, high16(self.uid));
-        GID_LO.put(raw, low16(self.gid));
-        GID_HI.put(raw, high16(self.gid));
-        SIZE_LO.put(raw, low32(self.size));
-        if has_size_hi(self.mode, geometry) {
-            SIZE_HI.put(raw, high32(self.size));
-        }
-        DTIME.put(raw, self.dtime);
-        LINKS_COUNT.put(raw, self.links_count);
-        BLOCKS_LO.put(raw, low32(self.blocks));
-        if geometry.huge_file {
-            BLOCKS_HI.put(raw, low16(high32(self.blocks)));
-        }
-        FLAGS.put(raw, self.flags.bits());
-        VERSION_LO.put(raw, low32(self.version));
-        BLOCK.put(raw, &self.block);
-        GENERATION.put(raw, self.generation);
-        FILE_ACL_LO.put(raw, low32(self.file_acl.0));
-        if geometry.is_64bit {
-            FILE_ACL_HI.put(raw, low16(high32(self.file_acl.0)));
-        }
-    }
-
-    fn write_times(&self, raw: &mut [u8], end: usize) {
-        for (time, base, extra) in [
-            (self.atime, ATIME, ATIME_EXTRA),
-            (self.ctime, CTIME, CTIME_EXTRA),
-            (self.mtime, MTIME, MTIME_EXTRA),
-            (self.crtime, CRTIME, CRTIME_EXTRA),
-        ] {
-            let has_extra = extra.end() <= end;
-            let (low, high) = time.encode(has_extra);
-            if base.end() <= GOOD_OLD_INODE_SIZE.max(end) {
-                base.put(raw, low);
-            }
-            if has_extra {
-                extra.put(raw, high);
-            }
-        }
     }
 
     /// The type of the file; `None` when the inode is not in use.

@@ -1,11 +1,14 @@
-//! Where each field of a record lies, written once.
+//! Where each field of a record lies and what it means, written once.
 //!
-//! The `layout!` macro turns one table into the constants that the
-//! codecs read and write through and into the [`Layout`] that a test compares
-//! with the tables of FORMAT.md. That the fields lie in order, do not overlap
-//! and fit the record is checked when the crate is compiled.
+//! The `record!` macro turns one table into a struct, into the two functions that read and write
+//! its fields, and into the [`Layout`] that a test compares with the tables of FORMAT.md. A field
+//! for which there is a rule (a magic number, a checksum) is a constant to read and write through
+//! instead, and its rule is code. The `layout!` macro makes such constants alone. That fields do
+//! not overlap and fit the record is checked when the crate is compiled.
 
-use crate::bytes;
+use crate::bytes::{self, read_u32le, write_u32le};
+use crate::num::{BlockNo, InodeNo, LBlock, Tid};
+use crate::width::{high16, high32, low8, low16, low32};
 
 /// The fields of one on-disk record.
 #[derive(Debug)]
@@ -19,7 +22,7 @@ pub struct Layout {
 }
 
 /// One field of a record.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Bytes from the start of the record.
     pub offset: usize,
@@ -46,11 +49,152 @@ impl Layout {
     }
 }
 
+/// The fields by rising offset.
+pub(crate) const fn sorted<const N: usize>(mut fields: [Field; N]) -> [Field; N] {
+    let mut end = 1;
+    while end < N {
+        let mut i = end;
+        while i > 0 && fields[i].offset < fields[i - 1].offset {
+            fields.swap(i, i - 1);
+            i -= 1;
+        }
+        end += 1;
+    }
+    fields
+}
+
+/// The offset of a field, of a type that says how its bytes are read.
+pub(crate) trait Place: Copy {
+    /// What is read there.
+    type Word;
+}
+
+/// What a record's field is to the program: made of the words at its places, one or two.
+pub(crate) trait Value<Words> {
+    fn of_words(words: Words) -> Self;
+    fn words(&self) -> Words;
+}
+
+/// Values that one word is: the word itself, or in another type.
+macro_rules! one_word {
+    ($($value:ty: $word:ty = $of:expr, $to:expr;)*) => {
+        $(
+            impl $crate::layout::Value<($word,)> for $value {
+                #[inline]
+                fn of_words((word,): ($word,)) -> Self {
+                    $of(word)
+                }
+
+                #[inline]
+                fn words(&self) -> ($word,) {
+                    ($to(*self),)
+                }
+            }
+        )*
+    };
+}
+
+/// Sets of flags, where those that have no name are kept.
+macro_rules! flag_words {
+    ($($flags:ident: $word:ty),*) => {
+        $crate::layout::one_word! {
+            $($flags: $word = $flags::from_bits_retain, |flags: $flags| flags.bits();)*
+        }
+    };
+}
+
+pub(crate) use {flag_words, one_word};
+
+one_word! {
+    u8: u8 = |n| n, |n| n;
+    u16: u16 = |n| n, |n| n;
+    u32: u32 = |n| n, |n| n;
+    u64: u64 = |n| n, |n| n;
+    i32: u32 = u32::cast_signed, i32::cast_unsigned;
+    BlockNo: u64 = BlockNo, |block: BlockNo| block.0;
+    LBlock: u32 = LBlock, |block: LBlock| block.0;
+    InodeNo: u32 = InodeNo, |ino: InodeNo| ino.0;
+    Tid: u32 = Tid, |tid: Tid| tid.0;
+}
+
+impl<const N: usize> Value<([u8; N],)> for [u8; N] {
+    #[inline]
+    fn of_words((bytes,): ([u8; N],)) -> Self {
+        bytes
+    }
+
+    #[inline]
+    fn words(&self) -> ([u8; N],) {
+        (*self,)
+    }
+}
+
+/// Little-endian words.
+impl<const M: usize, const N: usize> Value<([u8; N],)> for [u32; M] {
+    fn of_words((bytes,): ([u8; N],)) -> Self {
+        const { assert!(N == 4 * M) };
+        std::array::from_fn(|i| read_u32le(&bytes, 4 * i))
+    }
+
+    fn words(&self) -> ([u8; N],) {
+        let mut bytes = [0; N];
+        for (i, word) in self.iter().enumerate() {
+            write_u32le(&mut bytes, 4 * i, *word);
+        }
+        (bytes,)
+    }
+}
+
+/// Values of two halves, the lower one first. What the upper one has no room for is cut off.
+macro_rules! two_words {
+    ($($value:ty: $lo:ty, $hi:ty = $words:expr;)*) => {
+        $(
+            impl Value<($lo, $hi)> for $value {
+                #[inline]
+                fn of_words((lo, hi): ($lo, $hi)) -> Self {
+                    Self::from(hi) << <$lo>::BITS | Self::from(lo)
+                }
+
+                #[inline]
+                fn words(&self) -> ($lo, $hi) {
+                    $words(*self)
+                }
+            }
+        )*
+    };
+}
+
+two_words! {
+    u32: u16, u16 = |n| (low16(n), high16(n));
+    u64: u32, u8 = |n| (low32(n), low8(high32(n)));
+    u64: u32, u16 = |n| (low32(n), low16(high32(n)));
+    u64: u32, u32 = |n| (low32(n), high32(n));
+}
+
+impl<Hi> Value<(u32, Hi)> for BlockNo
+where
+    u64: Value<(u32, Hi)>,
+{
+    #[inline]
+    fn of_words(words: (u32, Hi)) -> Self {
+        Self(u64::of_words(words))
+    }
+
+    #[inline]
+    fn words(&self) -> (u32, Hi) {
+        self.0.words()
+    }
+}
+
 macro_rules! field_type {
     ($name:ident, $int:ty, $read:ident, $write:ident, $what:literal) => {
         #[doc = concat!("The offset of a ", $what, ".")]
         #[derive(Clone, Copy)]
         pub(crate) struct $name(pub usize);
+
+        impl Place for $name {
+            type Word = $int;
+        }
 
         #[allow(dead_code)]
         impl $name {
@@ -85,6 +229,10 @@ field_type!(Be64, u64, read_u64be, write_u64be, "big-endian `u64`");
 #[derive(Clone, Copy)]
 pub(crate) struct U8(pub usize);
 
+impl Place for U8 {
+    type Word = u8;
+}
+
 #[allow(dead_code)]
 impl U8 {
     pub(crate) const SIZE: usize = 1;
@@ -109,6 +257,10 @@ impl U8 {
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<const N: usize>(pub usize);
 
+impl<const N: usize> Place for Bytes<N> {
+    type Word = [u8; N];
+}
+
 #[allow(dead_code)]
 impl<const N: usize> Bytes<N> {
     pub(crate) const SIZE: usize = N;
@@ -119,8 +271,8 @@ impl<const N: usize> Bytes<N> {
     }
 
     #[inline]
-    pub(crate) fn put(self, record: &mut [u8], value: &[u8; N]) {
-        bytes::write_array(record, self.0, value);
+    pub(crate) fn put(self, record: &mut [u8], value: [u8; N]) {
+        bytes::write_array(record, self.0, &value);
     }
 
     /// The first byte after the field.
@@ -129,7 +281,8 @@ impl<const N: usize> Bytes<N> {
     }
 }
 
-/// Declares a record: a constant for each field, and the [`Layout`] of all.
+/// Declares the fields of a record for which there is a rule: a constant for each, and the
+/// [`Layout`] of all.
 macro_rules! layout {
     (
         $(#[$doc:meta])*
@@ -157,4 +310,124 @@ macro_rules! layout {
     };
 }
 
-pub(crate) use layout;
+/// Declares a record. First its [`Layout`], with the fields for which there is a rule, as in
+/// `layout!`. Then its struct, whose rows are, by offset,
+///
+/// ```text
+/// /// What it means.
+/// 0x014 Le32, first_data_block: u32 = "s_first_data_block";
+/// ```
+///
+/// or, of a number that lies in two halves of which the upper one counts under a condition,
+///
+/// ```text
+/// 0x004 Le32, 0x150 Le32 where wide, blocks_count: u64 = "s_blocks_count_lo", "s_blocks_count_hi";
+/// ```
+///
+/// A field that does not count is read as 0 and not written. `from (raw, wide: bool)` names the
+/// bytes and what the conditions ask. Two functions are made of it: `read_fields(raw, wide)`, and
+/// `write_fields(&self, raw, wide)`, which leaves all bytes alone that are not in the rows.
+///
+/// A second block has the struct's other fields, each with what `read_fields` makes of it; the
+/// code around writes them.
+macro_rules! record {
+    (
+        $(#[$layout_doc:meta])*
+        pub $layout:ident = $title:literal, $size:expr, {
+            $($rule_at:literal $rule_place:ty, $rule:ident = $rule_kernel:literal;)*
+        }
+
+        $(#[$doc:meta])*
+        pub struct $record:ident from ($raw:ident $(, $given:ident: $given_type:ty)*) {
+            $(
+                $(#[$field_doc:meta])*
+                $lo_at:literal $lo:ty $(where $lo_counts:expr)?,
+                $($hi_at:literal $hi:ty $(where $hi_counts:expr)?,)?
+                $field:ident: $type:ty = $lo_kernel:literal $(, $hi_kernel:literal)?;
+            )*
+        } $({
+            $(
+                $(#[$other_doc:meta])*
+                $other_vis:vis $other:ident: $other_type:ty = $made:expr;
+            )*
+        })?
+    ) => {
+        $(
+            #[allow(dead_code)]
+            const $rule: $rule_place = { type T = $rule_place; T { 0: $rule_at } };
+        )*
+
+        $(#[$layout_doc])*
+        pub const $layout: $crate::layout::Layout = $crate::layout::Layout {
+            name: $title,
+            size: $size,
+            fields: &$crate::layout::sorted([
+                $($crate::layout::Field {
+                    offset: $rule_at,
+                    size: <$rule_place>::SIZE,
+                    name: $rule_kernel,
+                },)*
+                $(
+                    $crate::layout::Field {
+                        offset: $lo_at,
+                        size: <$lo>::SIZE,
+                        name: $lo_kernel,
+                    },
+                    $($crate::layout::Field {
+                        offset: $hi_at,
+                        size: <$hi>::SIZE,
+                        name: $hi_kernel,
+                    },)?
+                )*
+            ]),
+        };
+
+        const _: () = $layout.assert_sound();
+
+        $(#[$doc])*
+        pub struct $record {
+            $($(#[$field_doc])* pub $field: $type,)*
+            $($($(#[$other_doc])* $other_vis $other: $other_type,)*)?
+        }
+
+        impl $record {
+            /// What the fields say, unchecked.
+            #[inline]
+            pub(crate) fn read_fields($raw: &[u8] $(, $given: $given_type)*) -> Self {
+                Self {
+                    $($field: $crate::layout::Value::of_words((
+                        $(if !$lo_counts { Default::default() } else)?
+                        { type T = $lo; T { 0: $lo_at }.get($raw) },
+                        $(
+                            $(if !$hi_counts { Default::default() } else)?
+                            { type T = $hi; T { 0: $hi_at }.get($raw) },
+                        )?
+                    )),)*
+                    $($($other: $made,)*)?
+                }
+            }
+
+            /// Writes the fields; all other bytes stay.
+            #[inline]
+            pub(crate) fn write_fields(&self, $raw: &mut [u8] $(, $given: $given_type)*) {
+                $({
+                    type Words = (
+                        <$lo as $crate::layout::Place>::Word,
+                        $(<$hi as $crate::layout::Place>::Word,)?
+                    );
+                    let words: Words = $crate::layout::Value::words(&self.$field);
+                    $(if $lo_counts)? {
+                        type T = $lo;
+                        T { 0: $lo_at }.put($raw, words.0);
+                    }
+                    $($(if $hi_counts)? {
+                        type T = $hi;
+                        T { 0: $hi_at }.put($raw, words.1);
+                    })?
+                })*
+            }
+        }
+    };
+}
+
+pub(crate) use {layout, record};

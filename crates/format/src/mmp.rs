@@ -10,20 +10,7 @@
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
-use crate::layout::{Bytes, Le16, Le32, Le64, layout};
-
-layout! {
-    /// The block's content; what is behind it means nothing.
-    pub MMP_LAYOUT = "Multiple-mount protection", 1024, {
-        0x000 Le32, MAGIC = "mmp_magic";
-        0x004 Le32, SEQ = "mmp_seq";
-        0x008 Le64, TIME = "mmp_time";
-        0x010 Bytes<64>, NODENAME = "mmp_nodename";
-        0x050 Bytes<32>, BDEVNAME = "mmp_bdevname";
-        0x070 Le16, CHECK_INTERVAL = "mmp_check_interval";
-        0x3fc Le32, CHECKSUM = "mmp_checksum";
-    }
-}
+use crate::layout::{Bytes, Le16, Le32, Le64, record};
 
 const MMP_MAGIC: u32 = 0x004d_4d50;
 const SEQ_CLEAN: u32 = 0xff4d_4d50;
@@ -46,19 +33,29 @@ pub enum MmpState {
     Mounted(u32),
 }
 
-/// The content of the block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mmp {
-    /// Whose the volume is.
-    pub state: MmpState,
-    /// When that was written, in seconds since 1970.
-    pub time: u64,
-    /// The machine.
-    pub nodename: [u8; 64],
-    /// The name of the device there.
-    pub bdevname: [u8; 32],
-    /// Seconds after which others may take the number for left over, if it has not changed.
-    pub check_interval: u16,
+record! {
+    /// The block's content; what is behind it means nothing.
+    pub MMP_LAYOUT = "Multiple-mount protection", 1024, {
+        0x000 Le32, MAGIC = "mmp_magic";
+        0x004 Le32, SEQ = "mmp_seq";
+        0x3fc Le32, CHECKSUM = "mmp_checksum";
+    }
+
+    /// The content of the block.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Mmp from (raw) {
+        /// When that was written, in seconds since 1970.
+        0x008 Le64, time: u64 = "mmp_time";
+        /// The machine.
+        0x010 Bytes<64>, nodename: [u8; 64] = "mmp_nodename";
+        /// The name of the device there.
+        0x050 Bytes<32>, bdevname: [u8; 32] = "mmp_bdevname";
+        /// Seconds after which others may take the number for left over, if it has not changed.
+        0x070 Le16, check_interval: u16 = "mmp_check_interval";
+    } {
+        /// Whose the volume is.
+        pub state: MmpState = MmpState::Clean;
+    }
 }
 
 impl Mmp {
@@ -91,10 +88,7 @@ impl Mmp {
                 number @ ..=MMP_SEQ_MAX => MmpState::Mounted(number),
                 other => return Err(Corrupt::MmpSequence(other)),
             },
-            time: TIME.get(raw),
-            nodename: NODENAME.get(raw),
-            bdevname: BDEVNAME.get(raw),
-            check_interval: CHECK_INTERVAL.get(raw),
+            ..Self::read_fields(raw)
         })
     }
 
@@ -114,10 +108,7 @@ impl Mmp {
                 MmpState::Mounted(number) => number.min(MMP_SEQ_MAX),
             },
         );
-        TIME.put(raw, self.time);
-        NODENAME.put(raw, &self.nodename);
-        BDEVNAME.put(raw, &self.bdevname);
-        CHECK_INTERVAL.put(raw, self.check_interval);
+        self.write_fields(raw);
         if geometry.metadata_csum {
             CHECKSUM.put(raw, checksum_of(raw, geometry));
         }

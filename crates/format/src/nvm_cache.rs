@@ -19,26 +19,11 @@
 
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
-use crate::layout::{Le16, Le32, Le64, layout};
+use crate::layout::{Le16, Le32, Le64, layout, record};
 use crate::num::{BlockNo, Tid};
 use crate::width::{
     high16, high32, low8, low16, low32, must_fit, must_fit_u32, u64_as_usize, usize_as_u64,
 };
-
-layout! {
-    /// How a region is divided.
-    pub CACHE_GEOMETRY_LAYOUT = "Cache geometry", 40, {
-        0x00 Le64, G_SIZE = "g_size";
-        0x08 Le32, G_BLOCK_SIZE = "g_block_size";
-        0x0c Le32, G_RING = "g_ring";
-        0x10 Le32, G_SUB_BLOCK = "g_sub_block";
-        0x14 Le32, G_SUB_BLOCKS = "g_sub_blocks";
-        0x18 Le32, G_DATA = "g_data";
-        0x1c Le32, G_META = "g_meta";
-        0x20 Le32, G_CHANGES = "g_changes";
-        0x24 Le32, G_CHECKSUM = "g_checksum";
-    }
-}
 
 layout! {
     /// What a block of the cache is.
@@ -53,16 +38,6 @@ layout! {
     pub CACHE_RING_LAYOUT = "Cache ring slot", 16, {
         0x00 Le64, R_HOME = "r_home";
         0x08 Le64, R_STATE = "r_state";
-    }
-}
-
-layout! {
-    /// A part of a metadata block as it was.
-    pub CACHE_SUB_BLOCK_LAYOUT = "Cache metadata log header", 16, {
-        0x00 Le32, S_SLOT = "s_slot";
-        0x04 Le16, S_INDEX = "s_index";
-        0x08 Le32, S_SEQUENCE = "s_sequence";
-        0x0c Le32, S_CHECKSUM = "s_checksum";
     }
 }
 
@@ -145,25 +120,32 @@ pub fn key(seed: u32, at: u64) -> u32 {
     crc32c(seed, &at.to_le_bytes())
 }
 
-/// How a region is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheGeometry {
-    /// Bytes of the region.
-    pub size: u64,
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// Slots of the ring, a power of two; 0 without a ring.
-    pub ring: u32,
-    /// Bytes of a sub-block.
-    pub sub_block: u32,
-    /// Sub-blocks that the metadata log can take.
-    pub sub_blocks: u32,
-    /// Blocks for data.
-    pub data: u32,
-    /// Blocks for metadata. None: the others are for both.
-    pub meta: u32,
-    /// Bytes of each half of the log of changed bytes, a multiple of 64; 0 without one.
-    pub changes: u32,
+record! {
+    /// How a region is divided.
+    pub CACHE_GEOMETRY_LAYOUT = "Cache geometry", 40, {
+        0x24 Le32, G_CHECKSUM = "g_checksum";
+    }
+
+    /// How a region is divided.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct CacheGeometry from (raw) {
+        /// Bytes of the region.
+        0x00 Le64, size: u64 = "g_size";
+        /// Bytes of a block.
+        0x08 Le32, block_size: u32 = "g_block_size";
+        /// Slots of the ring, a power of two; 0 without a ring.
+        0x0c Le32, ring: u32 = "g_ring";
+        /// Bytes of a sub-block.
+        0x10 Le32, sub_block: u32 = "g_sub_block";
+        /// Sub-blocks that the metadata log can take.
+        0x14 Le32, sub_blocks: u32 = "g_sub_blocks";
+        /// Blocks for data.
+        0x18 Le32, data: u32 = "g_data";
+        /// Blocks for metadata. None: the others are for both.
+        0x1c Le32, meta: u32 = "g_meta";
+        /// Bytes of each half of the log of changed bytes, a multiple of 64; 0 without one.
+        0x20 Le32, changes: u32 = "g_changes";
+    }
 }
 
 /// What a scheme wants of its region.
@@ -311,16 +293,7 @@ impl CacheGeometry {
         if G_CHECKSUM.get(raw) != crc32c(!0, &raw[..G_CHECKSUM.0]) {
             return Err(Corrupt::NvmCache("the geometry's checksum is wrong"));
         }
-        let found = Self {
-            size: G_SIZE.get(raw),
-            block_size: G_BLOCK_SIZE.get(raw),
-            ring: G_RING.get(raw),
-            sub_block: G_SUB_BLOCK.get(raw),
-            sub_blocks: G_SUB_BLOCKS.get(raw),
-            data: G_DATA.get(raw),
-            meta: G_META.get(raw),
-            changes: G_CHANGES.get(raw),
-        };
+        let found = Self::read_fields(raw);
         // Bounded first, so that nothing that follows from them can be too large to be computed.
         let is_bounded = matches!(found.block_size, 1024 | 2048 | 4096)
             && found.ring <= Self::MOST_IN_TRANSACTION
@@ -341,14 +314,7 @@ impl CacheGeometry {
     /// As bytes.
     pub fn encode(&self) -> [u8; CACHE_GEOMETRY_LAYOUT.size] {
         let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
-        G_SIZE.put(&mut raw, self.size);
-        G_BLOCK_SIZE.put(&mut raw, self.block_size);
-        G_RING.put(&mut raw, self.ring);
-        G_SUB_BLOCK.put(&mut raw, self.sub_block);
-        G_SUB_BLOCKS.put(&mut raw, self.sub_blocks);
-        G_DATA.put(&mut raw, self.data);
-        G_META.put(&mut raw, self.meta);
-        G_CHANGES.put(&mut raw, self.changes);
+        self.write_fields(&mut raw);
         let crc = crc32c(!0, &raw[..G_CHECKSUM.0]);
         G_CHECKSUM.put(&mut raw, crc);
         raw
@@ -564,24 +530,29 @@ impl RingEnd {
     }
 }
 
-/// The header of a part of a metadata block as it was before a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubBlock {
-    /// The block of the cache.
-    pub slot: u32,
-    /// Which part of it.
-    pub index: u16,
-    /// The transaction.
-    pub sequence: Tid,
+record! {
+    /// A part of a metadata block as it was.
+    pub CACHE_SUB_BLOCK_LAYOUT = "Cache metadata log header", 16, {
+        0x0c Le32, S_CHECKSUM = "s_checksum";
+    }
+
+    /// The header of a part of a metadata block as it was before a transaction.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SubBlock from (raw) {
+        /// The block of the cache.
+        0x00 Le32, slot: u32 = "s_slot";
+        /// Which part of it.
+        0x04 Le16, index: u16 = "s_index";
+        /// The transaction.
+        0x08 Le32, sequence: Tid = "s_sequence";
+    }
 }
 
 impl SubBlock {
     /// As bytes, with a checksum over it and `content` that begins with `seed`.
     pub fn encode(&self, seed: u32, content: &[u8]) -> [u8; u64_as_usize(SUB_BLOCK_HEADER_SIZE)] {
         let mut raw = [0; u64_as_usize(SUB_BLOCK_HEADER_SIZE)];
-        S_SLOT.put(&mut raw, self.slot);
-        S_INDEX.put(&mut raw, self.index);
-        S_SEQUENCE.put(&mut raw, self.sequence.0);
+        self.write_fields(&mut raw);
         let crc = crc32c(crc32c(seed, &raw[..S_CHECKSUM.0]), content);
         S_CHECKSUM.put(&mut raw, crc);
         raw
@@ -590,11 +561,7 @@ impl SubBlock {
     /// Reads it; none when header and content do not belong together.
     pub fn decode(raw: &[u8], seed: u32, content: &[u8]) -> Option<Self> {
         let crc = crc32c(crc32c(seed, &raw[..S_CHECKSUM.0]), content);
-        (S_CHECKSUM.get(raw) == crc).then(|| Self {
-            slot: S_SLOT.get(raw),
-            index: S_INDEX.get(raw),
-            sequence: Tid(S_SEQUENCE.get(raw)),
-        })
+        (S_CHECKSUM.get(raw) == crc).then(|| Self::read_fields(raw))
     }
 }
 

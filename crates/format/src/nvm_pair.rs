@@ -22,52 +22,10 @@
 
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
-use crate::layout::{Bytes, Le16, Le32, Le64, layout};
+use crate::layout::{Bytes, Le16, Le32, Le64, record};
 use crate::num::Tid;
-use crate::private_log::{LogHeader, Tail};
+use crate::private_log::{LogHeader, Tail, put_scheme, scheme_of};
 use crate::width::{low32, must_fit, u64_as_usize};
-
-layout! {
-    /// Whose a region of memory is.
-    pub REGION_HEADER_LAYOUT = "Region header", 64, {
-        0x00 Bytes<8>, H_MAGIC = "h_magic";
-        0x08 Le32, H_VERSION = "h_version";
-        0x0c Le32, H_CHECKSUM = "h_checksum";
-        0x10 Bytes<16>, H_SCHEME = "h_scheme";
-        0x20 Bytes<16>, H_UUID = "h_uuid";
-        0x30 Le64, H_EPOCH = "h_epoch";
-    }
-}
-
-layout! {
-    /// Of what time a region is.
-    pub REGION_STATE_LAYOUT = "Region state", 32, {
-        0x00 Le64, S_COUNT = "s_count";
-        0x08 Le64, S_CHECKPOINT = "s_checkpoint";
-        0x10 Le64, S_TAIL = "s_tail";
-        0x18 Le32, S_STATE = "s_state";
-        0x1c Le32, S_CHECKSUM = "s_checksum";
-    }
-}
-
-layout! {
-    /// Which memory a volume has beside it, and of what time it is.
-    pub VOLUME_RECORD_LAYOUT = "Volume record", 512, {
-        0x00 Bytes<8>, V_MAGIC = "v_magic";
-        0x08 Le32, V_VERSION = "v_version";
-        0x0c Le32, V_CHECKSUM = "v_checksum";
-        0x10 Bytes<16>, V_SCHEME = "v_scheme";
-        0x20 Bytes<16>, V_UUID = "v_uuid";
-        0x30 Le64, V_EPOCH = "v_epoch";
-        0x38 Le64, V_CHECKPOINT = "v_checkpoint";
-        0x40 Le64, V_COUNT = "v_count";
-        0x48 Le64, V_SIZE = "v_size";
-        0x50 Le32, V_SEQUENCE = "v_sequence";
-        0x58 Le32, V_STATE = "v_state";
-        0x5c Le16, V_PATH_LENGTH = "v_path_length";
-        0x60 Bytes<416>, V_PATH = "v_path";
-    }
-}
 
 /// Where the slots for a region's state lie, each in a cache line of its own.
 pub const STATE_OFFSETS: [u64; 2] = [512, 576];
@@ -144,17 +102,6 @@ fn crc_without(record: &[u8], at: usize) -> u32 {
     crc32c(crc32c(crc, &[0; 4]), &record[at + 4..])
 }
 
-fn put_scheme(scheme: &str) -> [u8; 16] {
-    let mut raw = [0; 16];
-    raw[..scheme.len()].copy_from_slice(scheme.as_bytes());
-    raw
-}
-
-fn scheme_of(raw: [u8; 16]) -> String {
-    let len = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
-    String::from_utf8_lossy(&raw[..len]).into_owned()
-}
-
 fn too_short(record: &'static str, needed: usize, found: usize) -> Corrupt {
     Corrupt::TooShort {
         record,
@@ -163,15 +110,26 @@ fn too_short(record: &'static str, needed: usize, found: usize) -> Corrupt {
     }
 }
 
-/// Whose a region is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionHeader {
-    /// The scheme's name, at most 16 bytes.
-    pub scheme: String,
-    /// The volume's UUID.
-    pub uuid: [u8; 16],
-    /// Another number each time the region is begun.
-    pub epoch: u64,
+record! {
+    /// Whose a region of memory is.
+    pub REGION_HEADER_LAYOUT = "Region header", 64, {
+        0x00 Bytes<8>, H_MAGIC = "h_magic";
+        0x08 Le32, H_VERSION = "h_version";
+        0x0c Le32, H_CHECKSUM = "h_checksum";
+        0x10 Bytes<16>, H_SCHEME = "h_scheme";
+    }
+
+    /// Whose a region is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegionHeader from (raw) {
+        /// The volume's UUID.
+        0x20 Bytes<16>, uuid: [u8; 16] = "h_uuid";
+        /// Another number each time the region is begun.
+        0x30 Le64, epoch: u64 = "h_epoch";
+    } {
+        /// The scheme's name, at most 16 bytes.
+        pub scheme: String = scheme_of(H_SCHEME.get(raw));
+    }
 }
 
 impl RegionHeader {
@@ -207,11 +165,7 @@ impl RegionHeader {
         if H_VERSION.get(raw) != VERSION {
             return Err(Corrupt::NvmPairVersion(H_VERSION.get(raw)));
         }
-        Ok(Self {
-            scheme: scheme_of(H_SCHEME.get(raw)),
-            uuid: H_UUID.get(raw),
-            epoch: H_EPOCH.get(raw),
-        })
+        Ok(Self::read_fields(raw))
     }
 
     /// As bytes.
@@ -220,11 +174,10 @@ impl RegionHeader {
     /// When the scheme's name is longer than 16 bytes.
     pub fn encode(&self) -> [u8; REGION_HEADER_LAYOUT.size] {
         let mut raw = [0; REGION_HEADER_LAYOUT.size];
-        H_MAGIC.put(&mut raw, &REGION_MAGIC);
+        H_MAGIC.put(&mut raw, REGION_MAGIC);
         H_VERSION.put(&mut raw, VERSION);
-        H_SCHEME.put(&mut raw, &put_scheme(&self.scheme));
-        H_UUID.put(&mut raw, &self.uuid);
-        H_EPOCH.put(&mut raw, self.epoch);
+        H_SCHEME.put(&mut raw, put_scheme(&self.scheme));
+        self.write_fields(&mut raw);
         let crc = crc_without(&raw, H_CHECKSUM.0);
         H_CHECKSUM.put(&mut raw, crc);
         raw
@@ -236,17 +189,27 @@ impl RegionHeader {
     }
 }
 
-/// Of what time a region is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionState {
-    /// Grows with each that is written.
-    pub count: u64,
-    /// The checkpoint whose number the volume has.
-    pub checkpoint: u64,
-    /// Where the scheme's log begins, if it has one that moves.
-    pub tail: Tail,
-    /// Whether something is in it.
-    pub state: PairState,
+record! {
+    /// Of what time a region is.
+    pub REGION_STATE_LAYOUT = "Region state", 32, {
+        0x10 Le64, S_TAIL = "s_tail";
+        0x18 Le32, S_STATE = "s_state";
+        0x1c Le32, S_CHECKSUM = "s_checksum";
+    }
+
+    /// Of what time a region is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RegionState from (raw) {
+        /// Grows with each that is written.
+        0x00 Le64, count: u64 = "s_count";
+        /// The checkpoint whose number the volume has.
+        0x08 Le64, checkpoint: u64 = "s_checkpoint";
+    } {
+        /// Where the scheme's log begins, if it has one that moves.
+        pub tail: Tail = Tail::from_word(S_TAIL.get(raw));
+        /// Whether something is in it.
+        pub state: PairState = PairState::Open;
+    }
 }
 
 impl RegionState {
@@ -264,10 +227,8 @@ impl RegionState {
             return None;
         }
         Some(PairState::from_word(S_STATE.get(raw)).map(|state| Self {
-            count: S_COUNT.get(raw),
-            checkpoint: S_CHECKPOINT.get(raw),
-            tail: Tail::from_word(S_TAIL.get(raw)),
             state,
+            ..Self::read_fields(raw)
         }))
     }
 
@@ -287,8 +248,7 @@ impl RegionState {
     /// As bytes.
     pub fn encode(&self, seed: u32) -> [u8; REGION_STATE_LAYOUT.size] {
         let mut raw = [0; REGION_STATE_LAYOUT.size];
-        S_COUNT.put(&mut raw, self.count);
-        S_CHECKPOINT.put(&mut raw, self.checkpoint);
+        self.write_fields(&mut raw);
         S_TAIL.put(&mut raw, self.tail.to_word());
         S_STATE.put(&mut raw, self.state.word());
         let crc = crc32c(seed, &raw[..S_CHECKSUM.0]);
@@ -297,28 +257,42 @@ impl RegionState {
     }
 }
 
-/// Which memory a volume has beside it, and of what time it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeRecord {
-    /// As in the [`RegionHeader`].
-    pub scheme: String,
-    /// As in the [`RegionHeader`].
-    pub uuid: [u8; 16],
-    /// As in the [`RegionHeader`].
-    pub epoch: u64,
-    /// Grows with each checkpoint.
-    pub checkpoint: u64,
-    /// Grows with each that is written.
-    pub count: u64,
-    /// The newest transaction that was durable when this was written.
-    pub sequence: Tid,
-    /// Whether something is in the memory.
-    pub state: PairState,
-    /// Bytes of the memory.
-    pub size: u64,
-    /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It
-    /// comes from an image, so whoever opens it makes sure what it is.
-    pub path: Vec<u8>,
+record! {
+    /// Which memory a volume has beside it, and of what time it is.
+    pub VOLUME_RECORD_LAYOUT = "Volume record", 512, {
+        0x00 Bytes<8>, V_MAGIC = "v_magic";
+        0x08 Le32, V_VERSION = "v_version";
+        0x0c Le32, V_CHECKSUM = "v_checksum";
+        0x10 Bytes<16>, V_SCHEME = "v_scheme";
+        0x58 Le32, V_STATE = "v_state";
+        0x5c Le16, V_PATH_LENGTH = "v_path_length";
+        0x60 Bytes<416>, V_PATH = "v_path";
+    }
+
+    /// Which memory a volume has beside it, and of what time it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct VolumeRecord from (raw) {
+        /// As in the [`RegionHeader`].
+        0x20 Bytes<16>, uuid: [u8; 16] = "v_uuid";
+        /// As in the [`RegionHeader`].
+        0x30 Le64, epoch: u64 = "v_epoch";
+        /// Grows with each checkpoint.
+        0x38 Le64, checkpoint: u64 = "v_checkpoint";
+        /// Grows with each that is written.
+        0x40 Le64, count: u64 = "v_count";
+        /// Bytes of the memory.
+        0x48 Le64, size: u64 = "v_size";
+        /// The newest transaction that was durable when this was written.
+        0x50 Le32, sequence: Tid = "v_sequence";
+    } {
+        /// As in the [`RegionHeader`].
+        pub scheme: String = scheme_of(V_SCHEME.get(raw));
+        /// Whether something is in the memory.
+        pub state: PairState = PairState::Open;
+        /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It
+        /// comes from an image, so whoever opens it makes sure what it is.
+        pub path: Vec<u8> = Vec::new();
+    }
 }
 
 /// Why a volume and a memory are not of one time.
@@ -393,15 +367,9 @@ impl VolumeRecord {
             return Err(Corrupt::NvmPair("the memory's path cannot be one"));
         }
         Ok(Self {
-            scheme: scheme_of(V_SCHEME.get(raw)),
-            uuid: V_UUID.get(raw),
-            epoch: V_EPOCH.get(raw),
-            checkpoint: V_CHECKPOINT.get(raw),
-            count: V_COUNT.get(raw),
-            sequence: Tid(V_SEQUENCE.get(raw)),
             state: PairState::from_word(V_STATE.get(raw))?,
-            size: V_SIZE.get(raw),
             path: path.to_vec(),
+            ..Self::read_fields(raw)
         })
     }
 
@@ -412,16 +380,11 @@ impl VolumeRecord {
     /// [`MOST_PATH`](Self::MOST_PATH).
     pub fn encode(&self) -> [u8; VOLUME_RECORD_LAYOUT.size] {
         let mut raw = [0; VOLUME_RECORD_LAYOUT.size];
-        V_MAGIC.put(&mut raw, &VOLUME_MAGIC);
+        V_MAGIC.put(&mut raw, VOLUME_MAGIC);
         V_VERSION.put(&mut raw, VERSION);
-        V_SCHEME.put(&mut raw, &put_scheme(&self.scheme));
-        V_UUID.put(&mut raw, &self.uuid);
-        V_EPOCH.put(&mut raw, self.epoch);
-        V_CHECKPOINT.put(&mut raw, self.checkpoint);
-        V_COUNT.put(&mut raw, self.count);
-        V_SEQUENCE.put(&mut raw, self.sequence.0);
+        V_SCHEME.put(&mut raw, put_scheme(&self.scheme));
+        self.write_fields(&mut raw);
         V_STATE.put(&mut raw, self.state.word());
-        V_SIZE.put(&mut raw, self.size);
         V_PATH_LENGTH.put(&mut raw, must_fit(self.path.len()));
         raw[V_PATH.0..V_PATH.0 + self.path.len()].copy_from_slice(&self.path);
         let crc = crc_without(&raw, V_CHECKSUM.0);

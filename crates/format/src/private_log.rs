@@ -28,49 +28,9 @@ use std::ops::RangeInclusive;
 
 use crate::checksum::{crc32c, crc64};
 use crate::error::Corrupt;
-use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
+use crate::layout::{Bytes, Le16, Le32, Le64, U8, record};
 use crate::num::{BlockNo, Tid};
 use crate::width::{high32, low32, must_fit, u32_as_usize};
-
-layout! {
-    /// Who owns the log.
-    pub LOG_HEADER_LAYOUT = "Private log header", 72, {
-        0x00 Bytes<8>, MAGIC = "l_magic";
-        0x08 Le16, VERSION = "l_version";
-        0x0a U8, LOG_UNIT = "l_log_unit";
-        0x0c Le32, CHECKSUM = "l_checksum";
-        0x10 Bytes<16>, SCHEME = "l_scheme";
-        0x20 Bytes<16>, UUID = "l_uuid";
-        0x30 Le64, EPOCH = "l_epoch";
-        0x38 Le64, STATE = "l_state";
-        0x40 Le64, TAIL = "l_tail";
-    }
-}
-
-layout! {
-    /// A transaction in a byte-addressable log.
-    pub LOG_TRANSACTION_LAYOUT = "Private log transaction", 64, {
-        0x00 Le64, T_STATE = "t_state";
-        0x08 Le64, T_LENGTH = "t_length";
-        0x10 Le64, T_EPOCH = "t_epoch";
-        0x18 Le64, T_CHECKSUM = "t_checksum";
-        0x20 Le32, T_CHUNKS = "t_chunks";
-        0x28 Le64, T_SEC = "t_sec";
-        0x30 Le32, T_NSEC = "t_nsec";
-        0x34 Le32, T_MASK = "t_mask";
-    }
-}
-
-layout! {
-    /// A piece of a transaction: what happened to one block.
-    pub LOG_CHUNK_LAYOUT = "Private log chunk", 16, {
-        0x00 Le64, C_BLOCK = "c_block";
-        0x08 U8, C_KIND = "c_kind";
-        0x09 U8, C_CLASS = "c_class";
-        0x0a Le16, C_COUNT = "c_count";
-        0x0c Le32, C_LENGTH = "c_length";
-    }
-}
 
 /// Bytes of a transaction's header: one cache line.
 pub const TRANSACTION_SIZE: usize = 64;
@@ -105,22 +65,36 @@ const SHUT: u64 = 0x5455_4853; // "SHUT"
 /// Bytes of the header that its checksum covers: those that change only when the log is made anew.
 const HEADER_COVERED: usize = STATE.0;
 
-/// What the log's header says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogHeader {
-    /// The scheme's name, at most 16 bytes.
-    pub scheme: String,
-    /// The volume's UUID.
-    pub uuid: [u8; 16],
-    /// Bytes of the unit in which a log of bytes is written, a power of two from 64 to 65,536: of
-    /// the medium that the log was made on. A block, where the log is one of blocks.
-    pub unit: u32,
-    /// Another number each time the log is made anew.
-    pub epoch: u64,
-    /// Everything is home: there is nothing to recover.
-    pub is_closed: bool,
-    /// Where the log begins.
-    pub tail: Tail,
+record! {
+    /// Who owns the log.
+    pub LOG_HEADER_LAYOUT = "Private log header", 72, {
+        0x00 Bytes<8>, MAGIC = "l_magic";
+        0x08 Le16, VERSION = "l_version";
+        0x0a U8, LOG_UNIT = "l_log_unit";
+        0x0c Le32, CHECKSUM = "l_checksum";
+        0x10 Bytes<16>, SCHEME = "l_scheme";
+        0x38 Le64, STATE = "l_state";
+        0x40 Le64, TAIL = "l_tail";
+    }
+
+    /// What the log's header says.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LogHeader from (raw) {
+        /// The volume's UUID.
+        0x20 Bytes<16>, uuid: [u8; 16] = "l_uuid";
+        /// Another number each time the log is made anew.
+        0x30 Le64, epoch: u64 = "l_epoch";
+    } {
+        /// The scheme's name, at most 16 bytes.
+        pub scheme: String = scheme_of(SCHEME.get(raw));
+        /// Bytes of the unit in which a log of bytes is written, a power of two from 64 to 65,536:
+        /// of the medium that the log was made on. A block, where the log is one of blocks.
+        pub unit: u32 = 0;
+        /// Everything is home: there is nothing to recover.
+        pub is_closed: bool = false;
+        /// Where the log begins.
+        pub tail: Tail = Tail::from_word(TAIL.get(raw));
+    }
 }
 
 /// Where a log begins: position and sequence number of the first transaction to be replayed.
@@ -190,19 +164,14 @@ impl LogHeader {
         if !LOG_UNITS.contains(&log_unit) {
             return Err(Corrupt::PrivateLogUnit(log_unit));
         }
-        let scheme = SCHEME.get(block);
-        let len = scheme.iter().position(|&b| b == 0).unwrap_or(scheme.len());
         Ok(Self {
-            scheme: String::from_utf8_lossy(&scheme[..len]).into_owned(),
-            uuid: UUID.get(block),
             unit: 1 << log_unit,
-            epoch: EPOCH.get(block),
             is_closed: match STATE.get(block) {
                 SHUT => true,
                 OPEN => false,
                 state => return Err(Corrupt::PrivateLogState(state)),
             },
-            tail: Tail::from_word(TAIL.get(block)),
+            ..Self::read_fields(block)
         })
     }
 
@@ -212,19 +181,29 @@ impl LogHeader {
     /// When `block` is shorter or the scheme's name longer than 16 bytes.
     pub fn encode(&self, block: &mut [u8]) {
         block[..Self::SIZE].fill(0);
-        let mut scheme = [0; 16];
-        scheme[..self.scheme.len()].copy_from_slice(self.scheme.as_bytes());
-        MAGIC.put(block, &MAGIC_VALUE);
+        MAGIC.put(block, MAGIC_VALUE);
         VERSION.put(block, VERSION_VALUE);
         LOG_UNIT.put(block, must_fit(self.unit.ilog2()));
-        SCHEME.put(block, &scheme);
-        UUID.put(block, &self.uuid);
-        EPOCH.put(block, self.epoch);
+        SCHEME.put(block, put_scheme(&self.scheme));
+        self.write_fields(block);
         STATE.put(block, Self::state_word(self.is_closed));
         TAIL.put(block, self.tail.to_word());
         let crc = header_crc(block);
         CHECKSUM.put(block, crc);
     }
+}
+
+/// A scheme's name in its field; panics when it is longer.
+pub(crate) fn put_scheme(scheme: &str) -> [u8; 16] {
+    let mut raw = [0; 16];
+    raw[..scheme.len()].copy_from_slice(scheme.as_bytes());
+    raw
+}
+
+/// A scheme's name, out of its field.
+pub(crate) fn scheme_of(raw: [u8; 16]) -> String {
+    let len = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
+    String::from_utf8_lossy(&raw[..len]).into_owned()
 }
 
 fn header_crc(block: &[u8]) -> u32 {
@@ -234,19 +213,30 @@ fn header_crc(block: &[u8]) -> u32 {
     crc32c(!0, &covered)
 }
 
-/// What a transaction's header says behind its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transaction {
-    /// Bytes of all of it, a multiple of 64.
-    pub length: u64,
-    /// The log's epoch.
-    pub epoch: u64,
-    /// Chunks in it.
-    pub chunks: u32,
-    /// When it was closed: seconds and nanoseconds since 1970, for people.
-    pub time: (u64, u32),
-    /// What is exclusive-ored into the beginnings of the ring's blocks; 0 in memory.
-    pub mask: u32,
+record! {
+    /// A transaction in a byte-addressable log.
+    pub LOG_TRANSACTION_LAYOUT = "Private log transaction", 64, {
+        0x00 Le64, T_STATE = "t_state";
+        0x18 Le64, T_CHECKSUM = "t_checksum";
+        0x28 Le64, T_SEC = "t_sec";
+        0x30 Le32, T_NSEC = "t_nsec";
+    }
+
+    /// What a transaction's header says behind its state.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Transaction from (raw) {
+        /// Bytes of all of it, a multiple of 64.
+        0x08 Le64, length: u64 = "t_length";
+        /// The log's epoch.
+        0x10 Le64, epoch: u64 = "t_epoch";
+        /// Chunks in it.
+        0x20 Le32, chunks: u32 = "t_chunks";
+        /// What is exclusive-ored into the beginnings of the ring's blocks; 0 in memory.
+        0x34 Le32, mask: u32 = "t_mask";
+    } {
+        /// When it was closed: seconds and nanoseconds since 1970, for people.
+        pub time: (u64, u32) = (T_SEC.get(raw), T_NSEC.get(raw));
+    }
 }
 
 /// The state word: what is stored in one piece.
@@ -263,15 +253,7 @@ impl Transaction {
     /// Reads the header of a transaction; whether the transaction is valid is
     /// [`is_intact`](Self::is_intact)'s.
     pub fn decode(header: &[u8; TRANSACTION_SIZE]) -> (u64, Self) {
-        let header = &header[..];
-        let transaction = Self {
-            length: T_LENGTH.get(header),
-            epoch: T_EPOCH.get(header),
-            chunks: T_CHUNKS.get(header),
-            time: (T_SEC.get(header), T_NSEC.get(header)),
-            mask: T_MASK.get(header),
-        };
-        (T_STATE.get(header), transaction)
+        (T_STATE.get(header), Self::read_fields(header))
     }
 
     /// Writes the header, with the state word `state`, at the start of a transaction whose chunks
@@ -279,12 +261,9 @@ impl Transaction {
     pub fn encode(&self, state: u64, seed: u64, record: &mut [u8]) {
         record[..TRANSACTION_SIZE].fill(0);
         T_STATE.put(record, state);
-        T_LENGTH.put(record, self.length);
-        T_EPOCH.put(record, self.epoch);
-        T_CHUNKS.put(record, self.chunks);
+        self.write_fields(record);
         T_SEC.put(record, self.time.0);
         T_NSEC.put(record, self.time.1);
-        T_MASK.put(record, self.mask);
         let crc = transaction_crc(seed, record);
         T_CHECKSUM.put(record, crc);
     }
@@ -353,19 +332,27 @@ impl ChunkKind {
     ];
 }
 
-/// A chunk's header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// The block; 0 with [`ChunkKind::Revoke`].
-    pub block: BlockNo,
-    /// What it does.
-    pub kind: ChunkKind,
-    /// What the block is, as a number of the writer's choice; for accounts.
-    pub class: u8,
-    /// Pairs or numbers that follow.
-    pub count: u16,
-    /// Bytes of the whole chunk, a multiple of 8: where the next one begins.
-    pub length: u32,
+record! {
+    /// A piece of a transaction: what happened to one block.
+    pub LOG_CHUNK_LAYOUT = "Private log chunk", 16, {
+        0x08 U8, C_KIND = "c_kind";
+    }
+
+    /// A chunk's header.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Chunk from (raw) {
+        /// The block; 0 with [`ChunkKind::Revoke`].
+        0x00 Le64, block: BlockNo = "c_block";
+        /// What the block is, as a number of the writer's choice; for accounts.
+        0x09 U8, class: u8 = "c_class";
+        /// Pairs or numbers that follow.
+        0x0a Le16, count: u16 = "c_count";
+        /// Bytes of the whole chunk, a multiple of 8: where the next one begins.
+        0x0c Le32, length: u32 = "c_length";
+    } {
+        /// What it does.
+        pub kind: ChunkKind = ChunkKind::Block;
+    }
 }
 
 impl Chunk {
@@ -381,30 +368,25 @@ impl Chunk {
         let Some(&kind) = ChunkKind::ALL.iter().find(|k| k.code() == kind) else {
             return Err(Corrupt::PrivateLogChunk("of an unknown kind"));
         };
-        let length = C_LENGTH.get(bytes);
+        let chunk = Self {
+            kind,
+            ..Self::read_fields(bytes)
+        };
+        let length = chunk.length;
         if u32_as_usize(length) < CHUNK_SIZE
             || u32_as_usize(length) > bytes.len()
             || !length.is_multiple_of(8)
         {
             return Err(Corrupt::PrivateLogChunk("of an impossible length"));
         }
-        Ok(Self {
-            block: BlockNo(C_BLOCK.get(bytes)),
-            kind,
-            class: C_CLASS.get(bytes),
-            count: C_COUNT.get(bytes),
-            length,
-        })
+        Ok(chunk)
     }
 
     /// Writes the header over the first bytes.
     pub fn encode(&self, bytes: &mut [u8]) {
         bytes[..CHUNK_SIZE].fill(0);
-        C_BLOCK.put(bytes, self.block.0);
         C_KIND.put(bytes, self.kind.code());
-        C_CLASS.put(bytes, self.class);
-        C_COUNT.put(bytes, self.count);
-        C_LENGTH.put(bytes, self.length);
+        self.write_fields(bytes);
     }
 }
 
@@ -517,10 +499,10 @@ mod tests {
         chunk.encode(&mut bytes);
         assert_eq!(Chunk::decode(&bytes), Ok(chunk));
         for length in [0, 8, 15, 17, 56] {
-            C_LENGTH.put(&mut bytes, length);
+            Chunk { length, ..chunk }.encode(&mut bytes);
             assert!(Chunk::decode(&bytes).is_err(), "{length}");
         }
-        C_LENGTH.put(&mut bytes, 48);
+        chunk.encode(&mut bytes);
         C_KIND.put(&mut bytes, 9);
         assert!(Chunk::decode(&bytes).is_err());
         assert!(Chunk::decode(&bytes[..15]).is_err());

@@ -7,7 +7,7 @@ use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
 use crate::geometry::{Geometry, SUPERBLOCK_SIZE};
-use crate::superblock::Superblock;
+use crate::superblock::{Superblock, feature_incompat, has_upper_halves};
 
 const GOOD_OLD_INODE_SIZE: u16 = 128;
 const GOOD_OLD_FIRST_INO: u32 = 11;
@@ -34,7 +34,7 @@ impl Superblock {
             found: raw.len(),
         })?;
         Self::check_magic(raw)?;
-        let mut superblock = Self::read_fields(raw);
+        let mut superblock = Self::read_fields(raw, has_upper_halves(feature_incompat(raw)));
         superblock.check_identity(raw)?;
         superblock.geometry = check(&superblock)?;
         Ok(superblock)

@@ -2,7 +2,7 @@
 
 use crate::ftl::array::{entry, put_entry};
 use crate::ftl::error::FtlCorrupt;
-use crate::layout::{Bytes, Le32, Le64, layout};
+use crate::layout::{Bytes, Le32, Le64, record};
 use crate::num::{BlockAddr, PageNo};
 use crate::width::{must_fit, must_fit_u32, u32_as_usize};
 
@@ -11,62 +11,51 @@ const MAGIC_BYTES: [u8; 8] = *b"stetFTL\0";
 const VERSION_1: u32 = 1;
 const RECORD: &str = "FTL anchor";
 
-layout! {
+record! {
     /// The head of an anchor page.
     pub FTL_ANCHOR_LAYOUT = "FTL anchor", SIZE, {
         0x00 Bytes<8>, MAGIC = "a_magic";
         0x08 Le32, VERSION = "a_version";
-        0x0c Le32, MOUNTS = "a_mounts";
-        0x10 Bytes<16>, UUID = "a_uuid";
-        0x20 Le64, CHECKPOINT = "a_checkpoint";
-        0x28 Le64, NEXT_SEQ = "a_next_seq";
-        0x30 Le32, PAGE_BYTES = "a_page_bytes";
-        0x34 Le32, PAGES_PER_BLOCK = "a_pages_per_block";
-        0x38 Le32, BLOCKS = "a_blocks";
-        0x3c Le32, LOGICAL_PAGES = "a_logical_pages";
-        0x40 Le64, HOST_PAGES = "a_host_pages";
-        0x48 Le64, GC_PAGES = "a_gc_pages";
-        0x50 Le64, MAP_PAGES = "a_map_pages";
-        0x58 Le64, REMAPPED_PAGES = "a_remapped_pages";
         0x60 Le32, DIRECTORIES = "a_directories";
         0x64 Le32, OPEN = "a_open";
         0x68 Le32, POOL = "a_pool";
     }
-}
 
-/// An anchor.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FtlAnchor {
-    /// The layer's UUID.
-    pub uuid: [u8; 16],
-    /// How often the layer was mounted.
-    pub mounts: u32,
-    /// The map contains everything up to this sequence number, and nothing after it.
-    pub checkpoint: u64,
-    /// Sequence numbers from here on were not used before this anchor was written.
-    pub next_seq: u64,
-    /// Bytes of a page's data.
-    pub page_bytes: u32,
-    /// Pages of an erase block.
-    pub pages_per_block: u32,
-    /// Erase blocks.
-    pub blocks: u32,
-    /// Logical pages: the capacity.
-    pub logical_pages: u32,
-    /// Pages programmed for the layer's user since it was made.
-    pub host_pages: u64,
-    /// Pages moved to free blocks.
-    pub gc_pages: u64,
-    /// Pages of map, log and anchors.
-    pub map_pages: u64,
-    /// Logical pages that were remapped instead of being programmed.
-    pub remapped_pages: u64,
-    /// The directory, in order.
-    pub directories: Vec<PageNo>,
-    /// Blocks that were open for programming.
-    pub open: Vec<BlockAddr>,
-    /// Blocks that are going to be programmed next.
-    pub pool: Vec<BlockAddr>,
+    /// An anchor.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct FtlAnchor from (raw) {
+        /// How often the layer was mounted.
+        0x0c Le32, mounts: u32 = "a_mounts";
+        /// The layer's UUID.
+        0x10 Bytes<16>, uuid: [u8; 16] = "a_uuid";
+        /// The map contains everything up to this sequence number, and nothing after it.
+        0x20 Le64, checkpoint: u64 = "a_checkpoint";
+        /// Sequence numbers from here on were not used before this anchor was written.
+        0x28 Le64, next_seq: u64 = "a_next_seq";
+        /// Bytes of a page's data.
+        0x30 Le32, page_bytes: u32 = "a_page_bytes";
+        /// Pages of an erase block.
+        0x34 Le32, pages_per_block: u32 = "a_pages_per_block";
+        /// Erase blocks.
+        0x38 Le32, blocks: u32 = "a_blocks";
+        /// Logical pages: the capacity.
+        0x3c Le32, logical_pages: u32 = "a_logical_pages";
+        /// Pages programmed for the layer's user since it was made.
+        0x40 Le64, host_pages: u64 = "a_host_pages";
+        /// Pages moved to free blocks.
+        0x48 Le64, gc_pages: u64 = "a_gc_pages";
+        /// Pages of map, log and anchors.
+        0x50 Le64, map_pages: u64 = "a_map_pages";
+        /// Logical pages that were remapped instead of being programmed.
+        0x58 Le64, remapped_pages: u64 = "a_remapped_pages";
+    } {
+        /// The directory, in order.
+        pub directories: Vec<PageNo> = Vec::new();
+        /// Blocks that were open for programming.
+        pub open: Vec<BlockAddr> = Vec::new();
+        /// Blocks that are going to be programmed next.
+        pub pool: Vec<BlockAddr> = Vec::new();
+    }
 }
 
 impl FtlAnchor {
@@ -108,41 +97,19 @@ impl FtlAnchor {
             (first..at).map(|index| entry(raw, index))
         };
         Ok(Self {
-            uuid: UUID.get(raw),
-            mounts: MOUNTS.get(raw),
-            checkpoint: CHECKPOINT.get(raw),
-            next_seq: NEXT_SEQ.get(raw),
-            page_bytes: PAGE_BYTES.get(raw),
-            pages_per_block: PAGES_PER_BLOCK.get(raw),
-            blocks: BLOCKS.get(raw),
-            logical_pages: LOGICAL_PAGES.get(raw),
-            host_pages: HOST_PAGES.get(raw),
-            gc_pages: GC_PAGES.get(raw),
-            map_pages: MAP_PAGES.get(raw),
-            remapped_pages: REMAPPED_PAGES.get(raw),
             directories: list(counts[0]).map(PageNo).collect(),
             open: list(counts[1]).map(BlockAddr).collect(),
             pool: list(counts[2]).map(BlockAddr).collect(),
+            ..Self::read_fields(raw)
         })
     }
 
     /// Fills a page's data. Panics when the lists do not fit.
     pub fn encode(&self, raw: &mut [u8]) {
         raw.fill(0);
-        MAGIC.put(raw, &MAGIC_BYTES);
+        MAGIC.put(raw, MAGIC_BYTES);
         VERSION.put(raw, VERSION_1);
-        MOUNTS.put(raw, self.mounts);
-        UUID.put(raw, &self.uuid);
-        CHECKPOINT.put(raw, self.checkpoint);
-        NEXT_SEQ.put(raw, self.next_seq);
-        PAGE_BYTES.put(raw, self.page_bytes);
-        PAGES_PER_BLOCK.put(raw, self.pages_per_block);
-        BLOCKS.put(raw, self.blocks);
-        LOGICAL_PAGES.put(raw, self.logical_pages);
-        HOST_PAGES.put(raw, self.host_pages);
-        GC_PAGES.put(raw, self.gc_pages);
-        MAP_PAGES.put(raw, self.map_pages);
-        REMAPPED_PAGES.put(raw, self.remapped_pages);
+        self.write_fields(raw);
         DIRECTORIES.put(raw, must_fit(self.directories.len()));
         OPEN.put(raw, must_fit(self.open.len()));
         POOL.put(raw, must_fit(self.pool.len()));

@@ -3,7 +3,7 @@
 
 use crate::ftl::array::{entry, put_entry};
 use crate::ftl::error::FtlCorrupt;
-use crate::layout::{Le32, Le64, layout};
+use crate::layout::{Le32, Le64, layout, record};
 use crate::num::BlockAddr;
 use crate::width::{must_fit, must_fit_u32, u32_as_usize};
 
@@ -12,56 +12,49 @@ const RUN_SIZE: usize = 0x10;
 const POOL_SIZE: usize = 4;
 
 layout! {
-    /// The head of a log page.
-    pub FTL_LOG_LAYOUT = "FTL log page", SIZE, {
-        0x00 Le64, SEQ = "l_seq";
-        0x08 Le32, PART = "l_part";
-        0x0c Le32, PARTS = "l_parts";
-        0x10 Le32, RUNS = "l_runs";
-    }
-}
-
-layout! {
-    /// A change in a log page.
-    pub FTL_RUN_LAYOUT = "FTL log run", RUN_SIZE, {
-        0x00 Le32, LOGICAL = "r_logical";
-        0x04 Le32, PAGE = "r_page";
-        0x08 Le32, COUNT = "r_count";
-        0x0c Le32, AGE = "r_age";
-    }
-}
-
-layout! {
     /// The head of a pool page.
     pub FTL_POOL_LAYOUT = "FTL pool page", POOL_SIZE, {
         0x00 Le32, BLOCKS = "p_blocks";
     }
 }
 
-/// Consecutive logical pages that lie in consecutive pages from now on, or nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FtlRun {
-    /// The first logical page.
-    pub logical: u32,
-    /// Where it lies, or [`NO_PAGE`](super::NO_PAGE) for all.
-    pub page: u32,
-    /// How many.
-    pub count: u32,
-    /// How long before the record's sequence number this happened.
-    pub age: u32,
+record! {
+    /// A change in a log page.
+    pub FTL_RUN_LAYOUT = "FTL log run", RUN_SIZE, {}
+
+    /// Consecutive logical pages that lie in consecutive pages from now on, or nowhere.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FtlRun from (raw) {
+        /// The first logical page.
+        0x00 Le32, logical: u32 = "r_logical";
+        /// Where it lies, or [`NO_PAGE`](super::NO_PAGE) for all.
+        0x04 Le32, page: u32 = "r_page";
+        /// How many.
+        0x08 Le32, count: u32 = "r_count";
+        /// How long before the record's sequence number this happened.
+        0x0c Le32, age: u32 = "r_age";
+    }
 }
 
-/// A part of a record of changes, which counts with all its parts or not at all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FtlLog {
-    /// The record's sequence number: its own name, and when it happened.
-    pub seq: u64,
-    /// Which part, from 0.
-    pub part: u32,
-    /// How many there are.
-    pub parts: u32,
-    /// The changes.
-    pub runs: Vec<FtlRun>,
+record! {
+    /// The head of a log page.
+    pub FTL_LOG_LAYOUT = "FTL log page", SIZE, {
+        0x10 Le32, RUNS = "l_runs";
+    }
+
+    /// A part of a record of changes, which counts with all its parts or not at all.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct FtlLog from (raw) {
+        /// The record's sequence number: its own name, and when it happened.
+        0x00 Le64, seq: u64 = "l_seq";
+        /// Which part, from 0.
+        0x08 Le32, part: u32 = "l_part";
+        /// How many there are.
+        0x0c Le32, parts: u32 = "l_parts";
+    } {
+        /// The changes.
+        pub runs: Vec<FtlRun> = Vec::new();
+    }
 }
 
 impl FtlLog {
@@ -77,7 +70,8 @@ impl FtlLog {
     /// # Errors
     /// The variant of [`FtlCorrupt`] that belongs to the check.
     pub fn decode(raw: &[u8]) -> Result<Self, FtlCorrupt> {
-        let (part, parts) = (PART.get(raw), PARTS.get(raw));
+        let log = Self::read_fields(raw);
+        let (part, parts) = (log.part, log.parts);
         if part >= parts {
             return Err(FtlCorrupt::Part { part, parts });
         }
@@ -91,34 +85,20 @@ impl FtlLog {
         }
         let runs = raw[SIZE..].chunks_exact(RUN_SIZE).take(u32_as_usize(count));
         Ok(Self {
-            seq: SEQ.get(raw),
-            part,
-            parts,
-            runs: runs
-                .map(|run| FtlRun {
-                    logical: LOGICAL.get(run),
-                    page: PAGE.get(run),
-                    count: COUNT.get(run),
-                    age: AGE.get(run),
-                })
-                .collect(),
+            runs: runs.map(FtlRun::read_fields).collect(),
+            ..log
         })
     }
 
     /// Fills a page's data. Panics when the runs do not fit.
     pub fn encode(&self, raw: &mut [u8]) {
         raw.fill(0);
-        SEQ.put(raw, self.seq);
-        PART.put(raw, self.part);
-        PARTS.put(raw, self.parts);
+        self.write_fields(raw);
         RUNS.put(raw, must_fit(self.runs.len()));
-        for (index, run) in self.runs.iter().enumerate() {
-            let at = SIZE + index * RUN_SIZE;
-            let into = &mut raw[at..at + RUN_SIZE];
-            LOGICAL.put(into, run.logical);
-            PAGE.put(into, run.page);
-            COUNT.put(into, run.count);
-            AGE.put(into, run.age);
+        let places = raw[SIZE..].chunks_exact_mut(RUN_SIZE);
+        assert!(self.runs.len() <= places.len(), "the runs fit the page");
+        for (run, place) in self.runs.iter().zip(places) {
+            run.write_fields(place);
         }
     }
 }

@@ -117,7 +117,7 @@ impl SpareCodec {
         KIND.put(&mut raw, record.kind.code());
         INDEX.put(&mut raw, record.index);
         let seq = record.seq.to_le_bytes();
-        SEQ.put(&mut raw, seq.first_chunk().expect("8 bytes"));
+        SEQ.put(&mut raw, *seq.first_chunk().expect("8 bytes"));
         let checksum = self.checksum(page, &raw, data);
         CHECKSUM.put(&mut raw, checksum);
         spare.fill(0xff);

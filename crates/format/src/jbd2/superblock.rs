@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use super::header::{BlockType, ChecksumVersion, JBD2_MAGIC, LogFormat};
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
-use crate::layout::{Be32, Bytes, U8, layout};
+use crate::layout::{Be32, Bytes, U8, flag_words, record};
 use crate::num::Tid;
 use crate::width::{must_fit, u32_as_usize};
 
@@ -20,34 +20,6 @@ const MIN_LOG_BLOCKS: u32 = 8;
 const CHECKSUM_CRC32C: u8 = 4;
 /// Size of the fast-commit area when `s_num_fc_blks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-
-layout! {
-    /// The journal superblock; version 1 ends before `s_feature_compat`.
-    pub JOURNAL_SUPERBLOCK_LAYOUT = "Journal superblock", JOURNAL_SUPERBLOCK_SIZE, {
-        0x000 Be32, HEADER_MAGIC = "h_magic";
-        0x004 Be32, BLOCKTYPE = "h_blocktype";
-        0x008 Be32, HEADER_SEQUENCE = "h_sequence";
-        0x00c Be32, BLOCKSIZE = "s_blocksize";
-        0x010 Be32, MAXLEN = "s_maxlen";
-        0x014 Be32, FIRST = "s_first";
-        0x018 Be32, SEQUENCE = "s_sequence";
-        0x01c Be32, START = "s_start";
-        0x020 Be32, ERRNO = "s_errno";
-        0x024 Be32, FEATURE_COMPAT = "s_feature_compat";
-        0x028 Be32, FEATURE_INCOMPAT = "s_feature_incompat";
-        0x02c Be32, FEATURE_RO_COMPAT = "s_feature_ro_compat";
-        0x030 Bytes<16>, UUID = "s_uuid";
-        0x040 Be32, NR_USERS = "s_nr_users";
-        0x044 Be32, DYNSUPER = "s_dynsuper";
-        0x048 Be32, MAX_TRANSACTION = "s_max_transaction";
-        0x04c Be32, MAX_TRANS_DATA = "s_max_trans_data";
-        0x050 U8, CHECKSUM_TYPE = "s_checksum_type";
-        0x054 Be32, NUM_FC_BLKS = "s_num_fc_blks";
-        0x058 Be32, HEAD = "s_head";
-        0x0fc Be32, CHECKSUM = "s_checksum";
-        0x100 Bytes<768>, USERS = "s_users";
-    }
-}
 
 bitflags! {
     /// `s_feature_compat` of the journal.
@@ -77,43 +49,58 @@ bitflags! {
     }
 }
 
-/// The journal superblock. Fields carry the kernel's names without `s_`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalSuperblock {
-    /// Version 2, with everything from the features on.
-    pub is_v2: bool,
-    /// Bytes of a block.
-    pub blocksize: u32,
-    /// Blocks of the journal, this one included.
-    pub maxlen: u32,
-    /// The first block of the log.
-    pub first: u32,
-    /// The transaction that recovery expects first.
-    pub sequence: Tid,
-    /// Where that transaction begins; 0 when the log is empty.
-    pub start: u32,
-    /// The error for which the journal was aborted, as a negative errno; 0 for none.
-    pub errno: i32,
-    /// Compatible features.
-    pub feature_compat: JournalCompat,
-    /// Incompatible features.
-    pub feature_incompat: JournalIncompat,
-    /// Read-only-compatible features: none exist.
-    pub feature_ro_compat: u32,
-    /// The journal's UUID; a journal inside the volume mostly has the volume's.
-    pub uuid: [u8; 16],
-    /// File systems that use the journal.
-    pub nr_users: u32,
-    /// The largest transaction in blocks; not used by the kernel.
-    pub max_transaction: u32,
-    /// The most data blocks of a transaction; not used by the kernel.
-    pub max_trans_data: u32,
-    /// 4: CRC-32C; 0 without checksums v2 or v3.
-    pub checksum_type: u8,
-    /// Blocks of the fast-commit area; 0 means 256.
-    pub num_fc_blks: u32,
-    /// The first free block of an empty log (where to go on after a clean unmount).
-    pub head: u32,
+flag_words!(JournalCompat: u32, JournalIncompat: u32);
+
+record! {
+    /// The journal superblock; version 1 ends before `s_feature_compat`.
+    pub JOURNAL_SUPERBLOCK_LAYOUT = "Journal superblock", JOURNAL_SUPERBLOCK_SIZE, {
+        0x000 Be32, HEADER_MAGIC = "h_magic";
+        0x004 Be32, BLOCKTYPE = "h_blocktype";
+        0x008 Be32, HEADER_SEQUENCE = "h_sequence";
+        0x044 Be32, DYNSUPER = "s_dynsuper";
+        0x0fc Be32, CHECKSUM = "s_checksum";
+        0x100 Bytes<768>, USERS = "s_users";
+    }
+
+    /// The journal superblock. Fields carry the kernel's names without `s_`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct JournalSuperblock from (raw, is_v2: bool) {
+        /// Bytes of a block.
+        0x00c Be32, blocksize: u32 = "s_blocksize";
+        /// Blocks of the journal, this one included.
+        0x010 Be32, maxlen: u32 = "s_maxlen";
+        /// The first block of the log.
+        0x014 Be32, first: u32 = "s_first";
+        /// The transaction that recovery expects first.
+        0x018 Be32, sequence: Tid = "s_sequence";
+        /// Where that transaction begins; 0 when the log is empty.
+        0x01c Be32, start: u32 = "s_start";
+        /// The error for which the journal was aborted, as a negative errno; 0 for none.
+        0x020 Be32, errno: i32 = "s_errno";
+        /// Compatible features.
+        0x024 Be32 where is_v2, feature_compat: JournalCompat = "s_feature_compat";
+        /// Incompatible features.
+        0x028 Be32 where is_v2, feature_incompat: JournalIncompat = "s_feature_incompat";
+        /// Read-only-compatible features: none exist.
+        0x02c Be32 where is_v2, feature_ro_compat: u32 = "s_feature_ro_compat";
+        /// The journal's UUID; a journal inside the volume mostly has the volume's.
+        0x030 Bytes<16> where is_v2, uuid: [u8; 16] = "s_uuid";
+        /// File systems that use the journal.
+        0x040 Be32 where is_v2, nr_users: u32 = "s_nr_users";
+        /// The largest transaction in blocks; not used by the kernel.
+        0x048 Be32 where is_v2, max_transaction: u32 = "s_max_transaction";
+        /// The most data blocks of a transaction; not used by the kernel.
+        0x04c Be32 where is_v2, max_trans_data: u32 = "s_max_trans_data";
+        /// 4: CRC-32C; 0 without checksums v2 or v3.
+        0x050 U8 where is_v2, checksum_type: u8 = "s_checksum_type";
+        /// Blocks of the fast-commit area; 0 means 256.
+        0x054 Be32 where is_v2, num_fc_blks: u32 = "s_num_fc_blks";
+        /// The first free block of an empty log (where to go on after a clean unmount).
+        0x058 Be32 where is_v2, head: u32 = "s_head";
+    } {
+        /// Version 2, with everything from the features on.
+        pub is_v2: bool = is_v2;
+    }
 }
 
 impl JournalSuperblock {
@@ -149,30 +136,6 @@ impl JournalSuperblock {
         }
         superblock.check_extent(volume_block_size)?;
         Ok(superblock)
-    }
-
-    fn read_fields(raw: &[u8], is_v2: bool) -> Self {
-        // Version 1 has zeros, or anything, behind `s_errno`.
-        let v2 = |field: Be32| if is_v2 { field.get(raw) } else { 0 };
-        Self {
-            is_v2,
-            blocksize: BLOCKSIZE.get(raw),
-            maxlen: MAXLEN.get(raw),
-            first: FIRST.get(raw),
-            sequence: Tid(SEQUENCE.get(raw)),
-            start: START.get(raw),
-            errno: ERRNO.get(raw).cast_signed(),
-            feature_compat: JournalCompat::from_bits_retain(v2(FEATURE_COMPAT)),
-            feature_incompat: JournalIncompat::from_bits_retain(v2(FEATURE_INCOMPAT)),
-            feature_ro_compat: v2(FEATURE_RO_COMPAT),
-            uuid: if is_v2 { UUID.get(raw) } else { [0; 16] },
-            nr_users: v2(NR_USERS),
-            max_transaction: v2(MAX_TRANSACTION),
-            max_trans_data: v2(MAX_TRANS_DATA),
-            checksum_type: if is_v2 { CHECKSUM_TYPE.get(raw) } else { 0 },
-            num_fc_blks: v2(NUM_FC_BLKS),
-            head: v2(HEAD),
-        }
     }
 
     fn check_features(&self) -> Result<(), Corrupt> {
@@ -245,26 +208,8 @@ impl JournalSuperblock {
         };
         HEADER_MAGIC.put(raw, JBD2_MAGIC);
         BLOCKTYPE.put(raw, block_type.number());
-        BLOCKSIZE.put(raw, self.blocksize);
-        MAXLEN.put(raw, self.maxlen);
-        FIRST.put(raw, self.first);
-        SEQUENCE.put(raw, self.sequence.0);
-        START.put(raw, self.start);
-        ERRNO.put(raw, self.errno.cast_unsigned());
-        if !self.is_v2 {
-            return;
-        }
-        FEATURE_COMPAT.put(raw, self.feature_compat.bits());
-        FEATURE_INCOMPAT.put(raw, self.feature_incompat.bits());
-        FEATURE_RO_COMPAT.put(raw, self.feature_ro_compat);
-        UUID.put(raw, &self.uuid);
-        NR_USERS.put(raw, self.nr_users);
-        MAX_TRANSACTION.put(raw, self.max_transaction);
-        MAX_TRANS_DATA.put(raw, self.max_trans_data);
-        CHECKSUM_TYPE.put(raw, self.checksum_type);
-        NUM_FC_BLKS.put(raw, self.num_fc_blks);
-        HEAD.put(raw, self.head);
-        if self.log_format().has_tails() {
+        self.write_fields(raw, self.is_v2);
+        if self.is_v2 && self.log_format().has_tails() {
             CHECKSUM.put(raw, checksum_of(raw));
         }
     }

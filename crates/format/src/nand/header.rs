@@ -123,10 +123,10 @@ impl NandHeader {
     /// The bytes of the header.
     pub fn encode(&self) -> [u8; SIZE] {
         let mut raw = [0; SIZE];
-        MAGIC.put(&mut raw, &MAGIC_BYTES);
+        MAGIC.put(&mut raw, MAGIC_BYTES);
         VERSION.put(&mut raw, VERSION_1);
-        UUID.put(&mut raw, &self.uuid);
-        BOOT.put(&mut raw, &self.boot);
+        UUID.put(&mut raw, self.uuid);
+        BOOT.put(&mut raw, self.boot);
         let NandPart {
             geometry,
             timing,
