@@ -21,8 +21,8 @@ use serde::Serialize;
 use stetfs::clock::Clock;
 use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, Error, FallocateMode, MountOptions, OpenFlags, RenameFlags,
-    Result, SetAttr, SetTime, SetXattr, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, MountOptions, Name, New,
+    OpenFlags, RenameFlags, Result, SetAttr, SetTime, SetXattr, StatFs, Whence, WriteFlags,
 };
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
@@ -186,12 +186,49 @@ impl Node {
     }
 
     fn entry(&self) -> Entry {
-        let attr = self.meta.lock().attr;
-        Entry {
-            ino: self.ino,
-            generation: attr.generation,
-            attr,
+        Entry::from(self.meta.lock().attr)
+    }
+
+    fn set(&self, set: &SetAttr) -> Result<()> {
+        if let Some(size) = set.size {
+            self.resize(size)?;
         }
+        let now = now();
+        let time = |set: Option<SetTime>, old| match set {
+            None => old,
+            Some(SetTime::Now) => now,
+            Some(SetTime::At(time)) => time,
+        };
+        let mut meta = self.meta.lock();
+        let attr = &mut meta.attr;
+        if let Some(mode) = set.mode {
+            attr.mode = attr.mode & S_IFMT | mode & !S_IFMT;
+        }
+        if set.kill_suid {
+            attr.mode &= !(S_ISUID | S_ISGID);
+        }
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.atime = time(set.atime, attr.atime);
+        let mtime = if set.size.is_some() { now } else { attr.mtime };
+        attr.mtime = time(set.mtime, mtime);
+        attr.ctime = set.ctime.unwrap_or(now);
+        Ok(())
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        // An ACL would have to be inherited.
+        if name.starts_with(b"system.") {
+            return Err(Error::NotSupported);
+        }
+        let xattrs = &mut self.meta.lock().xattrs;
+        match (how, xattrs.contains_key(name)) {
+            (SetXattr::Create, true) => return Err(Error::Exists),
+            (SetXattr::Replace, false) => return Err(Error::NoData),
+            _ => {}
+        }
+        xattrs.insert(name.to_owned(), value.to_owned());
+        Ok(())
     }
 
     fn touch(&self) {
@@ -289,8 +326,7 @@ impl Floor {
     /// Gives a name to a node that `make` makes or finds.
     fn add_name(
         &self,
-        dir: InodeNo,
-        name: &[u8],
+        (dir, name): Name<'_>,
         make: impl FnOnce() -> Arc<Node>,
     ) -> Result<Arc<Node>> {
         let dir = self.node(dir)?;
@@ -310,7 +346,7 @@ impl Floor {
         Ok(node)
     }
 
-    fn remove_name(&self, dir: InodeNo, name: &[u8], want_dir: bool) -> Result<()> {
+    fn remove_name(&self, (dir, name): Name<'_>, want_dir: bool) -> Result<Arc<Node>> {
         let dir = self.node(dir)?;
         let mut names = dir.names()?.write();
         let node = self.node(names.get(name).ok_or(Error::NotFound)?)?;
@@ -329,7 +365,68 @@ impl Floor {
         names.remove(name);
         drop(names);
         dir.touch();
-        Ok(())
+        Ok(node)
+    }
+
+    /// Something new, with the caller's owner.
+    fn make_new(&self, c: &Caller, dir: InodeNo, new: New<'_>) -> Arc<Node> {
+        match new {
+            New::File(mode) => self.make(c, Body::File(RwLock::default()), S_IFREG | mode, (0, 0)),
+            New::Directory(mode) => {
+                let body = Body::Dir(RwLock::new(Names::new(dir)));
+                self.make(c, body, S_IFDIR | mode, (0, 0))
+            }
+            New::Symlink(target) => {
+                let unmasked = Caller {
+                    umask: 0,
+                    ..c.clone()
+                };
+                self.make(
+                    &unmasked,
+                    Body::Link(target.to_owned()),
+                    S_IFLNK | 0o777,
+                    (0, 0),
+                )
+            }
+            New::Node(mode, rdev) => match mode & S_IFMT {
+                // Without a type it is a regular file.
+                0 | S_IFREG => self.make_new(c, dir, New::File(mode)),
+                _ => self.make(c, Body::Special, mode, rdev),
+            },
+        }
+    }
+
+    fn rename(
+        &self,
+        (dir, name): Name<'_>,
+        (new_dir, new_name): Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<Arc<Node>> {
+        if !(flags - RenameFlags::NOREPLACE).is_empty() {
+            return Err(Error::Invalid);
+        }
+        let moved = self.child(dir, name)?;
+        let (source, target) = (self.node(dir)?, self.node(new_dir)?);
+        let existing = target.names()?.read().get(new_name);
+        if let Some(ino) = existing {
+            if flags.contains(RenameFlags::NOREPLACE) {
+                return Err(Error::Exists);
+            }
+            if ino == moved.ino {
+                return Ok(moved);
+            }
+            self.remove_name((new_dir, new_name), self.node(ino)?.is_dir())?;
+        }
+        source.names()?.write().remove(name);
+        target.names()?.write().insert(new_name, &moved);
+        if let Body::Dir(own) = &moved.body {
+            own.write().parent = new_dir;
+            source.links(-1);
+            target.links(1);
+        }
+        source.touch();
+        target.touch();
+        Ok(moved)
     }
 }
 
@@ -342,6 +439,41 @@ impl Backend for Floor {
     /// The kernel asks for them as it does of a volume, and learns that there are none.
     fn has_acls(&self) -> bool {
         true
+    }
+
+    fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        let node = match *change {
+            Change::Make(name, new) => self.add_name(name, || self.make_new(c, name.0, new))?,
+            Change::Link(ino, name) => {
+                let node = self.node(ino)?;
+                self.add_name(name, || {
+                    node.links(1);
+                    node
+                })?
+            }
+            Change::Unlink(name) => self.remove_name(name, false)?,
+            Change::Rmdir(name) => self.remove_name(name, true)?,
+            Change::Rename(from, to, flags) => self.rename(from, to, flags)?,
+            Change::SetAttr(ino, set) => {
+                let node = self.node(ino)?;
+                node.set(set)?;
+                node
+            }
+            Change::SetXattr(ino, name, value, how) => {
+                let node = self.node(ino)?;
+                node.set_xattr(name, value, how)?;
+                node
+            }
+            Change::RemoveXattr(ino, name) => {
+                let node = self.node(ino)?;
+                let removed = node.meta.lock().xattrs.remove(name);
+                removed.ok_or(Error::NoData)?;
+                node
+            }
+            Change::SetFlags(..) | Change::SetGeneration(..) => return Err(Error::NotSupported),
+        };
+        let meta = node.meta.lock();
+        Ok(meta.attr)
     }
 
     fn lookup(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry> {
@@ -363,96 +495,10 @@ impl Backend for Floor {
         mode: u16,
         _flags: OpenFlags,
     ) -> Result<Entry> {
-        let make = || self.make(c, Body::File(RwLock::default()), S_IFREG | mode, (0, 0));
-        let node = self.add_name(dir, name, make)?;
+        let make = || self.make_new(c, dir, New::File(mode));
+        let node = self.add_name((dir, name), make)?;
         node.meta.lock().opens += 1;
         Ok(node.entry())
-    }
-
-    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        let body = || Body::Dir(RwLock::new(Names::new(dir)));
-        let make = || self.make(c, body(), S_IFDIR | mode, (0, 0));
-        Ok(self.add_name(dir, name, make)?.entry())
-    }
-
-    fn mknod(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        mode: u16,
-        rdev: (u32, u32),
-    ) -> Result<Entry> {
-        // Without a type it is a regular file.
-        let (body, mode) = match mode & S_IFMT {
-            0 | S_IFREG => (Body::File(RwLock::default()), mode | S_IFREG),
-            _ => (Body::Special, mode),
-        };
-        let make = || self.make(c, body, mode, rdev);
-        Ok(self.add_name(dir, name, make)?.entry())
-    }
-
-    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        let unmasked = Caller {
-            umask: 0,
-            ..c.clone()
-        };
-        let body = || Body::Link(target.to_owned());
-        let make = || self.make(&unmasked, body(), S_IFLNK | 0o777, (0, 0));
-        Ok(self.add_name(dir, name, make)?.entry())
-    }
-
-    fn link(&self, _c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
-        let node = self.node(ino)?;
-        let node = self.add_name(dir, name, || {
-            node.links(1);
-            node
-        })?;
-        Ok(node.entry())
-    }
-
-    fn unlink(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.remove_name(dir, name, false)
-    }
-
-    fn rmdir(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.remove_name(dir, name, true)
-    }
-
-    fn rename(
-        &self,
-        _c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        new_dir: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        if !(flags - RenameFlags::NOREPLACE).is_empty() {
-            return Err(Error::Invalid);
-        }
-        let moved = self.child(dir, name)?;
-        let (source, target) = (self.node(dir)?, self.node(new_dir)?);
-        let existing = target.names()?.read().get(new_name);
-        if let Some(ino) = existing {
-            if flags.contains(RenameFlags::NOREPLACE) {
-                return Err(Error::Exists);
-            }
-            if ino == moved.ino {
-                return Ok(());
-            }
-            self.remove_name(new_dir, new_name, self.node(ino)?.is_dir())?;
-        }
-        source.names()?.write().remove(name);
-        target.names()?.write().insert(new_name, &moved);
-        if let Body::Dir(own) = &moved.body {
-            own.write().parent = new_dir;
-            source.links(-1);
-            target.links(1);
-        }
-        source.touch();
-        target.touch();
-        Ok(())
     }
 
     fn readdir(
@@ -489,61 +535,10 @@ impl Backend for Floor {
         Ok(self.node(ino)?.meta.lock().attr)
     }
 
-    fn setattr(&self, _c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        let node = self.node(ino)?;
-        if let Some(size) = set.size {
-            node.resize(size)?;
-        }
-        let now = now();
-        let time = |set: Option<SetTime>, old| match set {
-            None => old,
-            Some(SetTime::Now) => now,
-            Some(SetTime::At(time)) => time,
-        };
-        let mut meta = node.meta.lock();
-        let attr = &mut meta.attr;
-        if let Some(mode) = set.mode {
-            attr.mode = attr.mode & S_IFMT | mode & !S_IFMT;
-        }
-        if set.kill_suid {
-            attr.mode &= !(S_ISUID | S_ISGID);
-        }
-        attr.uid = set.uid.unwrap_or(attr.uid);
-        attr.gid = set.gid.unwrap_or(attr.gid);
-        attr.atime = time(set.atime, attr.atime);
-        let mtime = if set.size.is_some() { now } else { attr.mtime };
-        attr.mtime = time(set.mtime, mtime);
-        attr.ctime = set.ctime.unwrap_or(now);
-        Ok(*attr)
-    }
-
     fn getxattr(&self, _c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
         let found = node.meta.lock().xattrs.get(name).cloned();
         found.ok_or(Error::NoData)
-    }
-
-    fn setxattr(
-        &self,
-        _c: &Caller,
-        ino: InodeNo,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        // An ACL would have to be inherited.
-        if name.starts_with(b"system.") {
-            return Err(Error::NotSupported);
-        }
-        let node = self.node(ino)?;
-        let xattrs = &mut node.meta.lock().xattrs;
-        match (how, xattrs.contains_key(name)) {
-            (SetXattr::Create, true) => return Err(Error::Exists),
-            (SetXattr::Replace, false) => return Err(Error::NoData),
-            _ => {}
-        }
-        xattrs.insert(name.to_owned(), value.to_owned());
-        Ok(())
     }
 
     fn listxattr(&self, _c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
@@ -553,11 +548,6 @@ impl Backend for Floor {
         Ok(names
             .flat_map(|name| name.iter().copied().chain([0]))
             .collect())
-    }
-
-    fn removexattr(&self, _c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        let removed = self.node(ino)?.meta.lock().xattrs.remove(name);
-        removed.map(drop).ok_or(Error::NoData)
     }
 
     fn open(&self, _c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
@@ -715,7 +705,7 @@ mod tests {
         let ino = made.unwrap().ino;
         let write = |at, bytes| floor.write_with(&c, ino, at, bytes, WriteFlags::empty());
         assert_eq!(write(3, b"abc").unwrap(), (3, 3));
-        floor.unlink(&c, ROOT, b"f").unwrap();
+        floor.change(&c, &Change::Unlink((ROOT, b"f"))).unwrap();
         // The close and what comes after it in either order.
         floor.forget(ino).unwrap();
         let mut read = [9; 8];
@@ -723,8 +713,9 @@ mod tests {
         assert_eq!(read[..6], *b"\0\0\0abc");
         floor.release(ino).unwrap();
         assert_eq!(nodes(&floor), 1);
-        let ino = floor.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
-        floor.rmdir(&c, ROOT, b"d").unwrap();
+        let made = floor.change(&c, &Change::Make((ROOT, b"d"), New::Directory(0o755)));
+        let ino = made.unwrap().ino;
+        floor.change(&c, &Change::Rmdir((ROOT, b"d"))).unwrap();
         assert_eq!(floor.getattr(ino).unwrap().nlink, 0);
         floor.forget(ino).unwrap();
         assert!(matches!(floor.getattr(ino), Err(Error::NotFound)));
@@ -733,18 +724,20 @@ mod tests {
     #[test]
     fn names_move_and_are_listed_from_any_of_them_on() {
         let (floor, c) = (Floor::new(), Caller::root());
-        let dir = floor.mkdir(&c, ROOT, b"dir", 0o755).unwrap().ino;
+        let made = floor.change(&c, &Change::Make((ROOT, b"dir"), New::Directory(0o755)));
+        let dir = made.unwrap().ino;
         for name in [b"a", b"b"] {
-            floor.symlink(&c, ROOT, name, b"target").unwrap();
+            let link = Change::Make((ROOT, name), New::Symlink(b"target"));
+            floor.change(&c, &link).unwrap();
         }
         let mv = |from, name: &[u8], to, new: &[u8]| {
             let none = RenameFlags::empty();
-            floor.rename(&c, from, name, to, new, none)
+            floor.change(&c, &Change::Rename((from, name), (to, new), none))
         };
         mv(ROOT, b"a", ROOT, b"b").unwrap();
         mv(ROOT, b"b", dir, b"c").unwrap();
         assert!(matches!(
-            floor.rmdir(&c, ROOT, b"dir"),
+            floor.change(&c, &Change::Rmdir((ROOT, b"dir"))),
             Err(Error::NotEmpty)
         ));
         assert_eq!(names(&floor, ROOT, 0), [&b"."[..], b"..", b"dir"]);

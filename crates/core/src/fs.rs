@@ -18,12 +18,12 @@ use stetfs_journal::{JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
 use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Terms};
 
+use crate::change::{Change, New};
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::inode::Inode;
 use crate::mount::MountReport;
-use crate::namei::create::{self, What};
-use crate::namei::{rename, unlink};
+use crate::namei::{create, rename, unlink};
 use crate::options::{AtomicFiles, MountOptions};
 use crate::scope::Scope;
 use crate::types::{
@@ -201,6 +201,19 @@ impl Fs {
         ROOT_INO
     }
 
+    /// Makes a change of names or attributes; gives the attributes that the inode has then which it
+    /// is about: what was made, named, set, or has lost a name. The methods below make one each.
+    ///
+    /// # Errors
+    /// Those of the change; what the journal says.
+    pub fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        self.run(|vol| {
+            let inode = apply(vol, c, change)?;
+            let st = inode.state.read();
+            Ok(attr::stat(vol, &inode, &st))
+        })
+    }
+
     // -- names --
 
     /// The inode that `name` in directory `parent` names; `.` and `..` too.
@@ -254,14 +267,15 @@ impl Fs {
         self.run(|vol| {
             let nameable = !flags.contains(OpenFlags::EXCLUSIVE);
             let dir = vol.iget(parent)?;
-            let what = What::File(mode);
+            let what = New::File(mode);
             path::entry_of(vol, &*create::create_unnamed(vol, c, &dir, what, nameable)?)
         })
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.make_named(c, parent, name, What::Directory(mode))
+        self.change(c, &Change::Make((parent, name), New::Directory(mode)))
+            .map(Entry::from)
     }
 
     /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
@@ -273,7 +287,8 @@ impl Fs {
         mode: u16,
         rdev: (u32, u32),
     ) -> Result<Entry> {
-        self.make_named(c, parent, name, What::Node(mode, rdev))
+        self.change(c, &Change::Make((parent, name), New::Node(mode, rdev)))
+            .map(Entry::from)
     }
 
     /// Makes a symbolic link to `target`.
@@ -284,50 +299,24 @@ impl Fs {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry> {
-        self.make_named(c, parent, name, What::Symlink(target))
-    }
-
-    fn make_named(
-        &self,
-        c: &Caller,
-        parent: InodeNo,
-        name: &[u8],
-        what: What<'_>,
-    ) -> Result<Entry> {
-        self.run(|vol| {
-            let dir = vol.iget(parent)?;
-            let made = create::make_named(vol, c, &dir, name, what)?;
-            settle(vol, &[&dir])?;
-            path::entry_of(vol, &made)
-        })
+        self.change(c, &Change::Make((parent, name), New::Symlink(target)))
+            .map(Entry::from)
     }
 
     /// Gives `ino` one more name.
     pub fn link(&self, c: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.run(|vol| {
-            let (inode, dir) = (vol.iget(ino)?, vol.iget(parent)?);
-            unlink::link(vol, c, &inode, &dir, name)?;
-            settle(vol, &[&dir])?;
-            path::entry_of(vol, &inode)
-        })
+        self.change(c, &Change::Link(ino, (parent, name)))
+            .map(Entry::from)
     }
 
     /// Removes a name of something that is no directory.
     pub fn unlink(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.run(|vol| {
-            let dir = vol.iget(parent)?;
-            unlink::unlink(vol, c, &dir, name)?;
-            settle(vol, &[&dir])
-        })
+        self.change(c, &Change::Unlink((parent, name))).map(drop)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
-        self.run(|vol| {
-            let dir = vol.iget(parent)?;
-            unlink::rmdir(vol, c, &dir, name)?;
-            settle(vol, &[&dir])
-        })
+        self.change(c, &Change::Rmdir((parent, name))).map(drop)
     }
 
     /// Renames.
@@ -340,11 +329,8 @@ impl Fs {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.run(|vol| {
-            let (from, to) = (vol.iget(parent)?, vol.iget(new_parent)?);
-            rename::rename(vol, c, &from, name, &to, new_name, flags)?;
-            settle(vol, &[&from, &to])
-        })
+        let (from, to) = ((parent, name), (new_parent, new_name));
+        self.change(c, &Change::Rename(from, to, flags)).map(drop)
     }
 
     /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each`
@@ -407,14 +393,7 @@ impl Fs {
 
     /// Changes attributes; gives them as they are then.
     pub fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.run(|vol| {
-            let inode = vol.iget(ino)?;
-            let attr = attr::setattr(vol, c, &inode, set)?;
-            if set.size.is_some() && is_synchronous(&inode) {
-                sync::fsync(vol, &inode, false)?;
-            }
-            Ok(attr)
-        })
+        self.change(c, &Change::SetAttr(ino, set))
     }
 
     /// Whether the caller may use the file so.
@@ -429,7 +408,7 @@ impl Fs {
 
     /// Sets the flags that chattr may change.
     pub fn set_flags(&self, c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.run(|vol| attr::set_flags(vol, c, &*vol.iget(ino)?, flags))
+        self.change(c, &Change::SetFlags(ino, flags)).map(drop)
     }
 
     /// The inode's generation.
@@ -439,7 +418,8 @@ impl Fs {
 
     /// Sets the inode's generation; [`Error::NotSupported`] with `metadata_csum`.
     pub fn set_generation(&self, c: &Caller, ino: InodeNo, generation: u32) -> Result<()> {
-        self.run(|vol| attr::set_generation(vol, c, &*vol.iget(ino)?, generation))
+        self.change(c, &Change::SetGeneration(ino, generation))
+            .map(drop)
     }
 
     /// The value of an extended attribute, by its full name (`user.x`).
@@ -457,7 +437,8 @@ impl Fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.run(|vol| xattr::set(vol, c, &*vol.iget(ino)?, name, value, how))
+        self.change(c, &Change::SetXattr(ino, name, value, how))
+            .map(drop)
     }
 
     /// The names of the extended attributes that the caller may see, each ended by a NUL.
@@ -467,7 +448,7 @@ impl Fs {
 
     /// Removes an extended attribute.
     pub fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.run(|vol| xattr::remove(vol, c, &*vol.iget(ino)?, name))
+        self.change(c, &Change::RemoveXattr(ino, name)).map(drop)
     }
 
     // -- contents --
@@ -824,7 +805,58 @@ fn stopped(vol: &Volume) -> Option<String> {
     }
 }
 
-/// `chattr +S`.
+/// Makes a change; gives the inode that it is about, which may have lost its last name. It is
+/// durable then where the flags of what was changed ask for that.
+fn apply(vol: &Scope<'_>, c: &Caller, change: &Change<'_>) -> Result<Arc<Inode>> {
+    let on = |ino, set: &dyn Fn(&Inode) -> Result<()>| {
+        let inode = vol.iget(ino)?;
+        set(&inode)?;
+        Ok(inode)
+    };
+    let within = |dir, change: &dyn Fn(&Inode) -> Result<Arc<Inode>>| {
+        let dir = vol.iget(dir)?;
+        let about = change(&dir)?;
+        settle(vol, &[&dir])?;
+        Ok(about)
+    };
+    match *change {
+        Change::Make((dir, name), new) => {
+            within(dir, &|dir| create::make_named(vol, c, dir, name, new))
+        }
+        Change::Link(ino, (dir, name)) => {
+            let inode = vol.iget(ino)?;
+            within(dir, &|dir| {
+                unlink::link(vol, c, &inode, dir, name)?;
+                Ok(inode.clone())
+            })
+        }
+        Change::Unlink((dir, name)) => within(dir, &|dir| unlink::unlink(vol, c, dir, name)),
+        Change::Rmdir((dir, name)) => within(dir, &|dir| unlink::rmdir(vol, c, dir, name)),
+        Change::Rename((dir, name), (new_dir, new_name), flags) => {
+            let (from, to) = (vol.iget(dir)?, vol.iget(new_dir)?);
+            let moved = rename::rename(vol, c, &from, name, &to, new_name, flags)?;
+            settle(vol, &[&from, &to])?;
+            Ok(moved)
+        }
+        Change::SetAttr(ino, set) => on(ino, &|inode| {
+            attr::setattr(vol, c, inode, set)?;
+            if set.size.is_some() && is_synchronous(inode) {
+                sync::fsync(vol, inode, false)?;
+            }
+            Ok(())
+        }),
+        Change::SetFlags(ino, flags) => on(ino, &|inode| attr::set_flags(vol, c, inode, flags)),
+        Change::SetGeneration(ino, generation) => on(ino, &|inode| {
+            attr::set_generation(vol, c, inode, generation)
+        }),
+        Change::SetXattr(ino, name, value, how) => {
+            on(ino, &|inode| xattr::set(vol, c, inode, name, value, how))
+        }
+        Change::RemoveXattr(ino, name) => on(ino, &|inode| xattr::remove(vol, c, inode, name)),
+    }
+}
+
+/// Whether what is done to it is durable when it returns (`chattr +S`).
 fn is_synchronous(inode: &Inode) -> bool {
     inode.state.read().raw.flags.contains(InodeFlags::SYNC)
 }

@@ -22,15 +22,15 @@ use stetfs_journal::{JournalError, Span};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::blocks::{self, INODE_CREDITS, RUN_CREDITS};
+use crate::change::Change;
 use crate::error::{Error, Result};
 use crate::file::{self, Copied, Found};
 use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
-use crate::namei::create::What;
 use crate::scope::Scope;
 use crate::truncate::TRUNCATE_CREDITS;
-use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
+use crate::types::{Access, Attr, Caller, Entry, SetAttr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
 use crate::{atomic, attr, path, perm, sync, xattr};
 use names::{At, Names};
@@ -51,13 +51,14 @@ mod names;
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("disk.img");
 /// # making::mke2fs(&path, 8)?;
-/// # use stetfs::{Caller, Error, Fs, MountOptions, open_media};
+/// # use stetfs::{Caller, Change, Error, Fs, MountOptions, New, open_media};
 /// # let options = MountOptions::parse("data=journal")?;
 /// # let (fs, _) = Fs::mount(open_media(&path, &options, false)?, options)?;
 /// # let me = Caller::root();
 /// let mut group = fs.begin();
 /// for name in [&b"debit"[..], b"credit"] {
-///     let account = group.create(&me, fs.root(), name, 0o644)?;
+///     let account = Change::Make((fs.root(), name), New::File(0o644));
+///     let account = group.change(&me, &account)?;
 ///     group.write(&me, account.ino, 0, b"100")?;
 /// }
 /// let seen = fs.resolve(&me, b"/debit", true);
@@ -229,152 +230,35 @@ impl Group {
         }
     }
 
-    /// Makes a regular file.
+    /// Stages a change of names or attributes; gives the attributes of the inode that it is about,
+    /// as they are outside of the group. What the group makes has its number at once. What a file
+    /// is cut by is gone with the commit.
     ///
     /// # Errors
-    /// Those of [`Fs::create`], as they are in the group; [`Error::GroupTooBig`].
-    pub fn create(&mut self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.make(c, dir, name, What::File(mode))
-    }
-
-    /// Makes a directory; errors as [`create`](Self::create).
-    pub fn mkdir(&mut self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.make(c, dir, name, What::Directory(mode))
-    }
-
-    /// Makes a regular file, device, pipe or socket; errors as [`create`](Self::create).
-    pub fn mknod(
-        &mut self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        mode: u16,
-        rdev: (u32, u32),
-    ) -> Result<Entry> {
-        self.make(c, dir, name, What::Node(mode, rdev))
-    }
-
-    /// Makes a symbolic link to `target`; errors as [`create`](Self::create).
-    pub fn symlink(
-        &mut self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Entry> {
-        self.make(c, dir, name, What::Symlink(target))
-    }
-
-    fn make(&mut self, c: &Caller, dir: InodeNo, name: &[u8], what: What<'_>) -> Result<Entry> {
-        self.step(c, |names, at| {
-            let inode = names.make(at, dir, name, what)?;
-            path::entry_of(at.vol, &inode)
-        })
-    }
-
-    /// Gives `ino` one more name; errors as [`create`](Self::create).
-    pub fn link(&mut self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.step(c, |names, at| names.link(at, ino, dir, name))
-    }
-
-    /// Removes a name of something that is no directory; errors as [`create`](Self::create).
-    pub fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.step(c, |names, at| names.unlink(at, dir, name))
-    }
-
-    /// Removes a directory that is empty in the group; errors as [`create`](Self::create).
-    pub fn rmdir(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.step(c, |names, at| names.rmdir(at, dir, name))
-    }
-
-    /// Renames. Errors as [`create`](Self::create), and `NotSupported` for
-    /// [`RenameFlags::WHITEOUT`].
-    pub fn rename(
-        &mut self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        new_dir: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.step(c, |names, at| {
-            names.rename(at, (dir, name), (new_dir, new_name), flags)
-        })
-    }
-
-    fn step<T>(
-        &mut self,
-        c: &Caller,
-        step: impl FnOnce(&mut Names, &At<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let (data, last) = (self.data_credits(), self.last_of_cuts());
-        let names = &mut self.names;
-        self.fs.run(|vol| {
-            vol.check_writable()?;
-            let at = At { vol, c, data, last };
-            step(names, &at)
-        })
-    }
-
-    /// Changes attributes, also the size: what the file is cut by is gone with the commit.
-    ///
-    /// # Errors
-    /// Those of [`Fs::setattr`]; [`Error::GroupTooBig`].
-    pub fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()> {
-        if self.names.made(ino) {
-            return self.fs.setattr(c, ino, set).map(drop);
+    /// Those of [`Fs::change`], as they are in the group; [`Error::GroupTooBig`]; `NotSupported`
+    /// for flags and generations, and for [`RenameFlags::WHITEOUT`](crate::RenameFlags::WHITEOUT).
+    pub fn change(&mut self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        if let Change::SetAttr(ino, _) | Change::SetXattr(ino, ..) | Change::RemoveXattr(ino, ..) =
+            *change
+            && self.names.made(ino)
+        {
+            return self.fs.change(c, change);
         }
         let fs = self.fs.clone();
         fs.run(|vol| {
-            let inode = vol.iget(ino)?;
-            attr::check(vol, c, &inode, set)?;
-            if let Some(size) = set.size {
-                let _guard = inode.lock.write();
-                self.resize(vol, c, &inode, size)?;
-            }
-            let others = SetAttr {
-                size: None,
-                through_handle: false,
-                kill_suid: false,
-                ..set.clone()
-            };
-            if others == SetAttr::default() {
-                return Ok(());
+            vol.check_writable()?;
+            if let Change::SetAttr(ino, set) = *change {
+                let inode = vol.iget(ino)?;
+                attr::check(vol, c, &inode, set)?;
+                if let Some(size) = set.size {
+                    let _guard = inode.lock.write();
+                    self.resize(vol, c, &inode, size)?;
+                }
             }
             let (data, last) = (self.data_credits(), self.last_of_cuts());
-            let at = At { vol, c, data, last };
-            self.names.set_attributes(&at, &inode, &others)
-        })
-    }
-
-    /// Sets an extended attribute, or an ACL ([`Fs::setxattr`]).
-    ///
-    /// # Errors
-    /// Those of [`Fs::setxattr`], as the attributes are in the group; [`Error::GroupTooBig`].
-    pub fn setxattr(
-        &mut self,
-        c: &Caller,
-        ino: InodeNo,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        if self.names.made(ino) {
-            return self.fs.setxattr(c, ino, name, value, how);
-        }
-        self.step(c, |names, at| {
-            names.set_xattr(at, ino, name, Some(value), how)
-        })
-    }
-
-    /// Removes an extended attribute; errors as [`setxattr`](Self::setxattr).
-    pub fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        if self.names.made(ino) {
-            return self.fs.removexattr(c, ino, name);
-        }
-        self.step(c, |names, at| {
-            names.set_xattr(at, ino, name, None, SetXattr::Replace)
+            let inode = self.names.change(&At { vol, c, data, last }, change)?;
+            let st = inode.state.read();
+            Ok(attr::stat(vol, &inode, &st))
         })
     }
 
@@ -494,7 +378,7 @@ impl Group {
     }
 
     /// The attributes of a file, with its size, as they will be when nothing but the group changes
-    /// them; but for those that [`setattr`](Self::setattr) has staged.
+    /// them; but for those that are staged.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         let attr = self.fs.getattr(ino)?;
         let size = self.size(ino)?;

@@ -45,6 +45,7 @@ mod alloc;
 mod atomic;
 mod attr;
 mod blocks;
+mod change;
 mod changes;
 pub mod clock;
 mod copy;
@@ -88,6 +89,7 @@ mod xattr;
 
 pub use alloc::damage::Damage as AllocationDamage;
 pub use alloc::space::ROOM_PER_BLOCK;
+pub use change::{Change, Name, New};
 pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};

@@ -148,10 +148,5 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
 
 /// The entry of an inode.
 pub(crate) fn entry_of(vol: &Volume, inode: &Inode) -> Result<Entry> {
-    let attr = crate::attr::getattr(vol, inode)?;
-    Ok(Entry {
-        ino: inode.ino,
-        generation: attr.generation,
-        attr,
-    })
+    crate::attr::getattr(vol, inode).map(Entry::from)
 }

@@ -115,6 +115,17 @@ pub struct Entry {
     pub attr: Attr,
 }
 
+impl From<Attr> for Entry {
+    fn from(attr: Attr) -> Self {
+        let (ino, generation) = (attr.ino, attr.generation);
+        Self {
+            ino,
+            generation,
+            attr,
+        }
+    }
+}
+
 /// A time to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {

@@ -12,7 +12,8 @@ use std::slice;
 
 use rustix::fs::XattrFlags;
 use stetfs::{
-    Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr, SetXattr,
+    Caller, Change, Error, Fs, Group, Kind, MountOptions, New, OpenError, OpenFlags, SetAttr,
+    SetXattr,
 };
 use stetfs_format::InodeNo;
 use stetfs_media::MediaError;
@@ -97,8 +98,8 @@ fn answer(result: Result<i64>) -> i64 {
 }
 
 /// The same of a call that has nothing to count.
-fn done(result: Result<()>) -> c_int {
-    c_int::try_from(answer(result.map(|()| 0))).unwrap_or(-1)
+fn done<T>(result: Result<T>) -> c_int {
+    c_int::try_from(answer(result.map(|_| 0))).unwrap_or(-1)
 }
 
 /// # Safety
@@ -550,7 +551,7 @@ pub unsafe extern "C" fn stetfs_group_truncate(
         file.check_writes()?;
         Ok(group
             .group
-            .setattr(&Caller::root(), file.ino, &of_size(size))?)
+            .change(&Caller::root(), &Change::SetAttr(file.ino, &of_size(size)))?)
     };
     done(cut())
 }
@@ -573,7 +574,7 @@ pub unsafe extern "C" fn stetfs_group_create(
     let create = || {
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
-        let made = group.create(&c, dir.ino, name, mode)?;
+        let made = group.change(&c, &Change::Make((dir.ino, name), New::File(mode)))?;
         // Once for the group, once for the caller.
         group
             .fs()
@@ -601,7 +602,7 @@ pub unsafe extern "C" fn stetfs_group_mkdir(
     let make = || {
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
-        group.mkdir(&c, dir.ino, name, mode)?;
+        group.change(&c, &Change::Make((dir.ino, name), New::Directory(mode)))?;
         Ok(())
     };
     done(make())
@@ -622,7 +623,7 @@ pub unsafe extern "C" fn stetfs_group_symlink(
     let make = || {
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
-        group.symlink(&c, dir.ino, name, target?)?;
+        group.change(&c, &Change::Make((dir.ino, name), New::Symlink(target?)))?;
         Ok(())
     };
     done(make())
@@ -644,7 +645,7 @@ pub unsafe extern "C" fn stetfs_group_link(
         let c = Caller::root();
         let from = group.resolve(&c, from?, false)?;
         let (dir, name) = group.resolve_parent(&c, to?)?;
-        Ok(group.link(&c, from.ino, dir.ino, name)?)
+        Ok(group.change(&c, &Change::Link(from.ino, (dir.ino, name)))?)
     };
     done(link())
 }
@@ -663,7 +664,7 @@ pub unsafe extern "C" fn stetfs_group_unlink(
     let remove = || {
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
-        Ok(group.unlink(&c, dir.ino, name)?)
+        Ok(group.change(&c, &Change::Unlink((dir.ino, name)))?)
     };
     done(remove())
 }
@@ -679,7 +680,7 @@ pub unsafe extern "C" fn stetfs_group_rmdir(group: *mut StetfsGroup, path: *cons
     let remove = || {
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
-        Ok(group.rmdir(&c, dir.ino, name)?)
+        Ok(group.change(&c, &Change::Rmdir((dir.ino, name)))?)
     };
     done(remove())
 }
@@ -701,7 +702,10 @@ pub unsafe extern "C" fn stetfs_group_rename(
         let (from_dir, from) = group.resolve_parent(&c, from?)?;
         let (to_dir, to) = group.resolve_parent(&c, to?)?;
         let flags = stetfs::RenameFlags::empty();
-        Ok(group.rename(&c, from_dir.ino, from, to_dir.ino, to, flags)?)
+        Ok(group.change(
+            &c,
+            &Change::Rename((from_dir.ino, from), (to_dir.ino, to), flags),
+        )?)
     };
     done(rename())
 }
@@ -727,7 +731,7 @@ pub unsafe extern "C" fn stetfs_group_setxattr(
         let c = Caller::root();
         let how = how_to_set(flags)?;
         let found = group.resolve(&c, path?, false)?;
-        Ok(group.setxattr(&c, found.ino, name?, value?, how)?)
+        Ok(group.change(&c, &Change::SetXattr(found.ino, name?, value?, how))?)
     };
     done(set())
 }
@@ -747,7 +751,7 @@ pub unsafe extern "C" fn stetfs_group_removexattr(
     let remove = || {
         let c = Caller::root();
         let found = group.resolve(&c, path?, false)?;
-        Ok(group.removexattr(&c, found.ino, name?)?)
+        Ok(group.change(&c, &Change::RemoveXattr(found.ino, name?))?)
     };
     done(remove())
 }

@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, Error, FallocateMode, Fs, Group, OpenFlags, RenameFlags, Result,
-    SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, Group, OpenFlags, Result,
+    Shutdown, StatFs, Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
-use stetfs_format::inode::InodeFlags;
 
 /// What the server does with a group of changes; operations are those of [`Group`].
 pub trait AtomicGroup: Send {
@@ -33,20 +32,8 @@ pub trait AtomicGroup: Send {
     /// As [`Group::write`].
     fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// As [`Group::unlink`].
-    fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-
-    /// As [`Group::rename`], without flags.
-    fn rename(&mut self, c: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8])) -> Result<()>;
-
-    /// As [`Group::setattr`].
-    fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()>;
-
-    /// As [`Group::setxattr`], whether the attribute is there or not.
-    fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()>;
-
-    /// As [`Group::removexattr`].
-    fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
+    /// As [`Group::change`].
+    fn change(&mut self, c: &Caller, change: &Change<'_>) -> Result<Attr>;
 
     /// As [`Group::commit`].
     fn commit(&mut self, c: &Caller) -> Result<()>;
@@ -69,30 +56,8 @@ impl AtomicGroup for Group {
         Group::write(self, c, ino, offset, bytes)
     }
 
-    fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        Group::unlink(self, c, dir, name)
-    }
-
-    fn rename(
-        &mut self,
-        c: &Caller,
-        (dir, name): (InodeNo, &[u8]),
-        (new_dir, new_name): (InodeNo, &[u8]),
-    ) -> Result<()> {
-        let none = RenameFlags::empty();
-        Group::rename(self, c, dir, name, new_dir, new_name, none)
-    }
-
-    fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()> {
-        Group::setattr(self, c, ino, set)
-    }
-
-    fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
-        Group::setxattr(self, c, ino, name, value, SetXattr::Any)
-    }
-
-    fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        Group::removexattr(self, c, ino, name)
+    fn change(&mut self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        Group::change(self, c, change)
     }
 
     fn commit(&mut self, c: &Caller) -> Result<()> {
@@ -127,6 +92,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
         true
     }
 
+    /// As [`Fs::change`].
+    fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr>;
+
     // -- names --
 
     /// As [`Fs::lookup`].
@@ -156,42 +124,6 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// As [`Fs::mkdir`].
-    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry>;
-
-    /// As [`Fs::mknod`].
-    fn mknod(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        mode: u16,
-        rdev: (u32, u32),
-    ) -> Result<Entry>;
-
-    /// As [`Fs::symlink`].
-    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
-
-    /// As [`Fs::link`].
-    fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry>;
-
-    /// As [`Fs::unlink`].
-    fn unlink(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-
-    /// As [`Fs::rmdir`].
-    fn rmdir(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-
-    /// As [`Fs::rename`].
-    fn rename(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        new_dir: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()>;
-
     /// As [`Fs::readdir`].
     fn readdir(
         &self,
@@ -209,19 +141,6 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn getattrs(&self, inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()> {
         inos.iter().for_each(|ino| each(self.getattr(*ino)));
         Ok(())
-    }
-
-    /// As [`Fs::setattr`].
-    fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
-
-    /// As [`Fs::set_flags`].
-    fn set_flags(&self, _c: &Caller, _ino: InodeNo, _flags: InodeFlags) -> Result<()> {
-        Err(Error::NotSupported)
-    }
-
-    /// As [`Fs::set_generation`].
-    fn set_generation(&self, _c: &Caller, _ino: InodeNo, _generation: u32) -> Result<()> {
-        Err(Error::NotSupported)
     }
 
     /// As [`Fs::is_atomic`]: such a file is written past the page cache.
@@ -252,21 +171,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::getxattr`].
     fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// As [`Fs::setxattr`].
-    fn setxattr(
-        &self,
-        c: &Caller,
-        ino: InodeNo,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()>;
-
     /// As [`Fs::listxattr`].
     fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
-
-    /// As [`Fs::removexattr`].
-    fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
 
     // -- contents --
 
@@ -416,32 +322,18 @@ impl Backend for Fs {
     as_the_volume_does! {
         fn time_step() -> Duration;
         fn has_birth_times() -> bool;
+        fn change(c: &Caller, change: &Change<'_>) -> Result<Attr>;
         fn lookup(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry>;
         fn readlink(ino: InodeNo) -> Result<Vec<u8>>;
         fn create(c: &Caller, dir: InodeNo, name: &[u8], mode: u16, flags: OpenFlags)
             -> Result<Entry>;
         fn create_unnamed(c: &Caller, dir: InodeNo, mode: u16, flags: OpenFlags) -> Result<Entry>;
-        fn mkdir(c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry>;
-        fn mknod(c: &Caller, dir: InodeNo, name: &[u8], mode: u16, rdev: (u32, u32))
-            -> Result<Entry>;
-        fn symlink(c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
-        fn link(c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry>;
-        fn unlink(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-        fn rmdir(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-        fn rename(c: &Caller, dir: InodeNo, name: &[u8], new_dir: InodeNo, new_name: &[u8],
-            flags: RenameFlags) -> Result<()>;
         fn readdir(dir: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool)
             -> Result<()>;
         fn getattr(ino: InodeNo) -> Result<Attr>;
         fn getattrs(inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()>;
-        fn setattr(c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
-        fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
-        fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;
         fn getxattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
-        fn setxattr(c: &Caller, ino: InodeNo, name: &[u8], value: &[u8], how: SetXattr)
-            -> Result<()>;
         fn listxattr(c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
-        fn removexattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
         fn release(ino: InodeNo) -> Result<()>;
         fn forget(ino: InodeNo) -> Result<()>;
         fn read(ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use stetfs::{Attr, Caller, FallocateMode, OpenFlags, Whence, WriteFlags};
+use stetfs::{Attr, Caller, Change, FallocateMode, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 
@@ -98,7 +98,8 @@ impl<B: Backend> FsServer<B> {
         to: &abi::SetAttrIn,
     ) -> Outcome<Option<Attr>> {
         let set = set_attr(to);
-        let attr = match self.fs.setattr(c, ino, &set).map_err(|e| errno(&e)) {
+        let changed = self.fs.change(c, &Change::SetAttr(ino, &set));
+        let attr = match changed.map_err(|e| errno(&e)) {
             Err(Errno::STALE) if is_of_times(to) => return Ok(None),
             other => other?,
         };

@@ -13,7 +13,7 @@
 pub(crate) mod numbers;
 
 use rustix::io::Errno;
-use stetfs::{Caller, Error, Shutdown};
+use stetfs::{Caller, Change, Error, Shutdown};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
@@ -57,7 +57,7 @@ impl<B: Backend> FsServer<B> {
             GETVERSION | EXT4_GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
             SETVERSION | EXT4_SETVERSION => {
                 let generation = read_u32(data).ok_or(Errno::INVAL)?;
-                let set = self.fs.set_generation(&c, ino, generation);
+                let set = self.fs.change(&c, &Change::SetGeneration(ino, generation));
                 set.map_err(|e| match e {
                     // As ext4 answers where the generation seeds checksums.
                     Error::NotSupported => Errno::NOTTY,
@@ -104,7 +104,8 @@ impl<B: Backend> FsServer<B> {
     }
 
     fn change_flags(&self, c: &Caller, ino: InodeNo, flags: InodeFlags) -> Outcome<()> {
-        self.fs.set_flags(c, ino, flags).map_err(|e| errno(&e))?;
+        let change = Change::SetFlags(ino, flags);
+        self.fs.change(c, &change).map_err(|e| errno(&e))?;
         let is_immutable = flags.contains(InodeFlags::IMMUTABLE);
         self.opens.freeze(ino, is_immutable);
         self.attributes_changed(ino);

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use stetfs::{Attr, Caller, Entry, Kind, RenameFlags};
+use stetfs::{Attr, Caller, Change, Entry, Kind, New, RenameFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::low16;
 
@@ -70,14 +70,14 @@ impl<B: Backend> FsServer<B> {
         mode: u32,
         rdev: (u32, u32),
     ) -> Outcome<Entry> {
-        let name = name.as_bytes();
         let mode = low16(mode);
-        let made = if stetfs::mode::is_dir(mode) {
-            self.fs.mkdir(c, parent, name, mode & 0o7777)
+        let new = if stetfs::mode::is_dir(mode) {
+            New::Directory(mode & 0o7777)
         } else {
-            self.fs.mknod(c, parent, name, mode, rdev)
+            New::Node(mode, rdev)
         };
-        self.changed(parent, made)
+        let change = Change::Make((parent, name.as_bytes()), new);
+        self.change_in(c, parent, &change).map(Entry::from)
     }
 
     pub(crate) fn make_link(
@@ -87,7 +87,8 @@ impl<B: Backend> FsServer<B> {
         name: &OsStr,
         target: &[u8],
     ) -> Outcome<Entry> {
-        self.changed(parent, self.fs.symlink(c, parent, name.as_bytes(), target))
+        let change = Change::Make((parent, name.as_bytes()), New::Symlink(target));
+        self.change_in(c, parent, &change).map(Entry::from)
     }
 
     pub(crate) fn create_open(
@@ -101,7 +102,7 @@ impl<B: Backend> FsServer<B> {
         let (mode, how) = (low16(mode & 0o7777), open_flags(flags));
         let made = self.fs.create(c, parent, name.as_bytes(), mode, how);
         let entry = made.map_err(|e| errno(&e))?;
-        self.changed(parent, Ok(())).inspect_err(|_| {
+        self.settle(parent).inspect_err(|_| {
             // Nobody will close what nobody got.
             let _ = self.fs.release(entry.ino);
         })?;
@@ -128,7 +129,8 @@ impl<B: Backend> FsServer<B> {
         parent: InodeNo,
         name: &OsStr,
     ) -> Outcome<Entry> {
-        self.changed(parent, self.fs.link(c, ino, parent, name.as_bytes()))
+        let change = Change::Link(ino, (parent, name.as_bytes()));
+        self.change_in(c, parent, &change).map(Entry::from)
     }
 
     pub(crate) fn remove(
@@ -138,13 +140,13 @@ impl<B: Backend> FsServer<B> {
         name: &OsStr,
         directory: bool,
     ) -> Outcome<()> {
-        let name = name.as_bytes();
-        let removed = if directory {
-            self.fs.rmdir(c, parent, name)
+        let name = (parent, name.as_bytes());
+        let change = if directory {
+            Change::Rmdir(name)
         } else {
-            self.fs.unlink(c, parent, name)
+            Change::Unlink(name)
         };
-        self.changed(parent, removed)
+        self.change_in(c, parent, &change).map(drop)
     }
 
     pub(crate) fn move_entry(
@@ -157,27 +159,28 @@ impl<B: Backend> FsServer<B> {
         let Some(flags) = RenameFlags::from_bits(flags) else {
             return Err(Errno::INVAL);
         };
-        let moved = self.fs.rename(
-            c,
-            parent,
-            name.as_bytes(),
-            new_parent,
-            new_name.as_bytes(),
-            flags,
-        );
+        let (from, to) = ((parent, name.as_bytes()), (new_parent, new_name.as_bytes()));
+        let change = Change::Rename(from, to, flags);
+        self.change_in(c, new_parent, &change)?;
         if parent != new_parent {
-            self.changed(parent, Ok(()))?;
+            self.settle(parent)?;
         }
-        self.changed(new_parent, moved)
+        Ok(())
     }
 
-    /// The answer to a change of a directory; durable first when the mount is `dirsync` or `sync`.
-    fn changed<T>(&self, dir: InodeNo, done: stetfs::Result<T>) -> Outcome<T> {
-        let value = done.map_err(|e| errno(&e))?;
+    /// Makes a change of names in a directory.
+    fn change_in(&self, c: &Caller, dir: InodeNo, change: &Change<'_>) -> Outcome<Attr> {
+        let attr = self.fs.change(c, change).map_err(|e| errno(&e))?;
+        self.settle(dir)?;
+        Ok(attr)
+    }
+
+    /// Makes what was changed in a directory durable, when the mount is `dirsync` or `sync`.
+    fn settle(&self, dir: InodeNo) -> Outcome<()> {
         if self.options.dirsync || self.options.sync {
             self.fs.fsync(dir, false).map_err(|e| errno(&e))?;
         }
-        Ok(value)
+        Ok(())
     }
 
     pub(crate) fn read_dir(

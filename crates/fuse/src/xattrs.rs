@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use stetfs::{Caller, SetXattr, Shutdown};
+use stetfs::{Caller, Change, SetXattr, Shutdown};
 use stetfs_format::InodeNo;
 
 use crate::backend::Backend;
@@ -64,9 +64,8 @@ impl<B: Backend> FsServer<B> {
         } else {
             caller(from)
         };
-        self.fs
-            .setxattr(&c, ino, name.as_bytes(), value, how)
-            .map_err(|e| errno(&e))
+        let change = Change::SetXattr(ino, name.as_bytes(), value, how);
+        self.fs.change(&c, &change).map(drop).map_err(|e| errno(&e))
     }
 
     /// The names, each ended by a NUL.
@@ -75,9 +74,8 @@ impl<B: Backend> FsServer<B> {
     }
 
     pub(crate) fn remove_attribute(&self, c: &Caller, ino: InodeNo, name: &OsStr) -> Outcome<()> {
-        self.fs
-            .removexattr(c, ino, name.as_bytes())
-            .map_err(|e| errno(&e))
+        let change = Change::RemoveXattr(ino, name.as_bytes());
+        self.fs.change(c, &change).map(drop).map_err(|e| errno(&e))
     }
 
     /// The caller as an administrator of the volume: root, and whoever runs the server.

@@ -15,11 +15,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, Error, FallocateMode, OpenFlags, RenameFlags, Result, SetAttr,
-    SetXattr, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, OpenFlags, Result, StatFs, Whence,
+    WriteFlags,
 };
 use stetfs_format::InodeNo;
-use stetfs_format::inode::InodeFlags;
 use stetfs_fuse::Backend;
 use stetfs_fuse::backend::AtomicGroup;
 
@@ -222,34 +221,17 @@ impl<B: Backend> Backend for Guard<B> {
             flags: OpenFlags) -> Result<Entry>;
         by_name, "create": fn create_unnamed(c: &Caller, dir: InodeNo, mode: u16,
             flags: OpenFlags) -> Result<Entry>;
-        by_name, "mkdir": fn mkdir(c: &Caller, dir: InodeNo, name: &[u8], mode: u16)
-            -> Result<Entry>;
-        by_name, "mknod": fn mknod(c: &Caller, dir: InodeNo, name: &[u8], mode: u16,
-            rdev: (u32, u32)) -> Result<Entry>;
-        by_name, "symlink": fn symlink(c: &Caller, dir: InodeNo, name: &[u8], target: &[u8])
-            -> Result<Entry>;
-        by_name, "link": fn link(c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8])
-            -> Result<Entry>;
-        by_name, "unlink": fn unlink(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-        by_name, "rmdir": fn rmdir(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
-        by_name, "rename": fn rename(c: &Caller, dir: InodeNo, name: &[u8], new_dir: InodeNo,
-            new_name: &[u8], flags: RenameFlags) -> Result<()>;
-        by_name, "set attributes": fn setattr(c: &Caller, ino: InodeNo, set: &SetAttr)
-            -> Result<Attr>;
-        by_name, "set flags": fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags)
-            -> Result<()>;
-        by_name, "set flags": fn set_generation(c: &Caller, ino: InodeNo, generation: u32)
-            -> Result<()>;
-        by_name, "set attributes": fn setxattr(c: &Caller, ino: InodeNo, name: &[u8],
-            value: &[u8], how: SetXattr) -> Result<()>;
-        by_name, "set attributes": fn removexattr(c: &Caller, ino: InodeNo, name: &[u8])
-            -> Result<()>;
         by_file, "write": fn write_with(c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8],
             flags: WriteFlags) -> Result<(u64, usize)>;
         by_file, "write": fn fallocate(c: &Caller, ino: InodeNo, mode: FallocateMode,
             offset: u64, len: u64) -> Result<()>;
         by_file, "write": fn copy_range(c: &Caller, from: (InodeNo, u64), to: (InodeNo, u64),
             len: u64) -> Result<u64>;
+    }
+
+    fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        self.by_name(change.verb())?;
+        self.fs.change(c, change)
     }
 
     fn asked_by(&self, pid: u32) {

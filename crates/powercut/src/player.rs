@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use stetfs::{
-    Caller, FallocateMode, Fs, OpenFlags, RenameFlags, Schedule, Scheduled, SetAttr, SetTime,
-    SetXattr, WriteFlags,
+    Attr, Caller, Change, FallocateMode, Fs, Name, OpenFlags, RenameFlags, Schedule, Scheduled,
+    SetAttr, SetTime, SetXattr, WriteFlags,
 };
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
@@ -118,6 +118,10 @@ impl<'a> Player<'a> {
     /// The volume refuses it.
     pub fn play(&mut self, number: usize, what: &What) -> Result<()> {
         let (fs, c) = (self.fs, self.caller.clone());
+        if let Some(change) = self.of_names(number, what)? {
+            fs.change(&c, &change)?;
+            return self.note_whiteout(what);
+        }
         match what {
             What::Make { slot, object, node } => self.make(slot, *object, node)?,
             What::Unnamed { object, node } => {
@@ -126,38 +130,6 @@ impl<'a> Player<'a> {
                 let made = fs.create_unnamed(&c, fs.root(), mode, OpenFlags::WRITE)?;
                 self.inodes.insert(*object, made.ino);
                 self.open.push(*object);
-            }
-            What::Link { slot, object } => {
-                fs.link(&c, self.ino(*object)?, self.ino(slot.dir)?, &slot.name)?;
-            }
-            What::Remove { slot, object } => {
-                self.keep(number, *object)?;
-                let (dir, mode) = (self.ino(slot.dir)?, fs.getattr(self.ino(*object)?)?.mode);
-                match mode & S_IFMT {
-                    S_IFDIR => fs.rmdir(&c, dir, &slot.name)?,
-                    _ => fs.unlink(&c, dir, &slot.name)?,
-                }
-            }
-            What::Rename {
-                from: (from, _),
-                to: (to, replaced),
-                behind,
-                ..
-            } => {
-                if let Some(replaced) = replaced {
-                    self.keep(number, *replaced)?;
-                }
-                let flags = match behind {
-                    None => RenameFlags::empty(),
-                    Some(_) if behind == replaced => RenameFlags::EXCHANGE,
-                    Some(_) => RenameFlags::WHITEOUT,
-                };
-                let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
-                fs.rename(&c, dir, &from.name, new_dir, &to.name, flags)?;
-                if let (RenameFlags::WHITEOUT, Some(whiteout)) = (flags, behind) {
-                    let made = fs.lookup(&c, dir, &from.name)?;
-                    self.inodes.insert(*whiteout, made.ino);
-                }
             }
             What::Write {
                 file,
@@ -184,7 +156,10 @@ impl<'a> Player<'a> {
                 };
                 fs.setattr(&c, ino, &set)?;
             }
-            What::Set { object, attributes } => self.set(*object, attributes)?,
+            What::Set { object, attributes } => {
+                let mut change = |change: &Change<'_>| fs.change(&c, change);
+                set(self.ino(*object)?, attributes, &mut change)?;
+            }
             What::Close { file } => {
                 if let Some(at) = self.open.iter().position(|open| open == file) {
                     self.open.swap_remove(at);
@@ -195,6 +170,62 @@ impl<'a> Player<'a> {
             What::Group { steps } => self.commit(number, steps)?,
             What::Sync => fs.sync()?,
             What::Mark { .. } => {}
+            What::Link { .. } | What::Remove { .. } | What::Rename { .. } => {
+                unreachable!("a change of names")
+            }
+        }
+        Ok(())
+    }
+
+    fn name<'w>(&self, slot: &'w Slot) -> Result<Name<'w>> {
+        Ok((self.ino(slot.dir)?, &slot.name))
+    }
+
+    /// A call that gives, takes or changes a name, as what it changes.
+    fn of_names<'w>(&mut self, number: usize, what: &'w What) -> Result<Option<Change<'w>>> {
+        Ok(Some(match what {
+            What::Link { slot, object } => Change::Link(self.ino(*object)?, self.name(slot)?),
+            What::Remove { slot, object } => {
+                self.keep(number, *object)?;
+                let mode = self.fs.getattr(self.ino(*object)?)?.mode;
+                match mode & S_IFMT {
+                    S_IFDIR => Change::Rmdir(self.name(slot)?),
+                    _ => Change::Unlink(self.name(slot)?),
+                }
+            }
+            What::Rename {
+                from: (from, _),
+                to: (to, replaced),
+                behind,
+                ..
+            } => {
+                if let Some(replaced) = replaced {
+                    self.keep(number, *replaced)?;
+                }
+                let flags = match behind {
+                    None => RenameFlags::empty(),
+                    Some(_) if behind == replaced => RenameFlags::EXCHANGE,
+                    Some(_) => RenameFlags::WHITEOUT,
+                };
+                Change::Rename(self.name(from)?, self.name(to)?, flags)
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// A rename may have left a device behind.
+    fn note_whiteout(&mut self, what: &What) -> Result<()> {
+        if let What::Rename {
+            from: (from, _),
+            to: (_, replaced),
+            behind: Some(whiteout),
+            ..
+        } = what
+            && *replaced != Some(*whiteout)
+        {
+            let (dir, name) = self.name(from)?;
+            let made = self.fs.lookup(&self.caller, dir, name)?;
+            self.inodes.insert(*whiteout, made.ino);
         }
         Ok(())
     }
@@ -215,24 +246,6 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn set(&mut self, object: Object, attributes: &[Attribute]) -> Result<()> {
-        let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
-        for (name, value) in extended(attributes) {
-            match value {
-                Some(value) => fs.setxattr(c, ino, name, value, SetXattr::Any)?,
-                // With the owner, or the mode, it may have gone by itself.
-                None => match fs.removexattr(c, ino, name) {
-                    Err(stetfs::Error::NoData) => {}
-                    done => done?,
-                },
-            }
-        }
-        if let Some(set) = plain(attributes) {
-            fs.setattr(c, ino, &set)?;
-        }
-        Ok(())
-    }
-
     /// A group: staged again, and committed. Where commits come after each call, they come within
     /// this one too, if it took more than one handle.
     fn commit(&mut self, number: usize, steps: &[Call]) -> Result<()> {
@@ -250,37 +263,14 @@ impl<'a> Player<'a> {
                     self.mark(ino)?;
                     group.write(&c, ino, *offset, &bytes.0)?;
                 }
-                What::Remove { slot, object } => {
-                    self.keep(number, *object)?;
-                    group.unlink(&c, self.ino(slot.dir)?, &slot.name)?;
-                }
-                What::Rename {
-                    from: (from, _),
-                    to: (to, replaced),
-                    ..
-                } => {
-                    if let Some(replaced) = replaced {
-                        self.keep(number, *replaced)?;
-                    }
-                    let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
-                    let none = RenameFlags::empty();
-                    group.rename(&c, dir, &from.name, new_dir, &to.name, none)?;
-                }
                 What::Set { object, attributes } => {
-                    let ino = self.ino(*object)?;
-                    for (name, value) in extended(attributes) {
-                        match value {
-                            Some(value) => {
-                                group.setxattr(&c, ino, name, value, SetXattr::Any)?;
-                            }
-                            None => group.removexattr(&c, ino, name)?,
-                        }
-                    }
-                    if let Some(set) = plain(attributes) {
-                        group.setattr(&c, ino, &set)?;
-                    }
+                    let mut change = |change: &Change<'_>| group.change(&c, change);
+                    set(self.ino(*object)?, attributes, &mut change)?;
                 }
-                _ => bail!("no group does this: {}", step.text()),
+                what => match self.of_names(number, what)? {
+                    Some(change) => drop(group.change(&c, &change)?),
+                    None => bail!("no group does this: {}", step.text()),
+                },
             }
         }
         let _between = (self.pace == Pace::EachCall).then(|| Scheduled::by(Arc::new(Between)));
@@ -313,6 +303,28 @@ impl Schedule for Between {
     fn pass(&self) {}
 
     fn wait(&self) {}
+}
+
+/// Sets attributes by what makes changes.
+fn set(
+    ino: InodeNo,
+    attributes: &[Attribute],
+    change: &mut dyn FnMut(&Change<'_>) -> stetfs::Result<Attr>,
+) -> Result<()> {
+    for (name, value) in extended(attributes) {
+        match value {
+            Some(value) => drop(change(&Change::SetXattr(ino, name, value, SetXattr::Any))?),
+            // With the owner, or the mode, it may have gone by itself.
+            None => match change(&Change::RemoveXattr(ino, name)) {
+                Err(stetfs::Error::NoData) => {}
+                done => drop(done?),
+            },
+        }
+    }
+    if let Some(set) = plain(attributes) {
+        change(&Change::SetAttr(ino, &set))?;
+    }
+    Ok(())
 }
 
 /// What setattr is told, if anything; nothing of extended attributes.

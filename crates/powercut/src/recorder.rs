@@ -12,11 +12,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, FallocateMode, Fs, OpenFlags, RenameFlags, Result, SetAttr,
-    SetXattr, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, FallocateMode, Fs, Name, OpenFlags, RenameFlags, Result,
+    StatFs, Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
-use stetfs_format::inode::InodeFlags;
 use stetfs_fuse::Backend;
 use stetfs_fuse::backend::AtomicGroup;
 
@@ -151,8 +150,56 @@ impl Recorder {
         }
     }
 
-    /// Makes a change, and notes it when it was made.
-    fn change<T>(
+    fn rename(&self, c: &Caller, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<Attr> {
+        let ((dir, name), (new_dir, new_name)) = (from, to);
+        self.noting(
+            |fs| {
+                let replaced = ino_of(fs, c, new_dir, new_name);
+                let moved = fs.change(c, &Change::Rename(from, to, flags))?;
+                Ok((moved, replaced))
+            },
+            |log, fs, (moved, replaced)| {
+                let object = log.object(moved.ino);
+                let replaced = replaced.map(|ino| log.object(ino));
+                if replaced == Some(object) {
+                    // Two names of one file: nothing happens.
+                    return;
+                }
+                let (from, to) = (log.slot(dir, name), log.slot(new_dir, new_name));
+                let behind = match ino_of(fs, c, dir, name) {
+                    None => None,
+                    Some(_) if flags.contains(RenameFlags::EXCHANGE) => {
+                        replaced.map(|object| (object, None))
+                    }
+                    Some(ino) => {
+                        let whiteout = tree::node(fs, ino).ok().map(Arc::new);
+                        Some((log.fresh(ino), whiteout))
+                    }
+                };
+                log.at_the_time_of(fs, new_dir);
+                log.renamed((from, object), (to, replaced), behind);
+            },
+        )
+        .map(|(moved, _)| moved)
+    }
+
+    /// Makes a change of attributes, which `note` notes.
+    fn set(
+        &self,
+        c: &Caller,
+        change: &Change<'_>,
+        ino: InodeNo,
+        note: impl FnOnce(&mut Log, &Fs, InodeNo, &Seen),
+    ) -> Result<Attr> {
+        self.noting(
+            |fs| Ok((Seen::of(fs, ino)?, fs.change(c, change)?)),
+            |log, fs, (before, _)| note(log, fs, ino, before),
+        )
+        .map(|(_, after)| after)
+    }
+
+    /// Does something, and notes it when it was done.
+    fn noting<T>(
         &self,
         op: impl FnOnce(&Fs) -> Result<T>,
         note: impl FnOnce(&mut Log, &Fs, &T),
@@ -296,8 +343,15 @@ impl Log {
         }
     }
 
-    fn removed(&mut self, fs: &Fs, dir: InodeNo, name: &[u8], ino: Option<InodeNo>) {
-        let Some(ino) = ino else { return };
+    fn linked(&mut self, fs: &Fs, ino: InodeNo, dir: InodeNo, name: &[u8]) {
+        let (object, slot) = (self.object(ino), self.slot(dir, name));
+        let path = self.path_of_slot(&slot);
+        self.named(&slot, object);
+        self.at_the_time_of(fs, dir);
+        self.push(path, What::Link { slot, object });
+    }
+
+    fn removed(&mut self, fs: &Fs, dir: InodeNo, name: &[u8], ino: InodeNo) {
         let (slot, object) = (self.slot(dir, name), self.object(ino));
         let path = self.path_of_slot(&slot);
         self.at_the_time_of(fs, dir);
@@ -422,8 +476,6 @@ impl Backend for Recorder {
         fn readdir(dir: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool)
             -> Result<()>;
         fn getattr(ino: InodeNo) -> Result<Attr>;
-        fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
-        fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;
         fn getxattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
         fn listxattr(c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
         fn release(ino: InodeNo) -> Result<()>;
@@ -461,6 +513,29 @@ impl Backend for Recorder {
         family::asked_by(pid);
     }
 
+    fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        match *change {
+            Change::Make((dir, name), _) => self.noting(
+                |fs| fs.change(c, change),
+                |log, fs, made| log.made(fs, dir, name, made.ino),
+            ),
+            Change::Link(ino, (dir, name)) => self.noting(
+                |fs| fs.change(c, change),
+                |log, fs, _| log.linked(fs, ino, dir, name),
+            ),
+            Change::Unlink((dir, name)) | Change::Rmdir((dir, name)) => self.noting(
+                |fs| fs.change(c, change),
+                |log, fs, gone| log.removed(fs, dir, name, gone.ino),
+            ),
+            Change::Rename(from, to, flags) => self.rename(c, from, to, flags),
+            Change::SetAttr(ino, _) => self.set(c, change, ino, Log::set_by),
+            Change::SetXattr(ino, ..) | Change::RemoveXattr(ino, _) => {
+                self.set(c, change, ino, Log::set_at_once)
+            }
+            Change::SetFlags(..) | Change::SetGeneration(..) => self.fs.change(c, change),
+        }
+    }
+
     fn create(
         &self,
         c: &Caller,
@@ -469,7 +544,7 @@ impl Backend for Recorder {
         mode: u16,
         flags: OpenFlags,
     ) -> Result<Entry> {
-        self.change(
+        self.noting(
             |fs| {
                 let before = ino_of(fs, c, dir, name).map(|ino| Seen::of(fs, ino));
                 Ok((before.transpose()?, fs.create(c, dir, name, mode, flags)?))
@@ -489,7 +564,7 @@ impl Backend for Recorder {
         mode: u16,
         flags: OpenFlags,
     ) -> Result<Entry> {
-        self.change(
+        self.noting(
             |fs| fs.create_unnamed(c, dir, mode, flags),
             |log, fs, entry| {
                 let object = log.fresh(entry.ino);
@@ -503,144 +578,8 @@ impl Backend for Recorder {
         )
     }
 
-    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.change(
-            |fs| fs.mkdir(c, dir, name, mode),
-            |log, fs, entry| log.made(fs, dir, name, entry.ino),
-        )
-    }
-
-    fn mknod(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        mode: u16,
-        rdev: (u32, u32),
-    ) -> Result<Entry> {
-        self.change(
-            |fs| fs.mknod(c, dir, name, mode, rdev),
-            |log, fs, entry| log.made(fs, dir, name, entry.ino),
-        )
-    }
-
-    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.change(
-            |fs| fs.symlink(c, dir, name, target),
-            |log, fs, entry| log.made(fs, dir, name, entry.ino),
-        )
-    }
-
-    fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.change(
-            |fs| fs.link(c, ino, dir, name),
-            |log, fs, _| {
-                let (object, slot) = (log.object(ino), log.slot(dir, name));
-                let path = log.path_of_slot(&slot);
-                log.named(&slot, object);
-                log.at_the_time_of(fs, dir);
-                log.push(path, What::Link { slot, object });
-            },
-        )
-    }
-
-    fn unlink(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.change(
-            |fs| {
-                let gone = ino_of(fs, c, dir, name);
-                fs.unlink(c, dir, name).map(|()| gone)
-            },
-            |log, fs, gone| log.removed(fs, dir, name, *gone),
-        )
-        .map(drop)
-    }
-
-    fn rmdir(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.change(
-            |fs| {
-                let gone = ino_of(fs, c, dir, name);
-                fs.rmdir(c, dir, name).map(|()| gone)
-            },
-            |log, fs, gone| log.removed(fs, dir, name, *gone),
-        )
-        .map(drop)
-    }
-
-    fn rename(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        new_dir: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.change(
-            |fs| {
-                let moved = ino_of(fs, c, dir, name);
-                let replaced = ino_of(fs, c, new_dir, new_name);
-                fs.rename(c, dir, name, new_dir, new_name, flags)?;
-                Ok((moved, replaced))
-            },
-            |log, fs, (moved, replaced)| {
-                let Some(moved) = *moved else { return };
-                let object = log.object(moved);
-                let replaced = replaced.map(|ino| log.object(ino));
-                if replaced == Some(object) {
-                    // Two names of one file: nothing happens.
-                    return;
-                }
-                let (from, to) = (log.slot(dir, name), log.slot(new_dir, new_name));
-                let behind = match ino_of(fs, c, dir, name) {
-                    None => None,
-                    Some(_) if flags.contains(RenameFlags::EXCHANGE) => {
-                        replaced.map(|object| (object, None))
-                    }
-                    Some(ino) => {
-                        let whiteout = tree::node(fs, ino).ok().map(Arc::new);
-                        Some((log.fresh(ino), whiteout))
-                    }
-                };
-                log.at_the_time_of(fs, new_dir);
-                log.renamed((from, object), (to, replaced), behind);
-            },
-        )
-        .map(drop)
-    }
-
-    fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.change(
-            |fs| Ok((Seen::of(fs, ino)?, fs.setattr(c, ino, set)?)),
-            |log, fs, (before, _)| log.set_by(fs, ino, before),
-        )
-        .map(|(_, after)| after)
-    }
-
-    fn setxattr(
-        &self,
-        c: &Caller,
-        ino: InodeNo,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        self.change(
-            |fs| Ok((Seen::of(fs, ino)?, fs.setxattr(c, ino, name, value, how)?)),
-            |log, fs, (before, ())| log.set_at_once(fs, ino, before),
-        )
-        .map(drop)
-    }
-
-    fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.change(
-            |fs| Ok((Seen::of(fs, ino)?, fs.removexattr(c, ino, name)?)),
-            |log, fs, (before, ())| log.set_at_once(fs, ino, before),
-        )
-        .map(drop)
-    }
-
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
-        self.change(
+        self.noting(
             |fs| {
                 let cuts = flags.contains(OpenFlags::TRUNCATE);
                 let before = cuts.then(|| Seen::of(fs, ino)).transpose()?;
@@ -657,7 +596,7 @@ impl Backend for Recorder {
     }
 
     fn writer_closes(&self, ino: InodeNo) {
-        let closed = self.change(
+        let closed = self.noting(
             |_| Ok(()),
             |log, _, ()| log.on(ino, |file| What::Close { file }),
         );
@@ -675,7 +614,7 @@ impl Backend for Recorder {
     ) -> Result<(u64, usize)> {
         // The recording says itself when something becomes durable.
         let plain = flags.difference(WriteFlags::SYNC | WriteFlags::DATASYNC);
-        self.change(
+        self.noting(
             |fs| {
                 let before = Seen::of(fs, ino)?;
                 Ok((before, fs.write_with(c, ino, offset, bytes, plain)?))
@@ -703,7 +642,7 @@ impl Backend for Recorder {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.change(
+        self.noting(
             |fs| {
                 let before = Seen::of(fs, ino)?;
                 fs.fallocate(c, ino, mode, offset, len)?;
@@ -734,7 +673,7 @@ impl Backend for Recorder {
         to: (InodeNo, u64),
         len: u64,
     ) -> Result<u64> {
-        self.change(
+        self.noting(
             |fs| Ok((Seen::of(fs, to.0)?, fs.copy_range(c, from, to, len)?)),
             |log, fs, (before, copied)| {
                 log.lost_privileges(fs, to.0, before);
@@ -756,7 +695,7 @@ impl Backend for Recorder {
     }
 
     fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
-        self.change(
+        self.noting(
             |_| Ok(()),
             |log, _, ()| log.on(ino, |object| What::Fsync { object, datasync }),
         )
@@ -767,6 +706,6 @@ impl Backend for Recorder {
     }
 
     fn sync(&self) -> Result<()> {
-        self.change(|_| Ok(()), |log, _, ()| log.push(String::new(), What::Sync))
+        self.noting(|_| Ok(()), |log, _, ()| log.push(String::new(), What::Sync))
     }
 }

@@ -11,11 +11,10 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, Error, FallocateMode, Fs, OpenFlags, RenameFlags, Result,
-    SetAttr, SetXattr, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, OpenFlags, Result, StatFs,
+    Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
-use stetfs_format::inode::InodeFlags;
 use stetfs_fuse::Backend;
 
 /// The root directory's inode.
@@ -123,14 +122,8 @@ macro_rules! makes {
 impl Backend for Stage {
     on_inode! {
         fn readlink([ino]) -> Result<Vec<u8>>;
-        fn unlink(c: &Caller, [dir], name: &[u8]) -> Result<()>;
-        fn rmdir(c: &Caller, [dir], name: &[u8]) -> Result<()>;
-        fn set_flags(c: &Caller, [ino], flags: InodeFlags) -> Result<()>;
-        fn set_generation(c: &Caller, [ino], generation: u32) -> Result<()>;
         fn getxattr(c: &Caller, [ino], name: &[u8]) -> Result<Vec<u8>>;
-        fn setxattr(c: &Caller, [ino], name: &[u8], value: &[u8], how: SetXattr) -> Result<()>;
         fn listxattr(c: &Caller, [ino]) -> Result<Vec<u8>>;
-        fn removexattr(c: &Caller, [ino], name: &[u8]) -> Result<()>;
         fn release([ino]) -> Result<()>;
         fn forget([ino]) -> Result<()>;
         fn read([ino], offset: u64, out: &mut [u8]) -> Result<usize>;
@@ -145,9 +138,6 @@ impl Backend for Stage {
         fn lookup(name: &[u8]);
         fn create(name: &[u8], mode: u16, flags: OpenFlags);
         fn create_unnamed(mode: u16, flags: OpenFlags);
-        fn mkdir(name: &[u8], mode: u16);
-        fn mknod(name: &[u8], mode: u16, rdev: (u32, u32));
-        fn symlink(name: &[u8], target: &[u8]);
     }
 
     fn memory(&self) -> u64 {
@@ -162,23 +152,8 @@ impl Backend for Stage {
         self.shown.read().fs.time_step()
     }
 
-    fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
-        self.with(|s| Ok(s.entry(s.fs.link(c, s.inside(ino)?, s.inside(dir)?, name)?)))
-    }
-
-    fn rename(
-        &self,
-        c: &Caller,
-        dir: InodeNo,
-        name: &[u8],
-        new_dir: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.with(|s| {
-            let (dir, new_dir) = (s.inside(dir)?, s.inside(new_dir)?);
-            s.fs.rename(c, dir, name, new_dir, new_name, flags)
-        })
+    fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        self.with(|s| Ok(s.attr(s.fs.change(c, &change.with_inodes(|ino| s.inside(ino))?)?)))
     }
 
     fn readdir(
@@ -199,10 +174,6 @@ impl Backend for Stage {
 
     fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         self.with(|s| Ok(s.attr(s.fs.getattr(s.inside(ino)?)?)))
-    }
-
-    fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
-        self.with(|s| Ok(s.attr(s.fs.setattr(c, s.inside(ino)?, set)?)))
     }
 
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stetfs::{Caller, Fs, MountOptions, OpenFlags, RenameFlags, Result, SetAttr, WriteFlags};
+use stetfs::{
+    Caller, Change, Fs, MountOptions, New, OpenFlags, RenameFlags, Result, SetAttr, WriteFlags,
+};
 use stetfs_format::InodeNo;
 use stetfs_fuse::Backend;
 use stetfs_media::sim::{CrashImage, SimDev, SimOptions};
@@ -53,37 +55,38 @@ const PROGRAM: [Op; 16] = [
 fn carry_out(on: &impl Backend, op: Op) -> Result<()> {
     let (c, root) = (&Caller::root(), InodeNo(2));
     let ino = |name: &str| on.lookup(c, root, name.as_bytes()).map(|entry| entry.ino);
-    match op {
+    let set;
+    let change = match op {
         // Never closed: each operation is one call of the recording.
         Op::Create(name) => {
             let flags = OpenFlags::WRITE;
-            on.create(c, root, name.as_bytes(), 0o644, flags).map(drop)
+            return on.create(c, root, name.as_bytes(), 0o644, flags).map(drop);
         }
-        Op::Mkdir(name) => on.mkdir(c, root, name.as_bytes(), 0o755).map(drop),
         Op::Write(name, offset, len) => {
             let bytes: Vec<u8> = (0..len).map(|n| b'a' + (n % 23) as u8).collect();
             let none = WriteFlags::empty();
-            on.write_with(c, ino(name)?, offset, &bytes, none).map(drop)
+            return on.write_with(c, ino(name)?, offset, &bytes, none).map(drop);
         }
+        Op::Fsync(name) => return on.fsync(ino(name)?, false),
+        Op::Mkdir(name) => Change::Make((root, name.as_bytes()), New::Directory(0o755)),
         Op::Cut(name, size) => {
             let size = Some(size);
-            let set = SetAttr {
+            set = SetAttr {
                 size,
                 ..SetAttr::default()
             };
-            on.setattr(c, ino(name)?, &set).map(drop)
-        }
-        Op::Rename(from, "d") => {
-            let (d, none) = (ino("d")?, RenameFlags::empty());
-            on.rename(c, root, from.as_bytes(), d, b"config", none)
+            Change::SetAttr(ino(name)?, &set)
         }
         Op::Rename(from, to) => {
-            let none = RenameFlags::empty();
-            on.rename(c, root, from.as_bytes(), root, to.as_bytes(), none)
+            let to: (InodeNo, &[u8]) = match to {
+                "d" => (ino("d")?, b"config"),
+                _ => (root, to.as_bytes()),
+            };
+            Change::Rename((root, from.as_bytes()), to, RenameFlags::empty())
         }
-        Op::Unlink(name) => on.unlink(c, root, name.as_bytes()),
-        Op::Fsync(name) => on.fsync(ino(name)?, false),
-    }
+        Op::Unlink(name) => Change::Unlink((root, name.as_bytes())),
+    };
+    on.change(c, &change).map(drop)
 }
 
 fn options(data: &str) -> MountOptions {

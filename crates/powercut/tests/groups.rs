@@ -4,7 +4,7 @@
 
 mod volume;
 
-use stetfs::{Caller, Kind, OpenFlags, Result, SetAttr, WriteFlags};
+use stetfs::{Caller, Change, Kind, OpenFlags, RenameFlags, Result, SetAttr, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 use stetfs_fuse::Backend;
@@ -27,7 +27,8 @@ fn program(on: &impl Backend) -> Result<()> {
     let mut files = Vec::new();
     for name in [b"a", b"b"] {
         let ino = on.create(c, root, name, 0o644, OpenFlags::WRITE)?.ino;
-        on.set_flags(c, ino, InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA)?;
+        let flags = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
+        on.change(c, &Change::SetFlags(ino, flags))?;
         on.write_with(c, ino, 0, &[b'0'; 9000], WriteFlags::empty())?;
         files.push(ino);
     }
@@ -47,14 +48,15 @@ fn program(on: &impl Backend) -> Result<()> {
     first.commit(c)?;
     assert_eq!(second.commit(c).unwrap_err().kind(), Kind::Busy);
     let mut names = on.new_group().expect("a group of names");
-    names.unlink(c, root, b"a")?;
-    names.rename(c, (root, b"b"), (root, b"c"))?;
+    names.change(c, &Change::Unlink((root, b"a")))?;
+    let none = RenameFlags::empty();
+    names.change(c, &Change::Rename((root, b"b"), (root, b"c"), none))?;
     let mode = Some(0o600);
     let set = SetAttr {
         mode,
         ..SetAttr::default()
     };
-    names.setattr(c, files[1], &set)?;
+    names.change(c, &Change::SetAttr(files[1], &set))?;
     names.commit(c)
 }
 
@@ -156,7 +158,7 @@ fn without_the_option_there_are_no_groups() {
     let made = recorder.create(c, root, b"a", 0o644, OpenFlags::WRITE);
     let ino = made.unwrap().ino;
     let flags = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
-    recorder.set_flags(c, ino, flags).unwrap();
+    recorder.change(c, &Change::SetFlags(ino, flags)).unwrap();
     assert!(!recorder.has_groups() && !recorder.is_atomic(ino));
     assert!(!recorder.can_group(ino) && recorder.new_group().is_none());
     assert!(!recorder.end().has_groups);

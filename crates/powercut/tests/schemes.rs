@@ -4,7 +4,8 @@
 mod volume;
 
 use stetfs::{
-    Caller, FallocateMode, OpenFlags, RenameFlags, Result, SetAttr, SetXattr, WriteFlags,
+    Caller, Change, FallocateMode, New, OpenFlags, RenameFlags, Result, SetAttr, SetXattr,
+    WriteFlags,
 };
 use stetfs_format::InodeNo;
 use stetfs_fuse::Backend;
@@ -36,7 +37,8 @@ fn program(on: &impl Backend) -> Result<()> {
         on.write_with(c, ino, at, &bytes, NONE).map(drop)
     };
     let rename = |from: &str, to: &str, flags| {
-        on.rename(c, root, from.as_bytes(), root, to.as_bytes(), flags)
+        let (from, to) = ((root, from.as_bytes()), (root, to.as_bytes()));
+        on.change(c, &Change::Rename(from, to, flags))
     };
     let a = create("a")?;
     write(a, 0, 9000)?;
@@ -53,28 +55,37 @@ fn program(on: &impl Backend) -> Result<()> {
     write(b, 4000, 200)?;
     rename("b", "a", RenameFlags::EXCHANGE)?;
     rename("a", "c", RenameFlags::WHITEOUT)?;
-    let dir = on.mkdir(c, root, b"d", 0o755)?.ino;
-    on.link(c, b, dir, b"second")?;
-    on.symlink(c, dir, b"link", b"../c")?;
-    on.mknod(c, dir, b"pipe", stetfs::mode::S_IFIFO | 0o600, (0, 0))?;
-    on.setxattr(c, b, b"user.colour", b"blue", SetXattr::Any)?;
-    on.setxattr(c, b, b"user.taste", b"sweet", SetXattr::Any)?;
-    on.removexattr(c, b, b"user.colour")?;
+    let dir = on
+        .change(c, &Change::Make((root, b"d"), New::Directory(0o755)))?
+        .ino;
+    on.change(c, &Change::Link(b, (dir, b"second")))?;
+    on.change(c, &Change::Make((dir, b"link"), New::Symlink(b"../c")))?;
+    let pipe = New::Node(stetfs::mode::S_IFIFO | 0o600, (0, 0));
+    on.change(c, &Change::Make((dir, b"pipe"), pipe))?;
+    on.change(
+        c,
+        &Change::SetXattr(b, b"user.colour", b"blue", SetXattr::Any),
+    )?;
+    on.change(
+        c,
+        &Change::SetXattr(b, b"user.taste", b"sweet", SetXattr::Any),
+    )?;
+    on.change(c, &Change::RemoveXattr(b, b"user.colour"))?;
     let set = SetAttr {
         mode: Some(0o604),
         uid: Some(7),
         size: Some(4100),
         ..SetAttr::default()
     };
-    on.setattr(c, b, &set)?;
+    on.change(c, &Change::SetAttr(b, &set))?;
     // Used after its names are gone.
-    on.unlink(c, root, b"c")?;
-    on.unlink(c, dir, b"second")?;
+    on.change(c, &Change::Unlink((root, b"c")))?;
+    on.change(c, &Change::Unlink((dir, b"second")))?;
     write(b, 0, 300)?;
     on.release(b)?;
     let unnamed = on.create_unnamed(c, root, 0o600, OpenFlags::WRITE)?.ino;
     write(unnamed, 0, 700)?;
-    on.link(c, unnamed, dir, b"named")?;
+    on.change(c, &Change::Link(unnamed, (dir, b"named")))?;
     // It takes the place of one that is used later.
     let over = create("over")?;
     let old = create("old")?;
@@ -82,15 +93,15 @@ fn program(on: &impl Backend) -> Result<()> {
     rename("over", "old", RenameFlags::empty())?;
     write(old, 50, 50)?;
     write(over, 0, 10)?;
-    on.mkdir(c, root, b"empty", 0o755)?;
-    on.rmdir(c, root, b"empty")?;
+    on.change(c, &Change::Make((root, b"empty"), New::Directory(0o755)))?;
+    on.change(c, &Change::Rmdir((root, b"empty")))?;
     on.sync()?;
     write(over, 10, 10)?;
     let cut = SetAttr {
         size: Some(15),
         ..SetAttr::default()
     };
-    on.setattr(c, over, &cut).map(drop)
+    on.change(c, &Change::SetAttr(over, &cut)).map(drop)
 }
 
 fn recording(fresh: &Image) -> Recording {

@@ -17,18 +17,19 @@ use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
 use crate::attr;
+use crate::change::{Change, Name, New};
 use crate::dir;
 use crate::dir::block::Dir;
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
-use crate::namei::create::What;
+
 use crate::namei::rename::Moved;
 use crate::namei::{self, LINK_MAX, create, rename, unlink};
 use crate::scope::Scope;
 use crate::types::{Caller, RenameFlags, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
 use crate::{open, perm, readdir, sync, xattr};
-use cost::{Change, Cost, Takes};
+use cost::{Cost, Entries, Takes};
 use step::{Step, Xattrs};
 
 mod attributes;
@@ -248,21 +249,34 @@ impl Names {
         Ok(dir)
     }
 
+    /// Stages a change; gives the inode that it is about. Of attributes all but the size.
+    pub(super) fn change(&mut self, at: &At<'_>, change: &Change<'_>) -> Result<Arc<Inode>> {
+        match *change {
+            Change::Make(name, new) => self.make(at, name, new),
+            Change::Link(ino, name) => self.link(at, ino, name),
+            Change::Unlink(name) => self.unlink(at, name),
+            Change::Rmdir(name) => self.rmdir(at, name),
+            Change::Rename(from, to, flags) => self.rename(at, from, to, flags),
+            Change::SetAttr(ino, set) => self.set_attributes(at, ino, set),
+            Change::SetXattr(ino, name, value, how) => {
+                self.set_xattr(at, ino, name, Some(value), how)
+            }
+            Change::RemoveXattr(ino, name) => {
+                self.set_xattr(at, ino, name, None, SetXattr::Replace)
+            }
+            Change::SetFlags(..) | Change::SetGeneration(..) => Err(Error::NotSupported),
+        }
+    }
+
     /// Makes something, which is to get this name.
-    pub(super) fn make(
-        &mut self,
-        at: &At<'_>,
-        parent: InodeNo,
-        name: &[u8],
-        what: What<'_>,
-    ) -> Result<Arc<Inode>> {
+    fn make(&mut self, at: &At<'_>, (parent, name): Name<'_>, new: New<'_>) -> Result<Arc<Inode>> {
         let dir = self.dir_for(at, parent, name)?;
         perm::may_change_entries(at.vol, at.c, &dir)?;
-        let is_dir = matches!(what, What::Directory(_));
-        let inode = create::create_unnamed(at.vol, at.c, &dir, what, true)?;
+        let is_dir = matches!(new, New::Directory(_));
+        let inode = create::create_unnamed(at.vol, at.c, &dir, new, true)?;
         let takes = Takes {
             inodes: &[&inode],
-            dirs: &[Change::add(&dir, name, i32::from(is_dir))],
+            dirs: &[Entries::add(&dir, name, i32::from(is_dir))],
             // A directory's block has "..".
             rest: u32::from(is_dir),
             asks: unlink::LINK_CREDITS,
@@ -297,13 +311,7 @@ impl Names {
     }
 
     /// One name more for a file.
-    pub(super) fn link(
-        &mut self,
-        at: &At<'_>,
-        ino: InodeNo,
-        parent: InodeNo,
-        name: &[u8],
-    ) -> Result<()> {
+    fn link(&mut self, at: &At<'_>, ino: InodeNo, (parent, name): Name<'_>) -> Result<Arc<Inode>> {
         let inode = self.inode(at.vol, ino)?;
         let dir = self.dir_for(at, parent, name)?;
         if inode.state.read().is_dir() {
@@ -321,7 +329,7 @@ impl Names {
         self.keep(&inode)?;
         let takes = Takes {
             inodes: &[&inode],
-            dirs: &[Change::add(&dir, name, 0)],
+            dirs: &[Entries::add(&dir, name, 0)],
             asks: unlink::LINK_CREDITS,
             ..Takes::default()
         };
@@ -329,7 +337,7 @@ impl Names {
         self.count(&inode, 1);
         self.set(parent, name, None, Some(ino));
         self.note(at, Step::Name(ino, parent, name.to_vec()));
-        Ok(())
+        Ok(inode)
     }
 
     /// The file has names more or less.
@@ -356,7 +364,7 @@ impl Names {
     }
 
     /// Removes a name of anything but a directory.
-    pub(super) fn unlink(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<()> {
+    fn unlink(&mut self, at: &At<'_>, (parent, name): Name<'_>) -> Result<Arc<Inode>> {
         if dir::is_dot_or_dotdot(name) {
             return Err(Error::IsDirectory);
         }
@@ -366,7 +374,7 @@ impl Names {
         }
         let takes = Takes {
             inodes: &[&victim],
-            dirs: &[Change::other(&dir, 0)],
+            dirs: &[Entries::other(&dir, 0)],
             asks: unlink::UNLINK_CREDITS,
             ..Takes::default()
         };
@@ -374,11 +382,11 @@ impl Names {
         self.count(&victim, -1);
         self.set(parent, name, Some(victim.ino), None);
         self.note(at, Step::Remove(parent, name.to_vec()));
-        Ok(())
+        Ok(victim)
     }
 
     /// Removes an empty directory.
-    pub(super) fn rmdir(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<()> {
+    fn rmdir(&mut self, at: &At<'_>, (parent, name): Name<'_>) -> Result<Arc<Inode>> {
         match name {
             b"." => return Err(Error::Invalid),
             b".." => return Err(Error::NotEmpty),
@@ -393,7 +401,7 @@ impl Names {
         }
         let takes = Takes {
             inodes: &[&victim],
-            dirs: &[Change::other(&dir, -1)],
+            dirs: &[Entries::other(&dir, -1)],
             asks: unlink::UNLINK_CREDITS,
             ..Takes::default()
         };
@@ -401,17 +409,17 @@ impl Names {
         self.removed.insert(victim.ino);
         self.set(parent, name, Some(victim.ino), None);
         self.note(at, Step::Remove(parent, name.to_vec()));
-        Ok(())
+        Ok(victim)
     }
 
     /// Renames; leaves no whiteout.
-    pub(super) fn rename(
+    fn rename(
         &mut self,
         at: &At<'_>,
-        (old_parent, old_name): (InodeNo, &[u8]),
-        (new_parent, new_name): (InodeNo, &[u8]),
+        (old_parent, old_name): Name<'_>,
+        (new_parent, new_name): Name<'_>,
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<Arc<Inode>> {
         let vol = at.vol;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let keeps = flags.contains(RenameFlags::NOREPLACE);
@@ -434,7 +442,7 @@ impl Names {
         match base {
             Some(_) if keeps => return Err(Error::Exists),
             None if exchange => return Err(Error::NotFound),
-            Some(target) if target == source.ino => return Ok(()),
+            Some(target) if target == source.ino => return Ok(source),
             _ => {}
         }
         let target = base.map(|ino| self.inode(vol, ino)).transpose()?;
@@ -472,12 +480,12 @@ impl Names {
         };
         let added = target.is_none().then_some(new_name);
         let changes = [
-            Change {
+            Entries {
                 dir: &new_dir,
                 added,
                 subdirs: new_more,
             },
-            Change::other(&old_dir, old_more),
+            Entries::other(&old_dir, old_more),
         ];
         let inodes: Vec<_> = [Some(&*source), target.as_deref()]
             .into_iter()
@@ -511,7 +519,7 @@ impl Names {
         let from = (old_parent, old_name.to_vec());
         let to = (new_parent, new_name.to_vec());
         self.note(at, Step::Rename(from, to, flags));
-        Ok(())
+        Ok(source)
     }
 
     fn set_parent(&mut self, vol: &Volume, ino: InodeNo, now: InodeNo) -> Result<()> {
@@ -651,9 +659,9 @@ impl Names {
                     let found = find(vol, &dir, name)?.ok_or(Error::NotFound)?;
                     let is_dir = get(&found)?.state.read().is_dir();
                     if is_dir {
-                        unlink::rmdir(vol, c, &dir, name)?
+                        unlink::rmdir(vol, c, &dir, name)?;
                     } else {
-                        unlink::unlink(vol, c, &dir, name)?
+                        unlink::unlink(vol, c, &dir, name)?;
                     }
                 }
                 Step::Rename((old, old_name), (new, new_name), flags) => {

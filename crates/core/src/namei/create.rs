@@ -15,6 +15,7 @@ use stetfs_media::Class;
 
 use super::{add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode};
 use crate::alloc::Source;
+use crate::change::New;
 use crate::dir;
 use crate::dir::block::{Dir, NewEntry, Place};
 use crate::error::{Error, Result};
@@ -44,22 +45,9 @@ pub(crate) struct Created {
     pub(crate) new: bool,
 }
 
-/// What may be made, with its permissions.
+/// What the caller may make.
 #[derive(Clone, Copy)]
-pub(crate) enum What<'a> {
-    /// A regular file.
-    File(u16),
-    /// A directory.
-    Directory(u16),
-    /// A regular file, pipe, socket or device file, by the type in the mode; major and minor.
-    Node(u16, (u32, u32)),
-    /// A symbolic link to this.
-    Symlink(&'a [u8]),
-}
-
-/// What is to be made.
-#[derive(Clone, Copy)]
-struct New<'a> {
+struct Checked<'a> {
     mode: u16,
     rdev: (u32, u32),
     target: &'a [u8],
@@ -67,19 +55,19 @@ struct New<'a> {
     open: bool,
 }
 
-impl<'a> What<'a> {
-    /// It, if the caller may make such a thing; `open` before anybody can find it.
-    fn checked(self, vol: &Volume, c: &Caller, open: bool) -> Result<New<'a>> {
-        let (mode, rdev, target): (_, _, &[u8]) = match self {
-            What::File(bits) => (permissions(bits) | mode::S_IFREG, (0, 0), &[]),
-            What::Directory(bits) => (bits & 0o1777 | mode::S_IFDIR, (0, 0), &[]),
-            What::Node(bits, rdev) => (node_mode(c, bits, rdev)?, rdev, &[]),
-            What::Symlink(target) => {
+impl<'a> Checked<'a> {
+    /// What `new` is, if the caller may make such a thing; `open` before anybody can find it.
+    fn new(vol: &Volume, c: &Caller, new: New<'a>, open: bool) -> Result<Self> {
+        let (mode, rdev, target): (_, _, &[u8]) = match new {
+            New::File(bits) => (permissions(bits) | mode::S_IFREG, (0, 0), &[]),
+            New::Directory(bits) => (bits & 0o1777 | mode::S_IFDIR, (0, 0), &[]),
+            New::Node(bits, rdev) => (node_mode(c, bits, rdev)?, rdev, &[]),
+            New::Symlink(target) => {
                 check_target(vol, target)?;
                 (0o777 | mode::S_IFLNK, (0, 0), target)
             }
         };
-        Ok(New {
+        Ok(Self {
             mode,
             rdev,
             target,
@@ -131,7 +119,7 @@ pub(crate) fn create(
     file_mode: u16,
     flags: OpenFlags,
 ) -> Result<Created> {
-    let new = What::File(file_mode).checked(vol, c, true)?;
+    let new = Checked::new(vol, c, New::File(file_mode), true)?;
     loop {
         match make(vol, c, dir, Some(name), new) {
             Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
@@ -162,10 +150,10 @@ pub(crate) fn create_unnamed(
     vol: &Scope<'_>,
     c: &Caller,
     dir: &Inode,
-    what: What<'_>,
+    new: New<'_>,
     nameable: bool,
 ) -> Result<Arc<Inode>> {
-    let inode = make(vol, c, dir, None, what.checked(vol, c, true)?)?;
+    let inode = make(vol, c, dir, None, Checked::new(vol, c, new, true)?)?;
     inode.state.write().nameable = nameable;
     Ok(inode)
 }
@@ -181,9 +169,9 @@ pub(crate) fn make_named(
     c: &Caller,
     dir: &Inode,
     name: &[u8],
-    what: What<'_>,
+    new: New<'_>,
 ) -> Result<Arc<Inode>> {
-    make(vol, c, dir, Some(name), what.checked(vol, c, false)?)
+    make(vol, c, dir, Some(name), Checked::new(vol, c, new, false)?)
 }
 
 fn permissions(file_mode: u16) -> u16 {
@@ -195,7 +183,7 @@ fn make(
     c: &Caller,
     dir: &Inode,
     name: Option<&[u8]>,
-    new: New<'_>,
+    new: Checked<'_>,
 ) -> Result<Arc<Inode>> {
     perm::may_search(vol, c, dir)?;
     name.map_or(Ok(()), check_name)?;
@@ -207,7 +195,7 @@ fn try_make(
     c: &Caller,
     dir: &Inode,
     name: Option<&[u8]>,
-    new: New<'_>,
+    new: Checked<'_>,
 ) -> Result<Arc<Inode>> {
     let _alone = dir.lock.write();
     let named = {
@@ -265,7 +253,7 @@ fn try_make(
 
 /// An inode that is to be made in a directory, whose lock the caller holds.
 pub(super) struct Plan<'a> {
-    new: New<'a>,
+    new: Checked<'a>,
     raw: stetfs_format::Inode,
     inherited: acl::Inherited,
     spread: bool,
@@ -275,7 +263,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(vol: &Volume, c: &Caller, dir: &Inode, new: New<'a>) -> Result<Self> {
+    fn new(vol: &Volume, c: &Caller, dir: &Inode, new: Checked<'a>) -> Result<Self> {
         let (mut raw, spread) = {
             let st = dir.state.read();
             let spread = st.raw.flags.contains(InodeFlags::TOPDIR);
@@ -300,7 +288,7 @@ impl<'a> Plan<'a> {
     /// What a rename leaves behind for an overlay: a character device 0, 0 that nobody may use
     /// (`ext4_whiteout_for_rename`).
     pub(super) fn whiteout(vol: &Volume, c: &Caller, dir: &Inode) -> Result<Self> {
-        let new = New {
+        let new = Checked {
             mode: WHITEOUT_MODE,
             rdev: (0, 0),
             target: &[],
@@ -375,7 +363,7 @@ fn not_freed(inode: &Inode, error: &Error) {
 }
 
 /// The inode as it is to be, but for ACLs.
-fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_format::Inode {
+fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: Checked<'_>) -> stetfs_format::Inode {
     let (gid, file_mode) = perm::inherit_group(vol, c, dir, new.mode);
     let flags = perm::inherit_flags(dir.raw.flags, new.mode);
     let now = vol.now();

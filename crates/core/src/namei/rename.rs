@@ -64,11 +64,12 @@ impl Ends {
 
 /// Whether an attempt was made, or must be repeated with the rename lock held alone.
 enum Attempt {
-    Done,
+    /// It moved this.
+    Done(Arc<Inode>),
     Alone,
 }
 
-/// Renames `old_name` in `old_dir` to `new_name` in `new_dir`.
+/// Renames `old_name` in `old_dir` to `new_name` in `new_dir`; gives what had the old name.
 ///
 /// # Errors
 /// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags), `NotEmpty`,
@@ -82,7 +83,7 @@ pub(crate) fn rename(
     new_dir: &Inode,
     new_name: &[u8],
     flags: RenameFlags,
-) -> Result<()> {
+) -> Result<Arc<Inode>> {
     let others = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
     if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(others) {
         return Err(Error::Invalid);
@@ -105,21 +106,25 @@ pub(crate) fn rename(
         dir: new_dir,
         name: new_name,
     };
+    let alone = || match attempt(vol, c, &old, &new, flags, true)? {
+        Attempt::Done(moved) => Ok(moved),
+        Attempt::Alone => unreachable!("a directory may move"),
+    };
     vol.with_space(|| {
         if old_dir.ino == new_dir.ino {
             let _dir = old_dir.lock.write();
-            return attempt(vol, c, &old, &new, flags, true).map(|_| ());
+            return alone();
         }
         {
             let _shared = vol.rename_lock.read();
             let _dirs = lock_both(old_dir, new_dir);
-            if let Attempt::Done = attempt(vol, c, &old, &new, flags, false)? {
-                return Ok(());
+            if let Attempt::Done(moved) = attempt(vol, c, &old, &new, flags, false)? {
+                return Ok(moved);
             }
         }
         let _alone = vol.rename_lock.write();
         let _dirs = lock_both(old_dir, new_dir);
-        attempt(vol, c, &old, &new, flags, true).map(|_| ())
+        alone()
     })
 }
 
@@ -153,7 +158,7 @@ fn attempt(
         .as_ref()
         .is_some_and(|(target, ..)| target.ino == ends.source.ino)
     {
-        return Ok(Attempt::Done);
+        return Ok(Attempt::Done(ends.source));
     }
     let cross = old.dir.ino != new.dir.ino;
     if cross && !alone && ends.moves_directory(flags) {
@@ -177,11 +182,11 @@ fn attempt(
     check_rights(vol, c, &moved)?;
     if exchange {
         exchange_names(vol, old, new, &ends)?;
-        return Ok(Attempt::Done);
+        return Ok(Attempt::Done(ends.source.clone()));
     }
     check_replace(vol, old, new, &ends)?;
     move_name(vol, c, old, new, &ends, flags)?;
-    Ok(Attempt::Done)
+    Ok(Attempt::Done(ends.source.clone()))
 }
 
 fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> Result<Ends> {

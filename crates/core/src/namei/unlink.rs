@@ -30,12 +30,13 @@ pub(crate) const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVI
 /// the inode's own, that of "..", and what takes it from the orphans.
 pub(crate) const LINK_CREDITS: u32 = ENTRY_CREDITS + 2 + orphan::CREDITS;
 
-/// Removes the name of anything but a directory. A file without names lives on while it is open.
+/// Removes the name of anything but a directory; gives what had it. A file without names lives on
+/// while it is open.
 ///
 /// # Errors
 /// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable
 /// file), `ReadOnly`.
-pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
     if dir::is_dot_or_dotdot(name) {
@@ -44,7 +45,7 @@ pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> R
     let _alone = dir.lock.write();
     let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
     let child = named_child(vol, dir, &found)?;
-    let _child_alone = child.lock.write();
+    let child_alone = child.lock.write();
     perm::may_delete(vol, c, dir, &child)?;
     if child.state.read().is_dir() {
         return Err(Error::IsDirectory);
@@ -53,19 +54,19 @@ pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> R
         change_entry(vol, h, dir, &found, None, false)?;
         drop_link(vol, h, &child)
     })?;
-    if gone {
-        Ok(())
-    } else {
-        evict::evict(vol, &child)
+    if !gone {
+        evict::evict(vol, &child)?;
     }
+    drop(child_alone);
+    Ok(child)
 }
 
-/// Removes an empty directory.
+/// Removes an empty directory; gives it.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root),
 /// `Access`, `NotPermitted`, `ReadOnly`.
-pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
     match name {
@@ -76,7 +77,7 @@ pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Re
     let _alone = dir.lock.write();
     let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
     let child = named_child(vol, dir, &found)?;
-    let _child_alone = child.lock.write();
+    let child_alone = child.lock.write();
     perm::may_delete(vol, c, dir, &child)?;
     if child.ino == ROOT_INO {
         return Err(Error::Busy);
@@ -86,11 +87,11 @@ pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Re
         change_entry(vol, h, dir, &found, None, true)?;
         drop_link(vol, h, &child)
     })?;
-    if gone {
-        Ok(())
-    } else {
-        evict::evict(vol, &child)
+    if !gone {
+        evict::evict(vol, &child)?;
     }
+    drop(child_alone);
+    Ok(child)
 }
 
 /// Fails unless `inode` is a directory with nothing in it.

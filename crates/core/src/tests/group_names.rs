@@ -8,7 +8,9 @@ use stetfs_format::{InodeFlags, InodeNo};
 use crate::mapping;
 use crate::testing::Image;
 use crate::types::mode;
-use crate::{Caller, Error, Fs, Group, Kind, OpenFlags, RenameFlags, SetAttr, SetXattr};
+use crate::{
+    Caller, Change, Error, Fs, Group, Kind, New, OpenFlags, RenameFlags, SetAttr, SetXattr,
+};
 
 /// Names and values.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -79,7 +81,7 @@ trait Maker {
     fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error>;
     fn make(&mut self, c: &Caller, op: &Op, ends: [(InodeNo, &[u8]); 2]) -> Result<(), Error>;
     /// An operation on what is there.
-    fn change(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error>;
+    fn change_file(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error>;
     fn xattrs(&mut self, ino: InodeNo) -> Xattrs;
 }
 
@@ -139,38 +141,52 @@ macro_rules! maker {
                 [($dir, $name), (to, new)]: [(InodeNo, &[u8]); 2],
             ) -> Result<(), Error> {
                 let ($it, c, dir, name) = (self, $c, $dir, $name);
-                let ino = match op {
+                let at = (dir, name);
+                let target;
+                let change = match op {
                     Op::Create => return $create,
-                    Op::Mkdir => return $it.mkdir(c, dir, name, 0o755).map(drop),
+                    Op::Mkdir => Change::Make(at, New::Directory(0o755)),
                     Op::Symlink(len) => {
-                        let target = vec![b't'; *len];
-                        return $it.symlink(c, dir, name, &target).map(drop);
+                        target = vec![b't'; *len];
+                        Change::Make(at, New::Symlink(&target))
                     }
-                    Op::Fifo => return $it.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
-                    Op::Unlink => return $it.unlink(c, dir, name),
-                    Op::Rmdir => return $it.rmdir(c, dir, name),
-                    Op::Rename(flags) => return $it.rename(c, dir, name, to, new, *flags),
-                    _ => $it.find(c, dir, name)?,
+                    Op::Fifo => Change::Make(at, New::Node(FIFO, (0, 0))),
+                    Op::Unlink => Change::Unlink(at),
+                    Op::Rmdir => Change::Rmdir(at),
+                    Op::Rename(flags) => Change::Rename(at, (to, new), *flags),
+                    Op::Link => Change::Link($it.find(c, dir, name)?, (to, new)),
+                    _ => {
+                        let ino = $it.find(c, dir, name)?;
+                        return $it.change_file(c, op, ino);
+                    }
                 };
-                match op {
-                    Op::Link => $it.link(c, ino, to, new).map(|_| ()),
-                    _ => $it.change(c, op, ino),
-                }
+                $it.change(c, &change).map(drop)
             }
 
-            fn change(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error> {
-                match op {
+            fn change_file(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error> {
+                let set;
+                let change = match op {
                     Op::Write(at, len, byte) => {
                         let bytes = vec![*byte; *len];
-                        self.write(c, ino, *at, &bytes).map(|_| ())
+                        return self.write(c, ino, *at, &bytes).map(|_| ());
                     }
-                    Op::Cut(size) => self.setattr(c, ino, &truncated(*size)).map(|_| ()),
-                    Op::Chmod(bits) => self.setattr(c, ino, &of_mode(*bits)).map(|_| ()),
-                    Op::Chgrp(gid) => self.setattr(c, ino, &of_group(*gid)).map(|_| ()),
-                    Op::Setxattr(name, value, how) => self.setxattr(c, ino, name, value, *how),
-                    Op::Removexattr(name) => self.removexattr(c, ino, name),
+                    Op::Cut(size) => {
+                        set = truncated(*size);
+                        Change::SetAttr(ino, &set)
+                    }
+                    Op::Chmod(bits) => {
+                        set = of_mode(*bits);
+                        Change::SetAttr(ino, &set)
+                    }
+                    Op::Chgrp(gid) => {
+                        set = of_group(*gid);
+                        Change::SetAttr(ino, &set)
+                    }
+                    Op::Setxattr(name, value, how) => Change::SetXattr(ino, name, value, *how),
+                    Op::Removexattr(name) => Change::RemoveXattr(ino, name),
                     _ => unreachable!("the operations on names are done"),
-                }
+                };
+                self.change(c, &change).map(drop)
             }
 
             fn xattrs(&mut self, ino: InodeNo) -> Xattrs {
@@ -186,8 +202,14 @@ macro_rules! maker {
     };
 }
 
+fn stage(group: &mut Group, change: Change<'_>) {
+    group.change(&Caller::root(), &change).unwrap();
+}
+
 maker!(Group, |group, c, dir, name| {
-    group.create(c, dir, name, 0o644).map(drop)
+    group
+        .change(c, &Change::Make((dir, name), New::File(0o644)))
+        .map(drop)
 });
 maker!(Fs, |fs, c, dir, name| {
     let made = fs.create(c, dir, name, 0o644, OpenFlags::EXCLUSIVE)?;
@@ -237,7 +259,7 @@ const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_defaul
 
 fn set_xattr(maker: &mut dyn Maker, ino: InodeNo, name: &'static [u8], value: &[u8]) {
     let op = Op::Setxattr(name, value.to_vec(), SetXattr::Any);
-    maker.change(&Caller::root(), &op, ino).unwrap();
+    maker.change_file(&Caller::root(), &op, ino).unwrap();
 }
 
 /// A change of an extended attribute or a list.
@@ -397,7 +419,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
         ),
         (
             "an attribute that is to go",
-            |group, dir| group.removexattr(&Caller::root(), dir, b"user.b").unwrap(),
+            |group, dir| stage(group, Change::RemoveXattr(dir, b"user.b")),
             |fs, dir| fs.removexattr(&Caller::root(), dir, b"user.b").unwrap(),
         ),
         (
@@ -408,7 +430,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
         (
             "a name that is to be made",
             |group, dir| {
-                group.create(&Caller::root(), dir, b"new", 0o644).unwrap();
+                stage(group, Change::Make((dir, b"new"), New::File(0o644)));
             },
             |fs, dir| {
                 create(fs, dir, b"new");
@@ -416,12 +438,12 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
         ),
         (
             "a name that is to go",
-            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |group, dir| stage(group, Change::Unlink((dir, b"file"))),
             |fs, dir| fs.unlink(&Caller::root(), dir, b"file").unwrap(),
         ),
         (
             "another file of the same name",
-            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |group, dir| stage(group, Change::Unlink((dir, b"file"))),
             |fs, dir| {
                 fs.unlink(&Caller::root(), dir, b"file").unwrap();
                 create(fs, dir, b"file");
@@ -429,7 +451,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
         ),
         (
             "a directory that is to go",
-            |group, dir| group.rmdir(&Caller::root(), dir, b"empty").unwrap(),
+            |group, dir| stage(group, Change::Rmdir((dir, b"empty"))),
             |fs, dir| {
                 let empty = fs.lookup(&Caller::root(), dir, b"empty").unwrap().ino;
                 create(fs, empty, b"not any more");
@@ -439,7 +461,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
             "the directory that something is made in",
             |group, dir| {
                 let empty = group.lookup(&Caller::root(), dir, b"empty").unwrap().ino;
-                group.mkdir(&Caller::root(), empty, b"new", 0o755).unwrap();
+                stage(group, Change::Make((empty, b"new"), New::Directory(0o755)));
             },
             |fs, dir| fs.rmdir(&Caller::root(), dir, b"empty").unwrap(),
         ),
@@ -449,7 +471,10 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
                 let c = Caller::root();
                 let empty = group.lookup(&c, dir, b"empty").unwrap().ino;
                 group
-                    .rename(&c, dir, b"other", empty, b"other", RenameFlags::empty())
+                    .change(
+                        &c,
+                        &Change::Rename((dir, b"other"), (empty, b"other"), RenameFlags::empty()),
+                    )
                     .unwrap();
             },
             |fs, dir| {
@@ -463,13 +488,13 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
             "the names of a file that gets one",
             |group, dir| {
                 let file = group.lookup(&Caller::root(), dir, b"file").unwrap().ino;
-                group.link(&Caller::root(), file, dir, b"more").unwrap();
+                stage(group, Change::Link(file, (dir, b"more")));
             },
             |fs, dir| fs.unlink(&Caller::root(), dir, b"file").unwrap(),
         ),
         (
             "a file that must not be changed any more",
-            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |group, dir| stage(group, Change::Unlink((dir, b"file"))),
             |fs, dir| {
                 let c = Caller::root();
                 let file = fs.lookup(&c, dir, b"file").unwrap().ino;
@@ -490,7 +515,9 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
             fs.mkdir(&c, dir, name, 0o755).unwrap();
         }
         let mut group = fs.begin();
-        group.create(&c, dir, b"beside", 0o600).unwrap();
+        group
+            .change(&c, &Change::Make((dir, b"beside"), New::File(0o600)))
+            .unwrap();
         step(&mut group, dir);
         disturbance(&fs, dir);
         let before = tree(&fs);
@@ -528,7 +555,9 @@ fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
         let mut group = fs.begin();
         for n in 0..1000 {
             let (dir, name) = (dirs[n % 10], format!("file number {n}"));
-            let made = group.create(&c, dir, name.as_bytes(), 0o644).unwrap();
+            let made = group
+                .change(&c, &Change::Make((dir, name.as_bytes()), New::File(0o644)))
+                .unwrap();
             group.write(&c, made.ino, 0, name.as_bytes()).unwrap();
         }
         // What has no name yet is made at once.
@@ -544,18 +573,20 @@ fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
             let to = format!("{n} instead");
             let (dir, new) = (dirs[n % 10], dirs[(n + 1) % 10]);
             match n % 2 {
-                0 => group.unlink(&c, dir, name.as_bytes()).unwrap(),
+                0 => group
+                    .change(&c, &Change::Unlink((dir, name.as_bytes())))
+                    .unwrap(),
                 _ => group
-                    .rename(
+                    .change(
                         &c,
-                        dir,
-                        name.as_bytes(),
-                        new,
-                        to.as_bytes(),
-                        RenameFlags::empty(),
+                        &Change::Rename(
+                            (dir, name.as_bytes()),
+                            (new, to.as_bytes()),
+                            RenameFlags::empty(),
+                        ),
                     )
                     .unwrap(),
-            }
+            };
         }
         group.commit(&c).unwrap();
         assert_eq!(tree(&fs).len(), 510, "{args}");
@@ -564,7 +595,12 @@ fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
         let mut group = fs.begin();
         let refused = (0..100_000).find_map(|n| {
             let name = format!("{n:0200}");
-            group.mkdir(&c, dirs[0], name.as_bytes(), 0o755).err()
+            group
+                .change(
+                    &c,
+                    &Change::Make((dirs[0], name.as_bytes()), New::Directory(0o755)),
+                )
+                .err()
         });
         let refused = refused.unwrap();
         let is_told = matches!(refused, Error::GroupTooBig { wanted, limit } if wanted > limit);
@@ -610,7 +646,10 @@ fn nobody_sees_half_of_a_group_while_it_is_committed() {
                     let name = format!("{n}");
                     let name = name.as_bytes();
                     group
-                        .rename(&c, from, name, to, name, RenameFlags::empty())
+                        .change(
+                            &c,
+                            &Change::Rename((from, name), (to, name), RenameFlags::empty()),
+                        )
                         .unwrap();
                 }
                 group.commit_lazy(&c).unwrap();
@@ -641,7 +680,9 @@ fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
     let mut group = fs.begin();
     group.write(&c, ino, 20_000, &[2; 1500]).unwrap();
     for size in [9000, 7000, 8000] {
-        group.setattr(&c, ino, &truncated(size)).unwrap();
+        group
+            .change(&c, &Change::SetAttr(ino, &truncated(size)))
+            .unwrap();
         assert_eq!(group.size(ino).unwrap(), size);
     }
     group.commit(&c).unwrap();
@@ -666,7 +707,9 @@ fn a_short_log_takes_cuts_of_several_files() {
     fs.sync().unwrap();
     let mut group = fs.begin();
     for ino in &files {
-        group.setattr(&c, *ino, &truncated(100)).unwrap();
+        group
+            .change(&c, &Change::SetAttr(*ino, &truncated(100)))
+            .unwrap();
     }
     group.commit(&c).unwrap();
     for ino in files {
@@ -687,7 +730,9 @@ fn a_cut_of_what_others_made_since_fits_or_is_refused() {
     fs.write(&c, ino, 0, &[1; 5000]).unwrap();
     for (runs, size) in [(50, 1000), (1000, 100)] {
         let mut group = fs.begin();
-        group.setattr(&c, ino, &truncated(size)).unwrap();
+        group
+            .change(&c, &Change::SetAttr(ino, &truncated(size)))
+            .unwrap();
         for n in 0..runs {
             fs.write(&c, ino, n * 100 * 1024, &[2; 1024]).unwrap();
         }
@@ -723,7 +768,10 @@ fn attributes_of_others_stay_and_may_take_the_room() {
         // Staged as it was.
         assert_eq!(group.is_empty(), expected.is_ok());
         let mut room = fs.begin();
-        let told = room.setxattr(&c, ino, b"user.much", &[3; 1000], SetXattr::Any);
+        let told = room.change(
+            &c,
+            &Change::SetXattr(ino, b"user.much", &[3; 1000], SetXattr::Any),
+        );
         assert_eq!(told.unwrap_err().kind(), Kind::NoSpace);
     }
     fs.unmount().unwrap();
@@ -747,7 +795,10 @@ fn staged_attributes_have_room_when_others_fill_the_volume() {
     let mut group = fs.begin();
     let value = |n: usize| [&[n as u8; 600][..], b"of this file alone"].concat();
     let refused = files.iter().enumerate().find_map(|(n, ino)| {
-        let told = group.setxattr(&c, *ino, b"user.x", &value(n), SetXattr::Any);
+        let told = group.change(
+            &c,
+            &Change::SetXattr(*ino, b"user.x", &value(n), SetXattr::Any),
+        );
         Some((n, told.err()?.kind()))
     });
     let (staged, kind) = refused.unwrap();
@@ -778,7 +829,9 @@ fn a_change_of_the_group_takes_capabilities_away() {
         } else {
             set_xattr(&mut fs.clone(), ino, name, &[7; 20]);
         }
-        group.setattr(&c, ino, &of_group(5)).unwrap();
+        group
+            .change(&c, &Change::SetAttr(ino, &of_group(5)))
+            .unwrap();
         let told = group.getxattr(&c, ino, name).unwrap_err();
         assert_eq!(told.kind(), Kind::NoData);
         group.commit(&c).unwrap();
@@ -806,7 +859,9 @@ fn few_names_are_few_blocks() {
     let mut group = fs.begin();
     for dir in &dirs {
         for name in [b"first", b"other"] {
-            group.create(&c, *dir, name, 0o644).unwrap();
+            group
+                .change(&c, &Change::Make((*dir, name), New::File(0o644)))
+                .unwrap();
         }
     }
     // A block each, those of the inode table, and the superblock.
@@ -815,7 +870,12 @@ fn few_names_are_few_blocks() {
     // What does not fit into a directory's block any more is counted.
     for n in 0..30 {
         let name = format!("a name that is longer {n}");
-        group.create(&c, dirs[0], name.as_bytes(), 0o644).unwrap();
+        group
+            .change(
+                &c,
+                &Change::Make((dirs[0], name.as_bytes()), New::File(0o644)),
+            )
+            .unwrap();
     }
     let grown = group.credits_of_names();
     assert!(grown > counted + 8, "{grown} of {limit}");

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use stetfs::{Caller, Error, Kind, OpenFlags, RenameFlags};
+use stetfs::{Caller, Change, Error, Kind, OpenFlags, RenameFlags};
 use stetfs_format::InodeNo;
 
 use crate::image::{Random, Volume, byte_at, patch, physical_block};
@@ -302,7 +302,12 @@ fn entries_of_inodes_that_have_no_name() {
             v.fs.rmdir(&c, d, &name),
             v.fs.rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
             // When it is staged, and not at the commit.
-            (v.fs.begin()).rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
+            (v.fs.begin())
+                .change(
+                    &c,
+                    &Change::Rename((d, &name), (ROOT, b"moved"), RenameFlags::empty()),
+                )
+                .map(drop),
         ];
         for result in results {
             let error = result.unwrap_err();

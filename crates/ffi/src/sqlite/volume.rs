@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use libsqlite3_sys as ffi;
-use stetfs::{Caller, Error, Fs, Group, Kind, OpenFlags, SetAttr};
+use stetfs::{Caller, Change, Error, Fs, Group, Kind, OpenFlags, SetAttr};
 use stetfs_format::InodeNo;
 
 use super::contract::{Failure, File, Level, Result};
@@ -221,10 +221,10 @@ impl File for VolumeFile {
         };
         let (Open { volume, ino }, caller) = (&self.open, Caller::root());
         let cut = match &mut self.group {
-            Some(group) => group.setattr(&caller, *ino, &set),
-            None => volume.fs.setattr(&caller, *ino, &set).map(drop),
+            Some(group) => group.change(&caller, &Change::SetAttr(*ino, &set)),
+            None => volume.fs.setattr(&caller, *ino, &set),
         };
-        volume.called("truncate", cut)
+        volume.called("truncate", cut.map(drop))
     }
 
     fn sync(&mut self, _flags: c_int) -> Result<()> {

@@ -13,13 +13,13 @@
 //! When it fails before 6, the directory is as it was.
 
 use rustix::io::Errno;
-use stetfs::{Caller, Kind, SetAttr, SetTime};
+use stetfs::{Caller, Change, Kind, Name, RenameFlags, SetAttr, SetTime, SetXattr};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 
 use super::make::Where;
 use super::notes::Notes;
-use super::plan::{self, About, Change, Child, Found, Plan, Tree, What, Xattr};
+use super::plan::{self, About, Child, Found, Plan, Tree, What, Xattr};
 use crate::aside::Pages;
 use crate::backend::{AtomicGroup, Backend};
 use crate::errno::errno;
@@ -150,14 +150,14 @@ impl<B: Backend> FsServer<B> {
     fn clean(&self, plan: &Plan<InodeNo>) -> stetfs::Result<()> {
         let root = Caller::root();
         for (ino, name) in &plan.marks {
-            match self.fs.removexattr(&root, *ino, name) {
+            match self.fs.change(&root, &Change::RemoveXattr(*ino, name)) {
                 // A file with several names comes several times.
                 Err(e) if e.kind() == Kind::NoData => {}
-                other => other?,
+                other => drop(other?),
             }
         }
         for (dir, name) in &plan.whiteouts {
-            self.fs.unlink(&root, *dir, name)?;
+            self.fs.change(&root, &Change::Unlink((*dir, name)))?;
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ struct Staging<'a> {
 impl Staging<'_> {
     fn stage(
         mut self,
-        change: &Change<InodeNo>,
+        change: &plan::Change<InodeNo>,
         has_others: impl FnOnce(InodeNo) -> bool,
     ) -> stetfs::Result<()> {
         let name = change.path.rsplit(|byte| *byte == b'/').next();
@@ -263,7 +263,7 @@ impl Staging<'_> {
                         self.stale.files.push(old.node);
                     }
                 }
-                self.group.rename(self.c, (*upper, name), (*dir, name))?;
+                self.rename((*upper, name), (*dir, name))?;
                 self.is_stale(*dir, name);
             }
             What::Inside { .. } => {}
@@ -278,10 +278,10 @@ impl Staging<'_> {
                     return Ok(());
                 }
                 for (name, value) in set {
-                    self.group.setxattr(self.c, *node, name, value)?;
+                    self.change(&Change::SetXattr(*node, name, value, SetXattr::Any))?;
                 }
                 for name in gone {
-                    self.group.removexattr(self.c, *node, name)?;
+                    self.change(&Change::RemoveXattr(*node, name))?;
                 }
                 // Behind the lists, which change the mode.
                 self.dress(*node, change, new)?;
@@ -289,6 +289,14 @@ impl Staging<'_> {
             }
         }
         Ok(())
+    }
+
+    fn change(&mut self, change: &Change<'_>) -> stetfs::Result<()> {
+        self.group.change(self.c, change).map(drop)
+    }
+
+    fn rename(&mut self, from: Name<'_>, to: Name<'_>) -> stetfs::Result<()> {
+        self.change(&Change::Rename(from, to, RenameFlags::empty()))
     }
 
     fn is_stale(&mut self, dir: InodeNo, name: &[u8]) {
@@ -300,16 +308,21 @@ impl Staging<'_> {
     fn remove(&mut self, dir: InodeNo, name: &[u8], old: &Found<InodeNo>) -> stetfs::Result<()> {
         self.stale.files.push(old.node);
         if !old.about.is_dir() {
-            return self.group.unlink(self.c, dir, name);
+            return self.change(&Change::Unlink((dir, name)));
         }
         let there = self.trashed.to_string();
         *self.trashed += 1;
         let trashed = (self.at.trash, there.as_bytes());
-        self.group.rename(self.c, (dir, name), trashed)
+        self.rename((dir, name), trashed)
     }
 
     /// Gives a directory the attributes of its layer.
-    fn dress(&mut self, ino: InodeNo, change: &Change<InodeNo>, new: &About) -> stetfs::Result<()> {
+    fn dress(
+        &mut self,
+        ino: InodeNo,
+        change: &plan::Change<InodeNo>,
+        new: &About,
+    ) -> stetfs::Result<()> {
         let What::Attributes { old, .. } = &change.what else {
             return Ok(());
         };
@@ -322,6 +335,6 @@ impl Staging<'_> {
             mtime: time(new.mtime),
             ..SetAttr::default()
         };
-        self.group.setattr(self.c, ino, &set)
+        self.change(&Change::SetAttr(ino, &set))
     }
 }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stetfs::{Attr, Caller, Entry, Error, SetAttr, SetTime, SetXattr, WriteFlags, mode};
+use stetfs::{Attr, Caller, Change, Error, New, SetAttr, SetTime, SetXattr, WriteFlags, mode};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
@@ -106,7 +106,7 @@ impl Making {
                 });
                 let attr = match dir {
                     None => fs.getattr(at.upper)?,
-                    Some(dir) => make(fs, c, (dir, name), &about, target)?.attr,
+                    Some(dir) => fs.change(c, &Change::Make((dir, name), new(&about, target)))?,
                 };
                 if let Some(open) = self.open.last_mut() {
                     open.ino = attr.ino;
@@ -119,7 +119,8 @@ impl Making {
             Record::Link { name, number } => {
                 let dir = self.dir()?;
                 let file = self.linked.get(u64_as_usize(number));
-                fs.link(c, *file.ok_or(Error::Invalid)?, dir, name)?;
+                let file = *file.ok_or(Error::Invalid)?;
+                fs.change(c, &Change::Link(file, (dir, name)))?;
             }
             Record::Data { offset, bytes } => {
                 let open = self.open.last().ok_or(Error::Invalid)?;
@@ -140,7 +141,8 @@ impl Making {
                 }
                 if !goes_on {
                     let value = std::mem::take(&mut self.value);
-                    fs.setxattr(c, open.ino, name, &value, SetXattr::Any)?;
+                    let change = Change::SetXattr(open.ino, name, &value, SetXattr::Any);
+                    fs.change(c, &change)?;
                 }
             }
             Record::Done => {
@@ -175,17 +177,12 @@ impl Making {
     }
 }
 
-fn make<B: Backend>(
-    fs: &B,
-    c: &Caller,
-    (dir, name): (InodeNo, &[u8]),
-    about: &About,
-    target: &[u8],
-) -> stetfs::Result<Entry> {
+/// As it is made: for its owner alone.
+fn new<'a>(about: &About, target: &'a [u8]) -> New<'a> {
     match about.mode & mode::S_IFMT {
-        mode::S_IFDIR => fs.mkdir(c, dir, name, 0o700),
-        mode::S_IFLNK => fs.symlink(c, dir, name, target),
-        kind => fs.mknod(c, dir, name, kind | 0o600, about.rdev),
+        mode::S_IFDIR => New::Directory(0o700),
+        mode::S_IFLNK => New::Symlink(target),
+        kind => New::Node(kind | 0o600, about.rdev),
     }
 }
 
@@ -199,7 +196,7 @@ fn own<B: Backend>(fs: &B, c: &Caller, attr: &Attr, about: &About) -> stetfs::Re
     if set == SetAttr::default() {
         Ok(())
     } else {
-        fs.setattr(c, attr.ino, &set).map(drop)
+        fs.change(c, &Change::SetAttr(attr.ino, &set)).map(drop)
     }
 }
 
@@ -217,7 +214,7 @@ fn write<B: Backend>(
             through_handle: true,
             ..SetAttr::default()
         };
-        return fs.setattr(c, ino, &set).map(drop);
+        return fs.change(c, &Change::SetAttr(ino, &set)).map(drop);
     }
     let (mut at, mut rest) = (offset, bytes);
     while !rest.is_empty() {
@@ -241,5 +238,5 @@ fn finish<B: Backend>(fs: &B, c: &Caller, open: &Open) -> stetfs::Result<()> {
         mtime: time(open.about.mtime),
         ..SetAttr::default()
     };
-    fs.setattr(c, open.ino, &set).map(drop)
+    fs.change(c, &Change::SetAttr(open.ino, &set)).map(drop)
 }

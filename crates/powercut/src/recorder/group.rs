@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use stetfs::{Caller, Fs, Group, RenameFlags, Result, SetAttr, SetXattr};
+use stetfs::{Attr, Caller, Change, Error, Fs, Group, Name, Result};
 use stetfs_format::InodeNo;
 use stetfs_fuse::backend::AtomicGroup;
 
@@ -19,12 +19,12 @@ pub(super) struct Noted {
 }
 
 /// A name in a directory.
-type Name = (InodeNo, Vec<u8>);
+type OwnName = (InodeNo, Vec<u8>);
 
 enum Step {
     Write(InodeNo, u64, Vec<u8>),
-    Remove(Name, InodeNo),
-    Rename((Name, InodeNo), (Name, Option<InodeNo>)),
+    Remove(OwnName, InodeNo),
+    Rename((OwnName, InodeNo), (OwnName, Option<InodeNo>)),
     Set(InodeNo),
 }
 
@@ -57,53 +57,35 @@ impl AtomicGroup for Noted {
         Ok(())
     }
 
-    fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
-        let gone = self.group.lookup(c, dir, name)?.ino;
-        self.group.unlink(c, dir, name)?;
-        self.steps.push(Step::Remove((dir, name.to_vec()), gone));
-        Ok(())
-    }
-
-    fn rename(
-        &mut self,
-        c: &Caller,
-        (dir, name): (InodeNo, &[u8]),
-        (new_dir, new_name): (InodeNo, &[u8]),
-    ) -> Result<()> {
-        let moved = self.group.lookup(c, dir, name)?.ino;
-        let replaced = self.group.lookup(c, new_dir, new_name).ok();
-        let replaced = replaced.map(|entry| entry.ino);
-        let none = RenameFlags::empty();
-        self.group.rename(c, dir, name, new_dir, new_name, none)?;
-        // Two names of one file: nothing happens.
-        if replaced != Some(moved) {
-            let (from, to) = ((dir, name.to_vec()), (new_dir, new_name.to_vec()));
-            self.steps.push(Step::Rename((from, moved), (to, replaced)));
-        }
-        Ok(())
-    }
-
-    fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()> {
-        self.group.setattr(c, ino, set)?;
-        self.steps.push(Step::Set(ino));
-        Ok(())
-    }
-
-    fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
-        self.group.setxattr(c, ino, name, value, SetXattr::Any)?;
-        self.steps.push(Step::Set(ino));
-        Ok(())
-    }
-
-    fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
-        self.group.removexattr(c, ino, name)?;
-        self.steps.push(Step::Set(ino));
-        Ok(())
+    fn change(&mut self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
+        let owned = |(dir, name): Name<'_>| (dir, name.to_vec());
+        let (step, attr) = match *change {
+            Change::Unlink(name) => {
+                let gone = self.group.change(c, change)?;
+                (Some(Step::Remove(owned(name), gone.ino)), gone)
+            }
+            Change::Rename(from, to, flags) if flags.is_empty() => {
+                let replaced = self.group.lookup(c, to.0, to.1).ok();
+                let replaced = replaced.map(|entry| entry.ino);
+                let moved = self.group.change(c, change)?;
+                // Two names of one file: nothing happens.
+                let happens = replaced != Some(moved.ino);
+                let step = Step::Rename((owned(from), moved.ino), (owned(to), replaced));
+                (happens.then_some(step), moved)
+            }
+            Change::SetAttr(ino, _) | Change::SetXattr(ino, ..) | Change::RemoveXattr(ino, _) => {
+                (Some(Step::Set(ino)), self.group.change(c, change)?)
+            }
+            // No request of a mount comes to these in a group.
+            _ => return Err(Error::NotSupported),
+        };
+        self.steps.extend(step);
+        Ok(attr)
     }
 
     fn commit(&mut self, c: &Caller) -> Result<()> {
         let (group, steps) = (&mut self.group, &self.steps);
-        self.recorder.change(
+        self.recorder.noting(
             |fs| {
                 let before = before(fs, steps)?;
                 group.commit(c)?;
@@ -140,7 +122,7 @@ impl Log {
                     self.wrote(*ino, *offset, bytes, file.size);
                     file.size = file.size.max(offset + bytes.len() as u64);
                 }
-                Step::Remove((dir, name), gone) => self.removed(fs, *dir, name, Some(*gone)),
+                Step::Remove((dir, name), gone) => self.removed(fs, *dir, name, *gone),
                 Step::Rename(((dir, name), moved), ((new_dir, new_name), replaced)) => {
                     let (from, to) = (self.slot(*dir, name), self.slot(*new_dir, new_name));
                     self.at_the_time_of(fs, *new_dir);

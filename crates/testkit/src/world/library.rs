@@ -1,5 +1,6 @@
 //! The operations through the library, without FUSE.
 
+mod change;
 mod group;
 
 use std::collections::BTreeMap;
@@ -7,20 +8,18 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use stetfs::Media;
 use stetfs::{
-    Attr, Caller, Error, FallocateMode, Fs, Group, Kind, MountOptions, MountReport, OpenFlags,
-    RenameFlags, SetAttr, SetTime, SetXattr, Shutdown, Whence, WriteFlags,
+    Attr, Caller, Change, Error, FallocateMode, Fs, Group, Kind, MountOptions, MountReport,
+    OpenFlags, Shutdown, Whence, WriteFlags,
 };
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
 
-use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use self::change::{Answer, S_IFDIR, S_IFMT, S_IFREG, Way};
+use super::op::{Durable, Op, Payload, Reserve, SLOTS};
 use super::sparse::PAGE;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
-const S_IFMT: u16 = 0o170_000;
-const S_IFDIR: u16 = 0o040_000;
-const S_IFREG: u16 = 0o100_000;
 const S_IFLNK: u16 = 0o120_000;
 
 /// Files up to this length are read whole.
@@ -84,8 +83,6 @@ fn checkpoint(fs: &Fs) -> Answer<()> {
     }
     Ok(())
 }
-
-type Answer<T> = std::result::Result<T, Error>;
 
 impl Library {
     /// Mounts a volume and makes the base directory, unless it is there.
@@ -187,16 +184,15 @@ impl Library {
         format!("/{}/{path}", self.base).into_bytes()
     }
 
-    fn at(&self, path: &str) -> Answer<Attr> {
-        Ok(self.fs.resolve(&self.caller, &self.full(path), false)?.attr)
-    }
-
-    fn followed(&self, path: &str) -> Answer<Attr> {
-        Ok(self.fs.resolve(&self.caller, &self.full(path), true)?.attr)
+    fn find(&self, path: &str, follow: bool) -> Answer<Attr> {
+        Ok(self
+            .fs
+            .resolve(&self.caller, &self.full(path), follow)?
+            .attr)
     }
 
     /// The directory and the last name of a path.
-    fn place(&self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
+    fn parent(&self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
         let full = self.full(path);
         let (dir, name) = self.fs.resolve_parent(&self.caller, &full)?;
         Ok((dir.ino, name.to_vec()))
@@ -233,7 +229,7 @@ impl Library {
         };
         let mut path = path.to_owned();
         for _ in 0..=40 {
-            let (dir, name) = self.place(&path)?;
+            let (dir, name) = self.parent(&path)?;
             match self.fs.lookup(&self.caller, dir, &name) {
                 Ok(found) if !exclusive && found.attr.mode & S_IFMT == S_IFLNK => {
                     let target = self.fs.readlink(found.ino)?;
@@ -257,7 +253,7 @@ impl Library {
 
     fn open(&mut self, slot: u8, path: &str, truncate: bool) -> Answer<()> {
         drop(self.close(slot));
-        let attr = self.followed(path)?;
+        let attr = self.find(path, true)?;
         Self::check_regular(&attr)?;
         let cut = if truncate {
             OpenFlags::TRUNCATE
@@ -275,7 +271,7 @@ impl Library {
 
     fn tmpfile(&mut self, slot: u8, path: &str, mode: u16) -> Answer<()> {
         drop(self.close(slot));
-        let dir = self.followed(path)?.ino;
+        let dir = self.find(path, true)?.ino;
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let made = self.fs.create_unnamed(&self.caller, dir, mode, flags)?;
         self.slots[usize::from(slot)] = Some(made.ino);
@@ -301,25 +297,6 @@ impl Library {
         let n = self.fs.read(self.slot(slot)?, offset, &mut out)?;
         out.truncate(n);
         Ok(Reply::Bytes(out))
-    }
-
-    fn truncate(&self, path: &str, size: u64) -> Answer<()> {
-        let attr = self.followed(path)?;
-        match attr.mode & S_IFMT {
-            S_IFREG => self.set(
-                attr.ino,
-                SetAttr {
-                    size: Some(size),
-                    ..SetAttr::default()
-                },
-            ),
-            S_IFDIR => Err(Error::IsDirectory),
-            _ => Err(Error::Invalid),
-        }
-    }
-
-    fn set(&self, ino: InodeNo, set: SetAttr) -> Answer<()> {
-        self.fs.setattr(&self.caller, ino, &set).map(drop)
     }
 
     fn fallocate(&self, slot: u8, how: Reserve, offset: u64, len: u64) -> Answer<()> {
@@ -361,7 +338,7 @@ impl Library {
     }
 
     fn readdir(&self, path: &str) -> Answer<Reply> {
-        let attr = self.followed(path)?;
+        let attr = self.find(path, true)?;
         if !attr.is_dir() {
             return Err(Error::NotDirectory);
         }
@@ -369,7 +346,9 @@ impl Library {
     }
 
     fn list_xattr(&self, path: &str) -> Answer<Reply> {
-        let list = self.fs.listxattr(&self.caller, self.at(path)?.ino)?;
+        let list = self
+            .fs
+            .listxattr(&self.caller, self.find(path, false)?.ino)?;
         let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
         let mut names: Vec<_> = names.map(|n| (n.to_vec(), 0)).collect();
         names.sort();
@@ -403,7 +382,7 @@ impl Library {
     }
 
     fn directory(&self, path: &str) -> Answer<InodeNo> {
-        let attr = self.followed(path)?;
+        let attr = self.find(path, true)?;
         if attr.is_dir() {
             Ok(attr.ino)
         } else {
@@ -428,7 +407,7 @@ impl Library {
     }
 
     fn mark(&self, path: &str, on: bool) -> Answer<()> {
-        let ino = self.at(path)?.ino;
+        let ino = self.find(path, false)?.ino;
         let mut flags = self.fs.get_flags(ino)?;
         flags.set(InodeFlags::JOURNAL_DATA, on);
         self.fs.set_flags(&self.caller, ino, flags)
@@ -454,128 +433,17 @@ impl Library {
         Ok(Reply::Count(len))
     }
 
-    fn names_op(&mut self, op: &Op) -> Option<Answer<()>> {
-        Some(match op {
+    fn other_op(&mut self, op: &Op) -> Answer<Reply> {
+        let done = match op {
             Op::Create {
                 path,
                 mode,
                 exclusive,
             } => self.create(path, *mode, *exclusive),
-            Op::Mkdir { path, mode } => self
-                .place(path)
-                .and_then(|(dir, name)| self.fs.mkdir(&self.caller, dir, &name, *mode).map(drop)),
-            Op::Mknod {
-                path,
-                mode,
-                special,
-            } => self.place(path).and_then(|(dir, name)| {
-                let mode = special.kind() as u16 | mode;
-                self.fs
-                    .mknod(&self.caller, dir, &name, mode, special.device())
-                    .map(drop)
-            }),
-            Op::Symlink { target, path } => self.place(path).and_then(|(dir, name)| {
-                self.fs
-                    .symlink(&self.caller, dir, &name, target.as_bytes())
-                    .map(drop)
-            }),
-            Op::Link { old, new } => self.at(old).and_then(|attr| {
-                let (dir, name) = self.place(new)?;
-                self.fs.link(&self.caller, attr.ino, dir, &name).map(drop)
-            }),
-            Op::LinkSlot { slot, new } => self.slot(*slot).and_then(|ino| {
-                let (dir, name) = self.place(new)?;
-                self.fs.link(&self.caller, ino, dir, &name).map(drop)
-            }),
-            Op::Unlink { path } => self
-                .place(path)
-                .and_then(|(dir, name)| self.fs.unlink(&self.caller, dir, &name)),
-            Op::Rmdir { path } => self
-                .place(path)
-                .and_then(|(dir, name)| self.fs.rmdir(&self.caller, dir, &name)),
-            Op::Rename { old, new, how } => self.place(old).and_then(|(dir, name)| {
-                let (new_dir, new_name) = self.place(new)?;
-                self.fs
-                    .rename(&self.caller, dir, &name, new_dir, &new_name, flags_of(*how))
-            }),
-            _ => return None,
-        })
-    }
-
-    fn attribute_op(&self, op: &Op) -> Option<Answer<()>> {
-        let c = &self.caller;
-        Some(match op {
-            Op::SetXattr {
-                path,
-                name,
-                value,
-                how,
-            } => self.at(path).and_then(|attr| {
-                let how = match how {
-                    XattrHow::Any => SetXattr::Any,
-                    XattrHow::Create => SetXattr::Create,
-                    XattrHow::Replace => SetXattr::Replace,
-                };
-                self.fs
-                    .setxattr(c, attr.ino, name.as_bytes(), &value.bytes(), how)
-            }),
-            Op::RemoveXattr { path, name } => self
-                .at(path)
-                .and_then(|attr| self.fs.removexattr(c, attr.ino, name.as_bytes())),
-            Op::SetAcl { path, default, acl } => self.at(path).and_then(|attr| {
-                let name: &[u8] = if *default {
-                    b"system.posix_acl_default"
-                } else {
-                    b"system.posix_acl_access"
-                };
-                match acl {
-                    Some(acl) => self
-                        .fs
-                        .setxattr(c, attr.ino, name, &acl.encode(), SetXattr::Any),
-                    None => self.fs.removexattr(c, attr.ino, name),
-                }
-            }),
-            Op::Chmod { path, mode } => self.followed(path).and_then(|attr| {
-                self.set(
-                    attr.ino,
-                    SetAttr {
-                        mode: Some(*mode),
-                        ..SetAttr::default()
-                    },
-                )
-            }),
-            Op::Chown { path, uid, gid } => self.at(path).and_then(|attr| {
-                self.set(
-                    attr.ino,
-                    SetAttr {
-                        uid: *uid,
-                        gid: *gid,
-                        ..SetAttr::default()
-                    },
-                )
-            }),
-            Op::Utimes { path, atime, mtime } => self.at(path).and_then(|attr| {
-                let at = |(sec, nsec): &(i64, u32)| {
-                    Some(SetTime::At(Time {
-                        sec: *sec,
-                        nsec: *nsec,
-                    }))
-                };
-                self.set(
-                    attr.ino,
-                    SetAttr {
-                        atime: at(atime),
-                        mtime: at(mtime),
-                        ..SetAttr::default()
-                    },
-                )
-            }),
-            _ => return None,
-        })
-    }
-
-    fn other_op(&mut self, op: &Op) -> Answer<Reply> {
-        let done = match op {
+            Op::LinkSlot { slot, new } => {
+                let ino = self.slot(*slot)?;
+                self.link(ino, new)
+            }
             Op::Open {
                 slot,
                 path,
@@ -600,14 +468,9 @@ impl Library {
                 return self.read_staged(*slot, *offset, *len);
             }
             Op::GroupDo(op) => return self.group_do(op),
-            Op::Truncate { path, size } => self.truncate(path, *size),
             Op::Ftruncate { slot, size } => {
-                let set = SetAttr {
-                    size: Some(*size),
-                    through_handle: true,
-                    ..SetAttr::default()
-                };
-                self.set(self.slot(*slot)?, set)
+                let ino = self.slot(*slot)?;
+                self.resize(ino, *size, true)
             }
             Op::Fallocate {
                 slot,
@@ -616,7 +479,7 @@ impl Library {
                 len,
             } => self.fallocate(*slot, *how, *offset, *len),
             Op::GetXattr { path, name } => {
-                let ino = self.at(path)?.ino;
+                let ino = self.find(path, false)?.ino;
                 return Ok(Reply::Bytes(self.fs.getxattr(
                     &self.caller,
                     ino,
@@ -624,9 +487,9 @@ impl Library {
                 )?));
             }
             Op::ListXattr { path } => return self.list_xattr(path),
-            Op::Stat { path } => return Ok(Reply::Stat(stat(&self.at(path)?))),
+            Op::Stat { path } => return Ok(Reply::Stat(stat(&self.find(path, false)?))),
             Op::Readlink { path } => {
-                return Ok(Reply::Bytes(self.fs.readlink(self.at(path)?.ino)?));
+                return Ok(Reply::Bytes(self.fs.readlink(self.find(path, false)?.ino)?));
             }
             Op::Readdir { path } => return self.readdir(path),
             Op::Expire => self.fs.expire(),
@@ -789,15 +652,6 @@ impl Library {
     }
 }
 
-fn flags_of(how: RenameHow) -> RenameFlags {
-    match how {
-        RenameHow::Plain => RenameFlags::empty(),
-        RenameHow::NoReplace => RenameFlags::NOREPLACE,
-        RenameHow::Exchange => RenameFlags::EXCHANGE,
-        RenameHow::Whiteout => RenameFlags::WHITEOUT,
-    }
-}
-
 fn stat(attr: &Attr) -> Stat {
     let sized = matches!(attr.mode & S_IFMT, S_IFREG | S_IFLNK);
     Stat {
@@ -809,13 +663,27 @@ fn stat(attr: &Attr) -> Stat {
     }
 }
 
+impl Way for Library {
+    fn at(&mut self, path: &str, follow: bool) -> Answer<Attr> {
+        self.find(path, follow)
+    }
+
+    fn place(&mut self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
+        self.parent(path)
+    }
+
+    fn change(&mut self, change: &Change<'_>) -> Answer<()> {
+        self.fs.change(&self.caller, change).map(drop)
+    }
+}
+
 impl World for Library {
     fn name(&self) -> String {
         format!("stetfs {} {:?}", self.options.scheme, self.options.data)
     }
 
     fn apply(&mut self, op: &Op) -> Outcome {
-        let done = self.names_op(op).or_else(|| self.attribute_op(op));
+        let done = Way::apply(self, op).transpose();
         let done = match done.or_else(|| self.group_op(op)) {
             Some(done) => done.map(|()| Reply::Done),
             None => self.other_op(op),

@@ -25,14 +25,14 @@ use crate::xattr::view::View;
 
 impl Names {
     /// Gives an attribute a value, or removes it.
-    pub(in crate::group) fn set_xattr(
+    pub(super) fn set_xattr(
         &mut self,
         at: &At<'_>,
         ino: InodeNo,
         name: &[u8],
         value: Option<&[u8]>,
         how: SetXattr,
-    ) -> Result<()> {
+    ) -> Result<Arc<Inode>> {
         let inode = self.inode(at.vol, ino)?;
         let (index, suffix) = xattr::check_change(at.vol, at.c, &inode, name, value)?;
         let value = value.map(<[u8]>::to_vec);
@@ -41,21 +41,28 @@ impl Names {
             &inode,
             Step::Xattr(ino, (index, suffix.to_vec()), value),
             how,
-        )
+        )?;
+        Ok(inode)
     }
 
     /// Changes attributes, but for the size.
-    pub(in crate::group) fn set_attributes(
+    pub(super) fn set_attributes(
         &mut self,
         at: &At<'_>,
-        inode: &Arc<Inode>,
+        ino: InodeNo,
         set: &SetAttr,
-    ) -> Result<()> {
+    ) -> Result<Arc<Inode>> {
+        let inode = self.inode(at.vol, ino)?;
         let set = SetAttr {
             size: None,
+            through_handle: false,
+            kill_suid: false,
             ..set.clone()
         };
-        self.dress(at, inode, Step::Set(inode.ino, set), SetXattr::Any)
+        if set != SetAttr::default() {
+            self.dress(at, &inode, Step::Set(ino, set), SetXattr::Any)?;
+        }
+        Ok(inode)
     }
 
     fn dress(&mut self, at: &At<'_>, inode: &Arc<Inode>, step: Step, how: SetXattr) -> Result<()> {

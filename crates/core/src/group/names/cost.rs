@@ -67,14 +67,14 @@ struct InDir {
 }
 
 /// What a step does to a directory.
-pub(super) struct Change<'a> {
+pub(super) struct Entries<'a> {
     pub(super) dir: &'a Inode,
     /// The name that it adds.
     pub(super) added: Option<&'a [u8]>,
     pub(super) subdirs: i32,
 }
 
-impl<'a> Change<'a> {
+impl<'a> Entries<'a> {
     pub(super) fn add(dir: &'a Inode, name: &'a [u8], subdirs: i32) -> Self {
         let added = Some(name);
         Self {
@@ -130,7 +130,7 @@ impl Growth {
             .try_for_each(|(_, name)| self.add(vol, dir, name))
     }
 
-    fn make(&mut self, vol: &Volume, change: &Change<'_>) -> Result<()> {
+    fn make(&mut self, vol: &Volume, change: &Entries<'_>) -> Result<()> {
         if let Some(name) = change.added {
             self.add(vol, change.dir, name.to_vec())?;
         }
@@ -140,7 +140,7 @@ impl Growth {
     }
 
     /// The last change is none.
-    fn unmake(&mut self, vol: &Volume, change: &Change<'_>) {
+    fn unmake(&mut self, vol: &Volume, change: &Entries<'_>) {
         self.changed -= 1;
         self.subdirs -= change.subdirs;
         if change.added.is_some()
@@ -257,7 +257,7 @@ impl Cost {
         self.asks = undo.asks;
     }
 
-    fn unmake(&mut self, vol: &Volume, changes: &[Change<'_>]) {
+    fn unmake(&mut self, vol: &Volume, changes: &[Entries<'_>]) {
         for change in changes.iter().rev() {
             self.in_dir(vol, change.dir, |growth| growth.unmake(vol, change));
         }
@@ -306,7 +306,7 @@ pub(super) struct Undo {
 pub(super) struct Takes<'a> {
     /// The inodes that it changes, beside those of directories.
     pub(super) inodes: &'a [&'a Inode],
-    pub(super) dirs: &'a [Change<'a>],
+    pub(super) dirs: &'a [Entries<'a>],
     /// The block of attributes that it writes, if any, and how many times it does.
     pub(super) xattrs: (Option<BlockNo>, u32),
     /// Other blocks.

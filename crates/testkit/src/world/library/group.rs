@@ -1,36 +1,36 @@
 //! Groups of changes: what is staged, by paths that are looked up through the group.
 
-use stetfs::{Caller, Entry, Error, Fs, Group, Kind, OpenFlags, SetAttr};
+use stetfs::{Attr, Caller, Change, Error, Fs, Group, Kind, New, OpenFlags};
 use stetfs_format::InodeNo;
 
-use super::{Answer, Library, S_IFLNK, S_IFMT, S_IFREG, flags_of};
+use super::change::{Answer, S_IFMT, Way};
+use super::{Library, S_IFLNK};
 use crate::world::Reply;
 use crate::world::op::{Op, Payload};
 
 /// Symbolic links on one path (MAXSYMLINKS).
 const LINKS_MAX: u32 = 40;
 
-/// A path's way through a group.
-struct Way<'a> {
+/// Paths as a group sees them.
+struct InGroup<'a> {
     fs: &'a Fs,
     group: &'a mut Group,
     caller: &'a Caller,
     base: &'a str,
 }
 
-impl Way<'_> {
-    /// What is at a path below the base directory.
-    fn at(&mut self, path: &str, follow: bool) -> Answer<Entry> {
+impl Way for InGroup<'_> {
+    fn at(&mut self, path: &str, follow: bool) -> Answer<Attr> {
         let components = |path: &[u8]| -> Vec<Vec<u8>> {
             let names = path.split(|b| *b == b'/').rev().filter(|n| !n.is_empty());
             names.map(<[u8]>::to_vec).collect()
         };
         let mut rest = components(format!("{}/{path}", self.base).as_bytes());
-        let mut at = self.group.lookup(self.caller, self.fs.root(), b".")?;
+        let mut at = self.group.lookup(self.caller, self.fs.root(), b".")?.attr;
         let mut links = 0;
         while let Some(name) = rest.pop() {
-            let next = self.group.lookup(self.caller, at.ino, &name)?;
-            if next.attr.mode & S_IFMT != S_IFLNK || rest.is_empty() && !follow {
+            let next = self.group.lookup(self.caller, at.ino, &name)?.attr;
+            if next.mode & S_IFMT != S_IFLNK || rest.is_empty() && !follow {
                 at = next;
                 continue;
             }
@@ -43,23 +43,28 @@ impl Way<'_> {
         Ok(at)
     }
 
-    /// The directory and the last name of a path.
-    fn place<'p>(&mut self, path: &'p str) -> Answer<(InodeNo, &'p [u8])> {
+    fn place(&mut self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
         let (above, name) = path.rsplit_once('/').unwrap_or((".", path));
         let dir = self.at(above, true)?;
-        if dir.attr.is_dir() {
-            Ok((dir.ino, name.as_bytes()))
+        if dir.is_dir() {
+            Ok((dir.ino, name.as_bytes().to_vec()))
         } else {
             Err(Error::NotDirectory)
         }
     }
 
+    fn change(&mut self, change: &Change<'_>) -> Answer<()> {
+        self.group.change(self.caller, change).map(drop)
+    }
+}
+
+impl InGroup<'_> {
     /// As an open that may make it; a link that leads to nothing leads to where it is made.
     fn create(&mut self, path: &str, mode: u16, exclusive: bool) -> Answer<()> {
         let mut path = path.to_owned();
         for _ in 0..=LINKS_MAX {
             let (dir, name) = self.place(&path)?;
-            match self.group.lookup(self.caller, dir, name) {
+            match self.group.lookup(self.caller, dir, &name) {
                 Ok(found) if !exclusive && found.attr.mode & S_IFMT == S_IFLNK => {
                     let target = self.fs.readlink(found.ino)?;
                     let above = path.rfind('/').map_or("", |i| &path[..=i]);
@@ -67,35 +72,15 @@ impl Way<'_> {
                 }
                 Ok(found) if !exclusive => return Library::check_regular(&found.attr),
                 Err(error) if error.kind() != Kind::NotFound => return Err(error),
-                _ => return self.group.create(self.caller, dir, name, mode).map(drop),
+                _ => return self.change(&Change::Make((dir, &name), New::File(mode))),
             }
         }
         Err(Error::Loop)
     }
 
-    fn set(&mut self, ino: InodeNo, set: &SetAttr) -> Answer<()> {
-        self.group.setattr(self.caller, ino, set)
-    }
-
-    fn truncate(&mut self, path: &str, size: u64) -> Answer<()> {
-        let found = self.at(path, true)?;
-        match found.attr.mode & S_IFMT {
-            S_IFREG => {
-                let size = Some(size);
-                let set = SetAttr {
-                    size,
-                    ..SetAttr::default()
-                };
-                self.set(found.ino, &set)
-            }
-            _ if found.attr.is_dir() => Err(Error::IsDirectory),
-            _ => Err(Error::Invalid),
-        }
-    }
-
     fn readdir(&mut self, path: &str) -> Answer<Reply> {
         let dir = self.at(path, true)?;
-        if !dir.attr.is_dir() {
+        if !dir.is_dir() {
             return Err(Error::NotDirectory);
         }
         let names = self.group.list(self.caller, dir.ino)?;
@@ -104,76 +89,6 @@ impl Way<'_> {
             names.into_iter().map(typed).collect::<Answer<_>>()?,
         ))
     }
-
-    fn apply(&mut self, op: &Op) -> Answer<()> {
-        let caller = self.caller;
-        match op {
-            Op::Create {
-                path,
-                mode,
-                exclusive,
-            } => self.create(path, *mode, *exclusive),
-            Op::Mkdir { path, mode } => {
-                let (dir, name) = self.place(path)?;
-                self.group.mkdir(caller, dir, name, *mode).map(drop)
-            }
-            Op::Mknod {
-                path,
-                mode,
-                special,
-            } => {
-                let (dir, name) = self.place(path)?;
-                let mode = special.kind() as u16 | mode;
-                let device = special.device();
-                self.group.mknod(caller, dir, name, mode, device).map(drop)
-            }
-            Op::Symlink { target, path } => {
-                let (dir, name) = self.place(path)?;
-                let target = target.as_bytes();
-                self.group.symlink(caller, dir, name, target).map(drop)
-            }
-            Op::Link { old, new } => {
-                let old = self.at(old, false)?.ino;
-                let (dir, name) = self.place(new)?;
-                self.group.link(caller, old, dir, name)
-            }
-            Op::Unlink { path } => {
-                let (dir, name) = self.place(path)?;
-                self.group.unlink(caller, dir, name)
-            }
-            Op::Rmdir { path } => {
-                let (dir, name) = self.place(path)?;
-                self.group.rmdir(caller, dir, name)
-            }
-            Op::Rename { old, new, how } => {
-                let (old, old_name) = self.place(old)?;
-                let (new, new_name) = self.place(new)?;
-                self.group
-                    .rename(caller, old, old_name, new, new_name, flags_of(*how))
-            }
-            Op::Truncate { path, size } => self.truncate(path, *size),
-            Op::Chmod { path, mode } => {
-                let ino = self.at(path, true)?.ino;
-                let mode = Some(*mode);
-                let set = SetAttr {
-                    mode,
-                    ..SetAttr::default()
-                };
-                self.set(ino, &set)
-            }
-            Op::Chown { path, uid, gid } => {
-                let ino = self.at(path, false)?.ino;
-                let (uid, gid) = (*uid, *gid);
-                let set = SetAttr {
-                    uid,
-                    gid,
-                    ..SetAttr::default()
-                };
-                self.set(ino, &set)
-            }
-            _ => Err(Error::NotSupported),
-        }
-    }
 }
 
 impl Library {
@@ -181,8 +96,8 @@ impl Library {
         self.group.as_mut().ok_or(Error::BadFile)
     }
 
-    fn way(&mut self) -> Answer<Way<'_>> {
-        Ok(Way {
+    fn way(&mut self) -> Answer<InGroup<'_>> {
+        Ok(InGroup {
             group: self.group.as_mut().ok_or(Error::BadFile)?,
             fs: &self.fs,
             caller: &self.caller,
@@ -214,13 +129,24 @@ impl Library {
             } => {
                 drop(self.close(*slot));
                 let found = self.way()?.at(path, true)?;
-                Self::check_regular(&found.attr)?;
+                Self::check_regular(&found)?;
                 let how = OpenFlags::READ | OpenFlags::WRITE;
                 self.fs.open(&self.caller, found.ino, how)?;
                 self.slots[usize::from(*slot)] = Some(found.ino);
                 Ok(Reply::Done)
             }
-            op => self.way()?.apply(op).map(|()| Reply::Done),
+            Op::Create {
+                path,
+                mode,
+                exclusive,
+            } => {
+                self.way()?.create(path, *mode, *exclusive)?;
+                Ok(Reply::Done)
+            }
+            op => match self.way()?.apply(op)? {
+                Some(()) => Ok(Reply::Done),
+                None => Err(Error::NotSupported),
+            },
         }
     }
 
