@@ -40,7 +40,7 @@ impl Check<'_> {
     /// Returns the number of free blocks by the bitmap.
     fn check_block_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8]) -> u32 {
         let place = Place::Group(g);
-        let desc = self.s.groups[u32_as_usize(g.0)];
+        let desc = self.s.groups[g.index()];
         let flags = self.group_flags(g.0);
         let count = self.g.group_blocks(g);
         if flags.contains(GroupFlags::BLOCK_UNINIT) {
@@ -81,7 +81,7 @@ impl Check<'_> {
     /// Returns the number of free inodes by the bitmap.
     fn check_inode_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8], expected: &mut [u8]) -> u32 {
         let place = Place::Group(g);
-        let desc = self.s.groups[u32_as_usize(g.0)];
+        let desc = self.s.groups[g.index()];
         let count = self.g.inodes_per_group;
         if self.group_flags(g.0).contains(GroupFlags::INODE_UNINIT) {
             bitmap.fill(0);
@@ -96,7 +96,7 @@ impl Check<'_> {
                 self.push(place, Fault::InodeBitmapPadding);
             }
         }
-        let at = u32_as_usize(g.0);
+        let at = g.index();
         let records =
             &self.s.records[u32_as_usize(self.s.bases[at])..u32_as_usize(self.s.bases[at + 1])];
         expected.fill(0);

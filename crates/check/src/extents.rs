@@ -67,7 +67,7 @@ impl Check<'_> {
     /// Where a directory without `large_dir` must end: at 2 GiB.
     pub(crate) fn too_large(&self, inode: &Inode) -> Option<u64> {
         let is_bounded = inode.is_dir() && !self.g.largedir && inode.size >> 32 == 0;
-        is_bounded.then_some(1 << (31 - self.g.block_bits))
+        is_bounded.then_some(1 << (31 - self.g.block.bits()))
     }
 
     fn check_max(&mut self, place: Place, max: u16, possible: u16) {

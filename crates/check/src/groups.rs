@@ -90,7 +90,7 @@ impl Check<'_> {
             );
         }
         for g in (0..self.g.groups_count).map(GroupNo) {
-            let desc = self.s.groups[u32_as_usize(g.0)];
+            let desc = self.s.groups[g.index()];
             let table = self.g.inode_table_blocks();
             apart &= self.claim_of_group(g, "inode table", desc.inode_table, table);
             apart &= self.claim_of_group(g, "block bitmap", desc.block_bitmap, 1);

@@ -221,7 +221,7 @@ impl Check<'_> {
         let unit = if counts_blocks {
             0
         } else {
-            self.g.block_bits - 9
+            self.g.block.bits() - 9
         };
         let (stored, counted) = (inode.blocks, blocks << unit);
         if stored != counted {
@@ -234,12 +234,12 @@ impl Check<'_> {
     /// blocks behind its end but perhaps one, and no more bytes than its map can reach.
     fn check_size(&mut self, ino: InodeNo, inode: &Inode, mapped: &Mapped) {
         let place = Place::Inode(ino);
-        let bits = self.g.block_bits;
+        let bits = self.g.block.bits();
         let size = inode.size;
         if inode.is_dir() {
             let blocks = size >> bits;
             let spare = u64::from(self.sb.prealloc_dir_blocks);
-            let is_whole = size & (usize_as_u64(self.g.block_size()) - 1) == 0;
+            let is_whole = self.g.block.within(size) == 0;
             if !is_whole || blocks > mapped.end || mapped.end - blocks > spare {
                 let mapped = mapped.end;
                 self.push(place, Fault::Size { size, mapped });

@@ -75,7 +75,7 @@ impl Check<'_> {
     }
 
     fn scan_table(&mut self, g: GroupNo, table: &mut Vec<u8>, low_dtimes: bool) {
-        let at = u32_as_usize(g.0);
+        let at = g.index();
         let (start, end) = (self.s.bases[at], self.s.bases[at + 1]);
         let size = self.g.inode_size();
         let per_chunk: u32 = must_fit(CHUNK / size);

@@ -57,7 +57,7 @@ impl Check<'_> {
                 for block in (0..u64::from(run.len)).map(|i| run.pblk.plus(i)) {
                     if self
                         .source
-                        .read(block.0 << self.g.block_bits, &mut raw)
+                        .read(self.g.block.start_of(block), &mut raw)
                         .is_ok()
                     {
                         look_into(&raw, dir.ino, wanted, names);

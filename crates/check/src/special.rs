@@ -59,11 +59,11 @@ impl Check<'_> {
         if !file.is_in_use {
             self.push(place, Fault::JournalInode("not a file in use"));
         }
-        let blocks = file.size >> self.g.block_bits;
+        let blocks = self.g.block.block_of(file.size);
         if blocks < MIN_JOURNAL_BLOCKS.into() {
             self.push(place, Fault::JournalInode("too short"));
         }
-        if file.contiguous << self.g.block_bits < file.size {
+        if self.g.block.offset_of(file.contiguous) < file.size {
             self.push(place, Fault::JournalInode("blocks are missing"));
         }
         if let Some(first) = file.first {
@@ -92,7 +92,7 @@ impl Check<'_> {
             }
         };
         let place = Place::Journal(0);
-        let blocks = file.size >> self.g.block_bits;
+        let blocks = self.g.block.block_of(file.size);
         if u64::from(sb.maxlen) > blocks {
             let length = sb.maxlen;
             self.push(place, Fault::JournalTooLong { length, blocks });
@@ -260,9 +260,7 @@ impl Check<'_> {
         self.record(ino)?;
         let (group, index) = self.g.group_of_inode(ino);
         let (block, start) = self.g.inode_position(index);
-        let block = self.s.groups[u32_as_usize(group.0)]
-            .inode_table
-            .plus(block.into());
+        let block = self.s.groups[group.index()].inode_table.plus(block.into());
         let mut raw = std::mem::take(&mut self.s.block);
         let is_read = self.read(block, &mut raw);
         let geometry = crate::groups::without_checksums(&self.g);

@@ -226,13 +226,13 @@ impl Check<'_> {
     /// Fills `out`, whole blocks, from `block` on; false when the source cannot, which is then a
     /// finding.
     pub(crate) fn read(&mut self, block: BlockNo, out: &mut [u8]) -> bool {
-        let count = usize_as_u64(out.len() >> self.g.block_bits);
+        let count = self.g.block.block_of(usize_as_u64(out.len()));
         let is_inside = block
             .0
             .checked_add(count)
             .is_some_and(|end| end <= self.g.blocks_count);
         let result = if is_inside {
-            self.source.read(block.0 << self.g.block_bits, out)
+            self.source.read(self.g.block.start_of(block), out)
         } else {
             Err(ErrorKind::UnexpectedEof.into())
         };
@@ -268,7 +268,7 @@ impl Check<'_> {
             return None;
         }
         let (group, index) = self.g.group_of_inode(ino);
-        let group = u32_as_usize(group.0);
+        let group = group.index();
         let (start, end) = (self.s.bases[group], self.s.bases[group + 1]);
         let at = start.checked_add(index).filter(|&at| at < end)?;
         Some(&mut self.s.records[u32_as_usize(at)])

@@ -82,7 +82,7 @@ pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock>
         }
     };
     // Before anything is made as large as the volume claims to be.
-    let room = size >> sb.block_bits;
+    let room = sb.block.block_of(size);
     if sb.blocks_count > room {
         let blocks = sb.blocks_count;
         found.push(Place::Superblock, Fault::VolumeTooLarge { blocks, room });

@@ -42,7 +42,7 @@ impl Disk {
     /// Bytes of the volume that the device does not have.
     pub(crate) fn missing(&self) -> u64 {
         let sb = &self.superblock;
-        (sb.blocks_count << sb.block_bits).saturating_sub(self.dev.size())
+        sb.volume_bytes().saturating_sub(self.dev.size())
     }
 
     /// The newest content is in a log that only its scheme can read.

@@ -278,7 +278,7 @@ impl Source<'_> {
         }
         let words = match Superblock::decode(&raw) {
             Ok(sb) => {
-                let size = Size(sb.blocks_count << sb.block_bits);
+                let size = Size(sb.volume_bytes());
                 return Ok(Some(Holds::new(
                     Kind::Ext,
                     format!("{} of {size}", called::name_of(&sb)),

@@ -112,7 +112,7 @@ impl VolumeInfo {
             label: text(&sb.volume_name),
             mount_options: text(&sb.mount_opts),
             uuid: uuid(&sb.uuid),
-            size: sb.blocks_count << sb.block_bits,
+            size: sb.volume_bytes(),
             missing: disk.missing(),
             block_size: must_fit_u32(sb.block_size()),
             blocks: sb.blocks_count,

@@ -9,7 +9,6 @@
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::usize_as_u64;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{DataPromise, Goal};
 
@@ -63,14 +62,14 @@ pub(crate) fn promise(vol: &Volume) -> DataPromise {
 /// transaction takes, and at most 4 MiB.
 pub(crate) fn write_max(vol: &Volume) -> u64 {
     const MOST: u64 = 4 << 20;
-    let block = usize_as_u64(vol.geo.block_size());
-    let most = (blocks::most_blocks(vol) << vol.geo.block_bits) - block;
-    most.clamp(block, MOST)
+    let size = vol.geo.block;
+    let most = size.offset_of(blocks::most_blocks(vol) - 1);
+    most.clamp(size.offset_of(1), MOST)
 }
 
 /// The same of a write to any file; 0 when its data is not part of the transaction.
 pub(crate) fn write_max_of_others(vol: &Volume) -> u64 {
-    let block = usize_as_u64(vol.geo.block_size());
+    let block = vol.geo.block.offset_of(1);
     match promise(vol) {
         DataPromise::Atomic => (blocks::handle_write_max(vol) - block).max(block),
         _ => 0,
@@ -87,9 +86,8 @@ pub(crate) fn read_ahead(
 ) -> Result<()> {
     let size = vol.geo.block_size();
     let data = inode.data(vol);
-    let end = vol
-        .end_block((u64::from(first.0) << vol.geo.block_bits) + usize_as_u64(skip + bytes.len()));
-    let runs = blocks::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)?;
+    let count = vol.geo.block.touched(skip, bytes.len());
+    let runs = blocks::runs_of(vol, inode, &inode.state.read(), first, count)?;
     let (mut skip, mut rest) = (skip, bytes);
     for run in runs {
         for i in 0..run.len {

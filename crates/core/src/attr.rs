@@ -7,7 +7,6 @@
 use std::sync::atomic::Ordering;
 
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_format::{FeatureRoCompat, Time};
 
 use crate::error::{Error, Result};
@@ -75,7 +74,6 @@ pub(crate) fn getattr(vol: &Volume, inode: &Inode) -> Result<Attr> {
 /// The attributes of an inode whose state the caller has locked.
 pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
     let raw = &st.raw;
-    let sectors_per_block = usize_as_u64(vol.geo.block_size()) / 512;
     Attr {
         ino: inode.ino,
         generation: raw.generation,
@@ -89,8 +87,8 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
             (0, 0)
         },
         size: raw.size,
-        blocks: raw.blocks_512(&vol.geo) + u64::from(st.reserved) * sectors_per_block,
-        blksize: must_fit_u32(vol.geo.block_size()),
+        blocks: raw.blocks_512(&vol.geo) + vol.geo.block.sectors_of(st.reserved.into()),
+        blksize: vol.geo.block.bytes_u32(),
         atime: raw.atime,
         mtime: raw.mtime,
         ctime: raw.ctime,

@@ -4,7 +4,6 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_journal::{FileData, Handle, Old};
 use stetfs_media::{Block, Class};
 
@@ -15,7 +14,7 @@ use crate::scope::Scope;
 use crate::volume::Volume;
 
 /// The most blocks that one handle writes.
-pub(crate) const CHUNK_BLOCKS_MAX: u64 = 1024;
+pub(crate) const CHUNK_BLOCKS_MAX: u32 = 1024;
 
 /// Credits for the inode and, when a first large file appears, the superblock.
 pub(crate) const INODE_CREDITS: u32 = 2;
@@ -26,20 +25,20 @@ pub(crate) const RUN_CREDITS: u32 = 4;
 /// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
 /// `s_bitmap_maxbytes`).
 pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
-    let bits = vol.geo.block_bits;
+    let size = vol.geo.block;
     if st.raw.flags.contains(InodeFlags::EXTENTS) {
-        return u64::from(u32::MAX) << bits;
+        return size.offset_of(u32::MAX.into());
     }
-    let n = usize_as_u64(vol.geo.block_size()) / 4;
+    let n = size.offset_of(1) / 4;
     let pointers = 12 + n + n * n + n * n * n;
     // i_blocks counts the pointer blocks too.
     let meta = 3 + 2 * n + n * n;
     let counted = if vol.geo.huge_file {
         (1 << 48) - 1
     } else {
-        u64::from(u32::MAX) >> (bits - 9)
+        u64::from(u32::MAX) >> (size.bits() - 9)
     };
-    pointers.min(counted - meta).min(u64::from(u32::MAX)) << bits
+    size.offset_of(pointers.min(counted - meta).min(u32::MAX.into()))
 }
 
 /// The mapping of `[lblk, lblk + count)`, holes included.
@@ -98,7 +97,7 @@ pub(crate) fn not_waiting_in(
 
 /// How many blocks one handle writes at most, unless all of the write must be in one.
 pub(crate) fn chunk_blocks(vol: &Volume) -> u64 {
-    u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
+    u64::from((vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX))
 }
 
 /// How many blocks one handle can write: as many as there are credits for when each second one is a
@@ -112,14 +111,14 @@ pub(crate) fn most_blocks(vol: &Volume) -> u64 {
 /// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
 /// several, each of so much.
 pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
-    chunk_blocks(vol) << vol.geo.block_bits
+    vol.geo.block.offset_of(chunk_blocks(vol))
 }
 
 /// When a write leaves a gap behind the end of the file, what the last block holds beyond the end
 /// must be zeros.
 pub(crate) fn zero_past_end(vol: &Scope<'_>, inode: &Inode, offset: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
-    if offset <= size || size & (usize_as_u64(vol.geo.block_size()) - 1) == 0 {
+    if offset <= size || vol.geo.block.within(size) == 0 {
         return Ok(());
     }
     vol.with_handle(INODE_CREDITS + 1, |h| {
@@ -130,12 +129,11 @@ pub(crate) fn zero_past_end(vol: &Scope<'_>, inode: &Inode, offset: u64) -> Resu
 /// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there
 /// already.
 pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u64) -> Result<()> {
-    let size = vol.geo.block_size();
-    let at = u64_as_usize(from) & (size - 1);
+    let (lblk, at) = vol.split(from);
     if at == 0 {
         return Ok(());
     }
-    zero_in_block(vol, h, inode, vol.block_of(from), at, size - at)
+    zero_in_block(vol, h, inode, lblk, at, vol.geo.block_size() - at)
 }
 
 /// Writes zeros into a part of one block, unless it reads as zeros there already.

@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
@@ -160,21 +159,18 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
     if bytes.start > size {
         blocks::zero_to_block_end(vol, h, inode, size)?;
     }
-    let block = usize_as_u64(vol.geo.block_size());
-    let within = |lblk: u64, from: u64, to: u64| match u32::try_from(lblk) {
-        Ok(lblk) if from < to => {
-            let (from, len) = (u64_as_usize(from), u64_as_usize(to - from));
-            zero_in_block(vol, h, inode, LBlock(lblk), from, len)
-        }
+    let block = vol.geo.block;
+    let within = |lblk: u64, from: usize, to: usize| match u32::try_from(lblk) {
+        Ok(lblk) if from < to => zero_in_block(vol, h, inode, LBlock(lblk), from, to - from),
         _ => Ok(()),
     };
-    let (start, end) = (bytes.start % block, bytes.end % block);
-    let (first, last) = (bytes.start / block, bytes.end / block);
+    let (first, start) = block.split(bytes.start);
+    let (last, end) = block.split(bytes.end);
     if first == last {
         within(first, start, end)
     } else {
         if start != 0 {
-            within(first, start, block)?;
+            within(first, start, block.bytes())?;
         }
         within(last, 0, end)
     }
@@ -191,7 +187,7 @@ fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     // To the end of the last block: what is behind the end of the file is zero, so the block can
     // go.
     let end = if bytes.end >= size {
-        size.next_multiple_of(usize_as_u64(vol.geo.block_size()))
+        vol.geo.block.offset_of(vol.blocks_for(size))
     } else {
         bytes.end
     };

@@ -11,7 +11,7 @@
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit, must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_journal::{Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
@@ -53,8 +53,7 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
         return Ok(());
     }
     let size = vol.geo.block_size();
-    let mut skip = u64_as_usize(offset) & (size - 1);
-    let mut lblk = vol.block_of(offset);
+    let (mut lblk, mut skip) = vol.split(offset);
     let data = inode.data(vol);
     if skip + out.len() <= size {
         if let Some(block) = data.get(lblk) {
@@ -65,11 +64,8 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
     }
     let mut out = out;
     while !out.is_empty() {
-        let count = must_fit_u32(
-            (skip + out.len())
-                .div_ceil(size)
-                .min(u64_as_usize(CHUNK_BLOCKS_MAX)),
-        );
+        let touched = vol.geo.block.touched(skip, out.len());
+        let count = touched.min(CHUNK_BLOCKS_MAX);
         let end = lblk.0 + count;
         for (at, block) in data.get_range(lblk, count) {
             out = read_part(vol, inode, lblk, at.0 - lblk.0, &mut skip, out)?;
@@ -96,7 +92,7 @@ fn read_part<'a>(
     if count == 0 || out.is_empty() {
         return Ok(out);
     }
-    let n = (u32_as_usize(count) * vol.geo.block_size() - *skip).min(out.len());
+    let n = (vol.geo.block.bytes_of(count) - *skip).min(out.len());
     let (now, rest) = out.split_at_mut(n);
     read_gap(vol, inode, lblk, count, *skip, now)?;
     *skip = 0;
@@ -119,11 +115,10 @@ fn read_gap(
     // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those
     // are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
-    let size = vol.geo.block_size();
     let mut skip = skip;
     let mut out = out;
     for run in runs {
-        let n = (u32_as_usize(run.len) * size - skip).min(out.len());
+        let n = (vol.geo.block.bytes_of(run.len) - skip).min(out.len());
         let (now, rest) = out.split_at_mut(n);
         match run.state {
             MapState::Hole | MapState::Unwritten => now.fill(0),
@@ -322,10 +317,8 @@ fn write_chunk(
     flags: WriteFlags,
     is_whole: bool,
 ) -> Result<usize> {
-    let size = vol.geo.block_size();
-    let skip = u64_as_usize(offset) & (size - 1);
-    let first = vol.block_of(offset);
-    let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
+    let (first, skip) = vol.split(offset);
+    let blocks = vol.geo.block.blocks_for(usize_as_u64(skip + bytes.len()));
     let mut count: u32 = must_fit(if is_whole && is_planted(Bug::TornRecord) {
         1
     } else if is_whole && !is_planted(Bug::SplitRecord) {
@@ -343,7 +336,7 @@ fn write_chunk(
             result => break result?,
         }
     };
-    let bytes = &bytes[..bytes.len().min(u32_as_usize(count) * size - skip)];
+    let bytes = &bytes[..bytes.len().min(vol.geo.block.bytes_of(count) - skip)];
     let logged = if vol.journal.terms().logs_data || inode.is_atomic() {
         count
     } else {
@@ -399,7 +392,8 @@ pub(crate) fn takes(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Resul
     }
     let first = vol.block_of(offset);
     let count = vol.block_of(end - 1).0 - first.0 + 1;
-    Ok(u64::from(look_up(vol, inode, first, count)?.new) << vol.geo.block_bits)
+    let new = look_up(vol, inode, first, count)?.new;
+    Ok(vol.geo.block.offset_of(new.into()))
 }
 
 /// What a write finds where it goes.
@@ -491,7 +485,7 @@ pub(crate) fn copy_in(
     let mut skip = skip;
     let mut lblk = first;
     while copied.bytes < bytes.len() {
-        let left = must_fit_u32((skip + bytes.len() - copied.bytes).div_ceil(size));
+        let left = vol.geo.block.touched(skip, bytes.len() - copied.bytes);
         let run = run_at(vol, inode, lblk, left, found)?;
         for i in 0..run.len.min(left) {
             let n = (size - skip).min(bytes.len() - copied.bytes);

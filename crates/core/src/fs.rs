@@ -642,7 +642,8 @@ impl Fs {
     /// fail all the same: reservations also keep room for the maps of what they are for.
     pub fn room(&self, c: &Caller) -> u64 {
         let vol = &self.0;
-        vol.alloc.room(vol.alloc.may_use_root_blocks(c)) << vol.geo.block_bits
+        let blocks = vol.alloc.room(vol.alloc.may_use_root_blocks(c));
+        vol.geo.block.offset_of(blocks)
     }
 
     /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives

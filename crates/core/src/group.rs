@@ -828,8 +828,7 @@ fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec
         staged.reserved += more;
         vol.alloc.stage(more.into());
         for (offset, bytes) in &staged.pieces {
-            let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
-            atomic::read_ahead(vol, inode, (vol.block_of(*offset), skip), bytes)?;
+            atomic::read_ahead(vol, inode, vol.split(*offset), bytes)?;
         }
         all.push(Prepared { found, places });
     }
@@ -847,9 +846,8 @@ fn write(vol: &Scope<'_>, files: &mut [&mut Staged], prepared: &[Prepared]) -> R
             let inode = &*staged.inode;
             let mut reserved = 0;
             for ((offset, bytes), found) in staged.pieces.iter().zip(&prepared.found) {
-                let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
                 let mut copied = Copied::default();
-                let at = (vol.block_of(*offset), skip);
+                let at = vol.split(*offset);
                 file::copy_in(vol, h, inode, at, bytes, found, &mut copied)?;
                 reserved += copied.reserved;
                 vol.bytes_written

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
@@ -101,7 +100,7 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
         vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks
     };
     StatFs {
-        block_size: must_fit_u32(vol.geo.block_size()),
+        block_size: vol.geo.block.bytes_u32(),
         blocks: vol.geo.blocks_count.saturating_sub(overhead),
         blocks_free,
         blocks_available,
@@ -119,16 +118,18 @@ pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64
         return Err(Error::NotPermitted);
     }
     vol.check_writable()?;
-    let bits = vol.geo.block_bits;
+    let size = vol.geo.block;
     let first = vol.blocks_for(offset);
-    let end = (offset.saturating_add(len) >> bits).min(vol.geo.blocks_count);
+    let end = size
+        .block_of(offset.saturating_add(len))
+        .min(vol.geo.blocks_count);
     let min_len = vol.blocks_for(min_len);
     let is_pointless = first >= vol.geo.blocks_count
-        || len < usize_as_u64(vol.geo.block_size())
+        || size.block_of(len) == 0
         || min_len > vol.geo.blocks_per_group().into();
     if is_pointless {
         return Err(Error::Invalid);
     }
     let blocks = vol.alloc.trim(first..end.max(first), min_len)?;
-    Ok(blocks << bits)
+    Ok(size.offset_of(blocks))
 }

@@ -200,16 +200,15 @@ impl Batch {
 }
 
 fn by_offset(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
-    let bits = dir.vol.geo.block_bits;
     let mut batch = Batch::new();
     let mut from = cookie;
-    while from >> bits < u64::from(dir.blocks) {
+    while dir.vol.geo.block.block_of(from) < dir.blocks.into() {
         let lblk = dir.vol.block_of(from);
-        let start = u64::from(lblk.0) << bits;
+        let start = dir.vol.start_of(lblk);
         batch.add(dir, dir.read_leaf(lblk)?, from, |record, _| {
             Some(start + usize_as_u64(record.offset))
         })?;
-        from = u64::from(lblk.0 + 1) << bits;
+        from = dir.vol.start_of(lblk.plus(1));
         if !batch.items.is_empty() {
             batch.next = Some(from);
             return Ok(batch);

@@ -69,7 +69,6 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
             Whence::Hole => Ok(size),
         };
     }
-    let bits = vol.geo.block_bits;
     let end = vol.end_block(size).0;
     let mut at = vol.block_of(offset).min(LBlock(end));
     while at.0 < end {
@@ -83,7 +82,7 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
                 }
         );
         if is_data == (whence == Whence::Data) {
-            return Ok(offset.max(u64::from(at.0) << bits).min(size));
+            return Ok(offset.max(vol.start_of(at)).min(size));
         }
         at = at.plus(len);
     }
@@ -108,7 +107,6 @@ pub(crate) fn fiemap(
     if !(st.is_reg() || st.is_dir()) {
         return Err(Error::NotSupported);
     }
-    let bits = vol.geo.block_bits;
     // Blocks may be preallocated beyond the end of the file.
     let last = u32::MAX;
     let end = vol.end_block(offset.saturating_add(len)).0;
@@ -130,11 +128,14 @@ pub(crate) fn fiemap(
             Piece::Mapped {
                 physical,
                 unwritten: true,
-            } => (physical << bits, merged | FiemapFlags::UNWRITTEN),
+            } => (
+                vol.geo.block.offset_of(physical),
+                merged | FiemapFlags::UNWRITTEN,
+            ),
             Piece::Mapped {
                 physical,
                 unwritten: false,
-            } => (physical << bits, merged),
+            } => (vol.geo.block.offset_of(physical), merged),
         };
         if let Some(extent) = pending.take()
             && !each(extent)
@@ -144,7 +145,7 @@ pub(crate) fn fiemap(
         if at.0 >= end {
             return Ok(());
         }
-        let (logical, length) = (u64::from(at.0) << bits, u64::from(len) << bits);
+        let (logical, length) = (vol.start_of(at), vol.geo.block.offset_of(len.into()));
         pending = Some(FiemapExtent {
             logical,
             physical,

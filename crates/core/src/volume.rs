@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
-use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
+use stetfs_format::width::must_fit_u32;
+use stetfs_format::{BlockNo, BlockSize, Geometry, InodeNo, LBlock, Superblock, Time};
 use stetfs_journal::{Handle, Journal, Placer, Span};
 use stetfs_media::{BlockDev, Class, Pmem};
 use stetfs_sync::RwLock;
@@ -168,7 +168,7 @@ impl Volume {
     ) -> Result<()> {
         let mut sb = self.sb.write();
         change(&mut sb);
-        let (block, offset) = super_place(self.geo.block_bits);
+        let (block, offset) = super_place(self.geo.block);
         let content = self.journal.read(block, Class::Superblock)?;
         let old = &content[offset..offset + SUPERBLOCK_SIZE];
         let mut new = [0; SUPERBLOCK_SIZE];
@@ -179,7 +179,7 @@ impl Volume {
 
     /// The number of blocks that `bytes` fill, the last perhaps in part.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(usize_as_u64(self.geo.block_size()))
+        self.geo.block.blocks_for(bytes)
     }
 
     /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size
@@ -190,7 +190,17 @@ impl Volume {
 
     /// The block of a file that holds byte `at`; the last there can be, for a byte that cannot be.
     pub(crate) fn block_of(&self, at: u64) -> LBlock {
-        LBlock(u32::try_from(at >> self.geo.block_bits).unwrap_or(u32::MAX))
+        LBlock(u32::try_from(self.geo.block.block_of(at)).unwrap_or(u32::MAX))
+    }
+
+    /// The same, and where in that block the byte lies.
+    pub(crate) fn split(&self, at: u64) -> (LBlock, usize) {
+        (self.block_of(at), self.geo.block.within(at))
+    }
+
+    /// The first byte of a block of a file.
+    pub(crate) fn start_of(&self, lblk: LBlock) -> u64 {
+        self.geo.block.offset_of(lblk.0.into())
     }
 
     /// What `errors=` asks for: the option, else what the superblock says.
@@ -205,10 +215,7 @@ impl Volume {
 }
 
 /// The block that holds the primary superblock and its byte offset there.
-pub(crate) fn super_place(block_bits: u32) -> (BlockNo, usize) {
-    let at = u64_as_usize(SUPERBLOCK_OFFSET);
-    (
-        BlockNo(usize_as_u64(at >> block_bits)),
-        at & ((1 << block_bits) - 1),
-    )
+pub(crate) fn super_place(size: BlockSize) -> (BlockNo, usize) {
+    let (block, at) = size.split(SUPERBLOCK_OFFSET);
+    (BlockNo(block), at)
 }

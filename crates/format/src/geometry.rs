@@ -4,6 +4,7 @@
 //!
 //! Source: kernel `Documentation/filesystems/ext4/{blockgroup,group_descr}.rst`.
 
+use crate::block_size::BlockSize;
 use crate::num::{BlockNo, GroupNo, InodeNo};
 use crate::width::{low32, u16_as_u32, u32_as_u64, u32_as_usize};
 
@@ -16,8 +17,8 @@ pub const SUPERBLOCK_SIZE: usize = 1024;
 /// which has checked that its numbers agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// log2 of the block size: 10, 11 or 12.
-    pub block_bits: u32,
+    /// The size of a block: 1, 2 or 4 KiB.
+    pub block: BlockSize,
     /// log2 of blocks in an allocation cluster: 0 without `bigalloc`.
     pub cluster_bits: u32,
     /// Blocks of the volume.
@@ -83,7 +84,7 @@ pub struct Geometry {
 impl Geometry {
     /// All zero, to be filled by the checks.
     pub(crate) const EMPTY: Self = Self {
-        block_bits: 0,
+        block: BlockSize::of_bits(0),
         cluster_bits: 0,
         blocks_count: 0,
         inodes_count: 0,
@@ -119,7 +120,13 @@ impl Geometry {
     /// Bytes of a block: 1024, 2048 or 4096.
     #[inline]
     pub const fn block_size(&self) -> usize {
-        1 << self.block_bits
+        self.block.bytes()
+    }
+
+    /// Bytes of the volume.
+    #[inline]
+    pub const fn volume_bytes(&self) -> u64 {
+        self.block.offset_of(self.blocks_count)
     }
 
     /// Groups of the volume.
@@ -156,7 +163,7 @@ impl Geometry {
     /// Inodes in a block of the inode table.
     #[inline]
     pub const fn inodes_per_block(&self) -> u32 {
-        (1 << self.block_bits) / u16_as_u32(self.inode_size)
+        self.block.bytes_u32() / u16_as_u32(self.inode_size)
     }
 
     /// Blocks of a group's inode table.
@@ -174,7 +181,7 @@ impl Geometry {
     /// Group descriptors in a block.
     #[inline]
     pub const fn desc_per_block(&self) -> u32 {
-        (1 << self.block_bits) / u16_as_u32(self.desc_size)
+        self.block.bytes_u32() / u16_as_u32(self.desc_size)
     }
 
     /// Blocks of the whole descriptor table.
@@ -291,12 +298,12 @@ impl Geometry {
     /// The block that holds block `index` of the descriptor table (the primary copy).
     pub const fn desc_block(&self, index: u32) -> BlockNo {
         if !self.is_meta(index) {
-            let superblock = SUPERBLOCK_OFFSET >> self.block_bits;
+            let superblock = self.block.block_of(SUPERBLOCK_OFFSET);
             return BlockNo(superblock + 1 + u32_as_u64(index));
         }
         let first_group = GroupNo(index * self.desc_per_block());
         let mut behind_super = if self.has_super(first_group) { 1 } else { 0 };
-        if self.block_bits == 10 && index == 0 && self.first_data_block == 0 {
+        if self.block.bits() == 10 && index == 0 && self.first_data_block == 0 {
             // bigalloc with blocks of 1 KiB: the boot block is in group 0 too.
             behind_super += 1;
         }

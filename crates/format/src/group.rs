@@ -6,7 +6,7 @@ use bitflags::bitflags;
 
 use crate::checksum::{crc16, crc32c};
 use crate::error::Corrupt;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, SUPERBLOCK_OFFSET};
 use crate::layout::{Le16, Le32, flag_words, record};
 use crate::num::{BlockNo, GroupNo};
 use crate::width::{low16, must_fit, u32_as_usize};
@@ -125,7 +125,7 @@ impl GroupDesc {
             let first = geometry.group_first_block(g).0;
             (first, first + u64::from(geometry.group_blocks(g)) - 1)
         };
-        let superblock = crate::geometry::SUPERBLOCK_OFFSET >> geometry.block_bits;
+        let superblock = geometry.block.block_of(SUPERBLOCK_OFFSET);
         let fits = |start: BlockNo, count: u32| {
             start.0 >= first
                 && start.0 > superblock

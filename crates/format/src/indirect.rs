@@ -32,7 +32,7 @@ pub struct Path {
 impl Path {
     /// The way to `lblk`; `None` when it lies beyond what three levels reach.
     pub fn to(lblk: LBlock, geometry: &Geometry) -> Option<Self> {
-        let bits = geometry.block_bits - 2;
+        let bits = geometry.block.bits() - 2;
         let per_block = 1u64 << bits;
         let index = |value: u64, level: u32| low32(value >> (bits * level) & (per_block - 1));
         let mut rest = u64::from(lblk.0);
@@ -75,13 +75,13 @@ impl Path {
 
 /// Pointers in a block.
 pub const fn pointers_per_block(geometry: &Geometry) -> u32 {
-    (1 << geometry.block_bits) / 4
+    geometry.block.bytes_u32() / 4
 }
 
 /// Logical blocks that a pointer reaches: 1 for a pointer to data (`level` 0), those
 /// of a whole pointer block for a pointer to one (`level` 1), and so on.
 pub const fn blocks_below(level: u32, geometry: &Geometry) -> u64 {
-    1 << ((geometry.block_bits - 2) * level)
+    1 << ((geometry.block.bits() - 2) * level)
 }
 
 /// The logical block behind the last that a block map reaches.

@@ -451,7 +451,7 @@ impl Inode {
     /// The space that the file takes, in units of 512 bytes.
     pub fn blocks_512(&self, geometry: &Geometry) -> u64 {
         if geometry.huge_file && self.flags.contains(InodeFlags::HUGE_FILE) {
-            return self.blocks << (geometry.block_bits - 9);
+            return geometry.block.sectors_of(self.blocks);
         }
         self.blocks
     }
@@ -474,7 +474,7 @@ impl Inode {
             self.flags.remove(InodeFlags::HUGE_FILE);
             return true;
         }
-        let blocks = blocks >> (geometry.block_bits - 9);
+        let blocks = blocks >> (geometry.block.bits() - 9);
         if blocks >= 1 << 48 {
             return false;
         }
@@ -489,7 +489,7 @@ impl Inode {
         let attributes = if self.file_acl.0 == 0 {
             0
         } else {
-            1 << (geometry.block_bits - 9 + geometry.cluster_bits)
+            geometry.block.sectors_of(1 << geometry.cluster_bits)
         };
         self.is_symlink()
             && !self.flags.contains(InodeFlags::INLINE_DATA)

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 pub mod acl;
+pub mod block_size;
 pub mod bytes;
 pub mod checksum;
 pub mod delta_log;
@@ -41,6 +42,7 @@ pub mod width;
 pub mod xattr;
 
 pub use acl::{Acl, AclEntry};
+pub use block_size::BlockSize;
 pub use dirent::DirBlock;
 pub use dirhash::{DirHash, HashVersion, Hasher};
 pub use error::{Corrupt, Corruption, Place};

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::width::u32_as_usize;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -59,6 +61,14 @@ impl LBlock {
     /// The block `n` blocks further on.
     pub const fn plus(self, n: u32) -> Self {
         Self(self.0 + n)
+    }
+}
+
+impl GroupNo {
+    /// Its place in a list of all groups.
+    #[inline]
+    pub const fn index(self) -> usize {
+        u32_as_usize(self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The checks are those of the kernel's `ext4_fill_super` and `ext4_check_geometry`
 //! and where e2fsck is stricter, its.
 
+use crate::block_size::BlockSize;
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
@@ -84,7 +85,7 @@ fn sizes(sb: &Superblock, geometry: &mut Geometry) -> Result<(), Corrupt> {
     if sb.log_block_size > MAX_LOG_BLOCK_SIZE {
         return Err(Corrupt::SuperBlockSize(sb.log_block_size));
     }
-    geometry.block_bits = 10 + sb.log_block_size;
+    geometry.block = BlockSize::of_bits(10 + sb.log_block_size);
 
     let bigalloc = sb.feature_ro_compat.contains(FeatureRoCompat::BIGALLOC);
     let cluster_fits = if bigalloc {
@@ -135,7 +136,7 @@ fn sizes(sb: &Superblock, geometry: &mut Geometry) -> Result<(), Corrupt> {
 }
 
 fn groups(sb: &Superblock, geometry: &mut Geometry) -> Result<(), Corrupt> {
-    let bits_per_block = 8 << geometry.block_bits;
+    let bits_per_block = 8 * geometry.block.bytes_u32();
     // Counted in clusters, a group's bitmap fills at most one block.
     let cluster_fits = sb
         .clusters_per_group

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, InodeNo, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
 use stetfs_sync::MutexGuard;
@@ -46,7 +46,7 @@ pub struct Config {
 /// The transaction layer of one mounted volume.
 pub struct Journal {
     served: Opened,
-    block_size: usize,
+    size: BlockSize,
     limits: Limits,
     /// How much data may wait past commits, if any may.
     wait_limits: Option<WaitLimits>,
@@ -70,13 +70,14 @@ impl Journal {
     /// Begins to take transactions, which the scheme makes durable: it has recovered what a crash
     /// left.
     pub fn open(opened: Opened, config: &Config) -> Arc<Self> {
-        let (dev, block_size, terms) = (&opened.dev, opened.block_size, &opened.terms);
-        let most_cached = (config.memory / block_size).max(64);
+        let (dev, terms) = (&opened.dev, &opened.terms);
+        let size = BlockSize::of(opened.block_size);
+        let most_cached = (config.memory >> size.bits()).max(64);
         let blocks_max = terms.max_transaction;
         // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
         // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
         // otherwise log.
-        let placeable = u32_as_usize(blocks_max) * (block_size / 12);
+        let placeable = u32_as_usize(blocks_max) * (size.bytes() / 12);
         let most_dirty = u32::try_from(most_cached / 2).unwrap_or(u32::MAX);
         // In memory data has its place at once, as with ext4's `dax`: keeping it elsewhere first
         // would gain nothing.
@@ -106,12 +107,12 @@ impl Journal {
         };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),
-            block_size,
+            size,
             served: opened,
             limits,
             wait_limits,
             most_cached,
-            zero: Block::zeroed(block_size).into(),
+            zero: Block::zeroed(size.bytes()).into(),
             cache: Cache::new(),
             files: Files::new(),
             gate: Gate::new(Tid(1), pace),
@@ -159,7 +160,7 @@ impl Journal {
     /// there already, or is in use just now, is left as it is; and an error means nothing, since
     /// whoever [reads](Self::read) the block meets it.
     pub fn read_ahead(&self, start: BlockNo, count: u32, class: Class) {
-        let most = must_fit_u32(AHEAD / self.block_size);
+        let most = AHEAD >> self.size.bits();
         for first in (0..count).step_by(u32_as_usize(most)) {
             let part = most.min(count - first);
             let _ = self.read_part_ahead(start.plus(first.into()), part, class);
@@ -183,15 +184,15 @@ impl Journal {
             return Ok(());
         };
         let start = start.plus(usize_as_u64(first));
-        let blocks = last + 1 - first;
-        let mut content = vec![0; blocks * self.block_size];
-        self.read_home(start, must_fit_u32(blocks), &mut content, class)?;
-        let contents = content.chunks_exact(self.block_size);
-        for (n, (slot, content)) in slots[first..=last].iter_mut().zip(contents).enumerate() {
+        let blocks = must_fit_u32(last + 1 - first);
+        let mut content = vec![0; self.size.bytes_of(blocks)];
+        self.read_home(start, blocks, &mut content, class)?;
+        let contents = content.chunks_exact(self.size.bytes());
+        for (n, (slot, content)) in (0..).zip(slots[first..=last].iter_mut().zip(contents)) {
             if let Some(slot) = slot
                 && slot.is_none()
             {
-                let home = start.plus(usize_as_u64(n));
+                let home = start.plus(n);
                 let content = Block::copy_of(content).into();
                 **slot = Some(Page::clean(content, class, home));
             }
@@ -210,35 +211,29 @@ impl Journal {
         out: &mut [u8],
         class: Class,
     ) -> Result<()> {
-        assert_eq!(
-            out.len(),
-            u32_as_usize(count) * self.block_size,
-            "room for the blocks"
-        );
+        assert_eq!(out.len(), self.size.bytes_of(count), "room for the blocks");
         if count == 0 {
             return Ok(());
         }
         self.check_block(start.plus(u64::from(count) - 1))?;
-        let size = self.block_size;
+        let size = self.size;
         let cache = self.served.scheme.cache();
         if cache.is_none() && !self.served.scheme.holds_any(start, count) {
             return self.read_device(start, out, class);
         }
         // Runs that are at home are read in one request each.
         let mut run = 0;
-        for i in 0..=u32_as_usize(count) {
-            let is_held = match out.get_mut(i * size..(i + 1) * size) {
-                Some(block) => self.read_held(start.plus(usize_as_u64(i)), block)?,
+        for i in 0..=count {
+            let is_held = match out.get_mut(size.bytes_of(i)..size.bytes_of(i + 1)) {
+                Some(block) => self.read_held(start.plus(i.into()), block)?,
                 None => true,
             };
             if is_held {
-                let (first, missing) = (
-                    start.plus(usize_as_u64(run)),
-                    &mut out[run * size..i * size],
-                );
+                let first = start.plus(run.into());
+                let missing = &mut out[size.bytes_of(run)..size.bytes_of(i)];
                 self.read_device(first, missing, class)?;
                 if cache.is_some() {
-                    for (n, content) in (0..).zip(missing.chunks_exact(size)) {
+                    for (n, content) in (0..).zip(missing.chunks_exact(size.bytes())) {
                         self.fill(first.plus(n), class, content);
                     }
                 }
@@ -294,7 +289,7 @@ impl Journal {
         if self.served.scheme.holds_any(block, 1) {
             return Ok(false);
         }
-        let at = block.0 * usize_as_u64(self.block_size) + usize_as_u64(offset);
+        let at = self.size.start_of(block) + usize_as_u64(offset);
         memory.load(at, out, Tag::read(class))?;
         Ok(true)
     }
@@ -326,7 +321,7 @@ impl Journal {
 
     /// Bytes of a block.
     pub fn block_size(&self) -> usize {
-        self.block_size
+        self.size.bytes()
     }
 
     /// What the scheme says of itself.
@@ -444,13 +439,13 @@ impl Journal {
 
     /// What was done so far.
     pub fn stats(&self) -> JournalStats {
-        let block = usize_as_u64(self.block_size);
+        let bytes = |blocks| self.size.offset_of(blocks);
         let counted = self.counters.snapshot();
         JournalStats {
             checkpoints: counted.checkpoints + self.served.scheme.backlog().forced,
-            cached_bytes: usize_as_u64(self.cache.len() + self.files.len()) * block,
-            dirty_bytes: u64::from(self.gate.pinned()) * block,
-            waiting_bytes: u64::from(self.waiting().blocks()) * block,
+            cached_bytes: bytes(usize_as_u64(self.cache.len() + self.files.len())),
+            dirty_bytes: bytes(self.gate.pinned().into()),
+            waiting_bytes: bytes(self.waiting().blocks().into()),
             ..counted
         }
     }
@@ -537,7 +532,7 @@ impl Journal {
         let content = match self.served.scheme.read(block)? {
             Held::Here(content) => content,
             Held::Home => {
-                let mut content = Block::zeroed(self.block_size);
+                let mut content = Block::zeroed(self.size.bytes());
                 self.read_device(block, content.bytes_mut(), class)?;
                 // File data is loaded to be changed: the commit brings it into a cache.
                 if class != Class::Data {
@@ -579,7 +574,7 @@ impl Journal {
         Ok(self
             .served
             .dev
-            .read_at(block.0 * usize_as_u64(self.block_size), out, tag)?)
+            .read_at(self.size.start_of(block), out, tag)?)
     }
 
     /// Lets clean blocks go that are more than should be in memory.
@@ -614,7 +609,7 @@ impl Journal {
 }
 
 /// Bytes that are read ahead in one request.
-const AHEAD: usize = 256 << 10;
+const AHEAD: u32 = 256 << 10;
 
 fn no_placer() -> JournalError {
     JournalError::Unusable("the file system is gone, its data has no place".to_owned())

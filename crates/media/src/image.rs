@@ -11,10 +11,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::sparse;
+use stetfs_format::BlockSize;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
+const PAGES: BlockSize = BlockSize::of(PAGE);
 /// Children of a node.
 const FAN: usize = 64;
 
@@ -42,7 +44,7 @@ pub struct Image {
 impl Image {
     /// `size` bytes of zeros.
     pub fn new(size: u64) -> Self {
-        let pages = size.div_ceil(usize_as_u64(PAGE));
+        let pages = PAGES.blocks_for(size);
         let mut depth = 0;
         let mut reach: u64 = 1;
         while reach < pages {
@@ -83,8 +85,8 @@ impl Image {
         let mut pages = Vec::new();
         self.root.collect_pages(self.depth, 0, &mut pages);
         let pieces = pages.into_iter().map(|(n, page)| {
-            let offset = n * usize_as_u64(PAGE);
-            let len = u64_as_usize((self.size - offset).min(usize_as_u64(PAGE)));
+            let offset = PAGES.offset_of(n);
+            let len = PAGE.min(u64_as_usize(self.size - offset));
             (offset, &page[..len])
         });
         sparse::store(path, self.size, pieces)
@@ -105,46 +107,33 @@ impl Image {
     /// Copies out. Panics when the range is beyond the end.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         self.assert_inside(offset, usize_as_u64(out.len()));
-        let mut at = offset;
-        let mut rest = out;
-        while !rest.is_empty() {
-            let (page, start, n) = piece(at, usize_as_u64(rest.len()));
-            let (now, later) = rest.split_at_mut(n);
-            match self.root.page(self.depth, page) {
-                Some(bytes) => now.copy_from_slice(&bytes[start..start + n]),
-                None => now.fill(0),
+        for piece in PAGES.pieces(offset, out.len()) {
+            let out = &mut out[piece.in_range()];
+            match self.root.page(self.depth, piece.block) {
+                Some(page) => out.copy_from_slice(&page[piece.in_block()]),
+                None => out.fill(0),
             }
-            rest = later;
-            at += usize_as_u64(n);
         }
     }
 
     /// Copies in. Panics when the range is beyond the end.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.assert_inside(offset, usize_as_u64(bytes.len()));
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (page, start, n) = piece(at, usize_as_u64(rest.len()));
-            let (now, later) = rest.split_at(n);
-            self.root.page_mut(self.depth, page)[start..start + n].copy_from_slice(now);
-            rest = later;
-            at += usize_as_u64(n);
+        for piece in PAGES.pieces(offset, bytes.len()) {
+            let page = self.root.page_mut(self.depth, piece.block);
+            page[piece.in_block()].copy_from_slice(&bytes[piece.in_range()]);
         }
     }
 
     /// Sets every byte of a range. Panics when the range is beyond the end.
     pub fn fill(&mut self, offset: u64, len: u64, byte: u8) {
         self.assert_inside(offset, len);
-        let mut done = 0;
-        while done < len {
-            let (page, start, n) = piece(offset + done, len - done);
-            if byte == 0 && n == PAGE {
-                self.root.clear_page(self.depth, page);
-            } else if byte != 0 || self.root.page(self.depth, page).is_some() {
-                self.root.page_mut(self.depth, page)[start..start + n].fill(byte);
+        for piece in PAGES.pieces(offset, u64_as_usize(len)) {
+            if byte == 0 && piece.len == PAGE {
+                self.root.clear_page(self.depth, piece.block);
+            } else if byte != 0 || self.root.page(self.depth, piece.block).is_some() {
+                self.root.page_mut(self.depth, piece.block)[piece.in_block()].fill(byte);
             }
-            done += usize_as_u64(n);
         }
     }
 
@@ -154,10 +143,8 @@ impl Image {
         assert_eq!(self.size, other.size, "images of two devices");
         let mut found = Vec::new();
         self.root.compare(&other.root, self.depth, 0, &mut found);
-        found
-            .into_iter()
-            .map(|page| page * usize_as_u64(PAGE))
-            .collect()
+        let offsets = found.into_iter().map(|page| PAGES.offset_of(page));
+        offsets.collect()
     }
 
     fn assert_inside(&self, offset: u64, len: u64) {
@@ -176,7 +163,7 @@ impl PartialEq for Image {
         const ZERO: Page = [0; PAGE];
         self.size == other.size
             && self.unshared_pages(other).into_iter().all(|offset| {
-                let page = offset / usize_as_u64(PAGE);
+                let page = PAGES.block_of(offset);
                 let [mine, theirs] =
                     [self, other].map(|i| i.root.page(i.depth, page).unwrap_or(&ZERO));
                 mine == theirs
@@ -190,13 +177,6 @@ impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Image({} bytes)", self.size)
     }
-}
-
-/// The page of a byte, the place in it, and how many of `len` bytes lie in it.
-fn piece(at: u64, len: u64) -> (u64, usize, usize) {
-    let start = u64_as_usize(at % usize_as_u64(PAGE));
-    let n = u64_as_usize(len.min(usize_as_u64(PAGE - start)));
-    (at / usize_as_u64(PAGE), start, n)
 }
 
 impl Tree {

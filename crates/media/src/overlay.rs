@@ -16,15 +16,16 @@ use crate::meter::Meter;
 use crate::pmem::contract::Survives;
 use crate::range::{check_parts, check_range};
 use crate::tag::{Cause, Tag};
-use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_format::BlockSize;
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 
 /// Bytes that are kept together, unless the sectors are larger.
-const PAGE: u64 = 4096;
+const PAGE: u32 = 4096;
 
 /// See the top of this file.
 pub struct Overlay {
     below: Arc<dyn BlockDev>,
-    page: u64,
+    page: BlockSize,
     /// By their number.
     pages: RwLock<HashMap<u64, Box<[u8]>>>,
 }
@@ -33,7 +34,7 @@ impl Overlay {
     /// Nothing is written to `below` from here on.
     pub fn new(below: Arc<dyn BlockDev>) -> Self {
         Self {
-            page: PAGE.max(below.sector_size().into()),
+            page: BlockSize::of(u32_as_usize(PAGE.max(below.sector_size()))),
             below,
             pages: RwLock::default(),
         }
@@ -41,43 +42,26 @@ impl Overlay {
 
     /// Bytes of memory that it takes.
     pub fn taken_bytes(&self) -> u64 {
-        usize_as_u64(self.pages.read().len()) * self.page
-    }
-
-    /// The pieces of a range: number of the page, where in it, where in the range, how long.
-    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize, usize)> {
-        let page = self.page;
-        let mut done = 0;
-        std::iter::from_fn(move || {
-            let at = offset + done;
-            let n = (page - at % page).min(len - done);
-            let piece = (
-                at / page,
-                u64_as_usize(at % page),
-                u64_as_usize(done),
-                u64_as_usize(n),
-            );
-            done += n;
-            (n > 0).then_some(piece)
-        })
+        self.page.offset_of(usize_as_u64(self.pages.read().len()))
     }
 
     fn put(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         let mut pages = self.pages.write();
-        for (number, at, from, len) in self.pieces(offset, usize_as_u64(data.len())) {
-            let page = match pages.entry(number) {
+        for piece in self.page.pieces(offset, data.len()) {
+            let page = match pages.entry(piece.block) {
                 std::collections::hash_map::Entry::Occupied(page) => page.into_mut(),
                 std::collections::hash_map::Entry::Vacant(place) => {
-                    let start = number * self.page;
-                    let size = u64_as_usize(self.page.min(self.below.size() - start));
+                    let start = self.page.offset_of(piece.block);
+                    let left = u64_as_usize(self.below.size() - start);
+                    let size = self.page.bytes().min(left);
                     let mut page = vec![0; size].into_boxed_slice();
-                    if len < size {
+                    if piece.len < size {
                         self.below.read_at(start, &mut page, Tag::read(tag.class))?;
                     }
                     place.insert(page)
                 }
             };
-            page[at..at + len].copy_from_slice(&data[from..from + len]);
+            page[piece.in_block()].copy_from_slice(&data[piece.in_range()]);
         }
         Ok(())
     }
@@ -128,9 +112,9 @@ impl BlockDev for Overlay {
         // part of the range.
         let pages = self.pages.read();
         self.below.read_at(offset, out, tag)?;
-        for (number, at, from, len) in self.pieces(offset, usize_as_u64(out.len())) {
-            if let Some(page) = pages.get(&number) {
-                out[from..from + len].copy_from_slice(&page[at..at + len]);
+        for piece in self.page.pieces(offset, out.len()) {
+            if let Some(page) = pages.get(&piece.block) {
+                out[piece.in_range()].copy_from_slice(&page[piece.in_block()]);
             }
         }
         Ok(())

@@ -16,10 +16,13 @@ use crate::meter::Meter;
 use crate::range::{check_parts, check_range};
 use crate::sparse;
 use crate::tag::{Cause, Tag};
+use stetfs_format::BlockSize;
+use stetfs_format::block_size::Piece;
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 
 /// Bytes under one lock. A multiple of every sector size, so no sector is ever seen half written.
 const CHUNK: usize = 64 << 10;
+const CHUNKS: BlockSize = BlockSize::of(CHUNK);
 
 type Chunk = Option<Box<[u8]>>;
 
@@ -49,7 +52,7 @@ impl RamDev {
             size.is_multiple_of(u64::from(sector)),
             "{size} bytes are no whole sectors of {sector}"
         );
-        let count = u64_as_usize(size.div_ceil(usize_as_u64(CHUNK)));
+        let count = CHUNKS.blocks_for(size);
         Self {
             chunks: (0..count).map(|_| RwLock::new(None)).collect(),
             size,
@@ -72,7 +75,7 @@ impl RamDev {
         let len = std::fs::metadata(path)?.len();
         let dev = Self::new(len - len % 512);
         sparse::load(path, CHUNK, |offset, bytes| {
-            if let Some(chunk) = dev.chunks.get(u64_as_usize(offset / usize_as_u64(CHUNK))) {
+            if let Some(chunk) = dev.chunks.get(u64_as_usize(CHUNKS.block_of(offset))) {
                 put_unless_zero(&mut chunk.write(), bytes);
             }
         })?;
@@ -121,7 +124,7 @@ impl RamDev {
 
     /// Bytes of chunk `i` that belong to the device.
     fn chunk_len(&self, i: usize) -> usize {
-        u64_as_usize((self.size - usize_as_u64(i * CHUNK)).min(usize_as_u64(CHUNK)))
+        CHUNK.min(u64_as_usize(self.size) - i * CHUNK)
     }
 
     /// Copies `parts` in and returns their length.
@@ -129,53 +132,20 @@ impl RamDev {
         let len = check_parts(offset, parts, self.sector, self.size)?;
         let mut at = offset;
         for part in parts {
-            self.each_chunk(at, usize_as_u64(part.len()), |chunk, span| {
+            for (chunk, piece) in self.pieces(at, part.len()) {
                 let mut chunk = chunk.write();
                 let bytes = chunk.get_or_insert_with(empty_chunk);
-                bytes[span.in_chunk()].copy_from_slice(&part[span.in_request()]);
-            });
+                bytes[piece.in_block()].copy_from_slice(&part[piece.in_range()]);
+            }
             at += usize_as_u64(part.len());
         }
         Ok(len)
     }
 
-    /// Calls `f` with the lock of each chunk in the range, the range inside it, and the range of
-    /// the request that it serves.
-    fn each_chunk(&self, offset: u64, len: u64, mut f: impl FnMut(&RwLock<Chunk>, Span)) {
-        let mut done = 0;
-        while done < len {
-            let at = offset + done;
-            let start = u64_as_usize(at % usize_as_u64(CHUNK));
-            let n = (CHUNK - start).min(u64_as_usize(len - done));
-            let span = Span {
-                start,
-                len: n,
-                done: u64_as_usize(done),
-            };
-            f(&self.chunks[u64_as_usize(at / usize_as_u64(CHUNK))], span);
-            done += usize_as_u64(n);
-        }
-    }
-}
-
-/// A piece of a request within one chunk.
-#[derive(Clone, Copy)]
-struct Span {
-    /// First byte in the chunk.
-    start: usize,
-    /// Bytes.
-    len: usize,
-    /// Bytes of the request that came before.
-    done: usize,
-}
-
-impl Span {
-    fn in_chunk(self) -> std::ops::Range<usize> {
-        self.start..self.start + self.len
-    }
-
-    fn in_request(self) -> std::ops::Range<usize> {
-        self.done..self.done + self.len
+    /// The parts of a range by chunk, each with the chunk's lock.
+    fn pieces(&self, at: u64, len: usize) -> impl Iterator<Item = (&RwLock<Chunk>, Piece)> {
+        let pieces = CHUNKS.pieces(at, len);
+        pieces.map(|piece| (&self.chunks[u64_as_usize(piece.block)], piece))
     }
 }
 
@@ -217,10 +187,13 @@ impl BlockDev for RamDev {
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let len = usize_as_u64(out.len());
         check_range(Op::Read, offset, len, self.sector, self.size)?;
-        self.each_chunk(offset, len, |chunk, span| match &*chunk.read() {
-            Some(bytes) => out[span.in_request()].copy_from_slice(&bytes[span.in_chunk()]),
-            None => out[span.in_request()].fill(0),
-        });
+        for (chunk, piece) in self.pieces(offset, out.len()) {
+            let out = &mut out[piece.in_range()];
+            match &*chunk.read() {
+                Some(bytes) => out.copy_from_slice(&bytes[piece.in_block()]),
+                None => out.fill(0),
+            }
+        }
         self.meter.count_read(tag, len);
         Ok(())
     }
@@ -245,14 +218,14 @@ impl BlockDev for RamDev {
     /// Gives the memory back; a later read gives zeros.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         check_range(Op::Discard, offset, len, self.sector, self.size)?;
-        self.each_chunk(offset, len, |chunk, span| {
+        for (chunk, piece) in self.pieces(offset, u64_as_usize(len)) {
             let mut chunk = chunk.write();
-            if span.len == CHUNK {
+            if piece.len == CHUNK {
                 *chunk = None;
             } else if let Some(bytes) = &mut *chunk {
-                bytes[span.in_chunk()].fill(0);
+                bytes[piece.in_block()].fill(0);
             }
-        });
+        }
         self.meter.count_discard(len, 0);
         Ok(())
     }

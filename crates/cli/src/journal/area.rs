@@ -79,7 +79,7 @@ impl<'a> JournalArea<'a> {
         let owner = self.disk.private_log_owner();
         JournalInfo::Internal {
             inode,
-            size: u64::from(sb.maxlen) << self.disk.superblock.block_bits,
+            size: self.disk.superblock.block.offset_of(sb.maxlen.into()),
             blocks: sb.maxlen,
             scheme: if is_private {
                 owner.unwrap_or_else(|| "(unknown)".to_owned())
@@ -121,7 +121,10 @@ fn read_block(disk: &Disk, extents: &[LogExtent], index: u32) -> Result<Block> {
     for extent in extents {
         if skipped < extent.len {
             let mut block = Block::zeroed(disk.superblock.block_size());
-            let offset = (extent.start.0 + u64::from(skipped)) << disk.superblock.block_bits;
+            let offset = disk
+                .superblock
+                .block
+                .start_of(extent.start.plus(skipped.into()));
             disk.dev
                 .read_at(offset, block.bytes_mut(), Tag::read(Class::Journal))?;
             return Ok(block);

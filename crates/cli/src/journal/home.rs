@@ -41,7 +41,7 @@ impl<'a> HomeMap<'a> {
             map.descriptors.entry(at.0).or_insert(group);
             if loaded != Some(at) {
                 let read = disk.dev.read_at(
-                    at.0 << sb.block_bits,
+                    sb.block.start_of(at),
                     block.bytes_mut(),
                     Tag::read(Class::GroupDesc),
                 );
@@ -70,7 +70,7 @@ impl<'a> HomeMap<'a> {
     /// What `block`, with this content, is, in words.
     pub(crate) fn describe(&self, block: BlockNo, content: &[u8]) -> String {
         let sb = self.superblock;
-        if block.0 == SUPERBLOCK_OFFSET >> sb.block_bits {
+        if block.0 == sb.block.block_of(SUPERBLOCK_OFFSET) {
             return "superblock".to_owned();
         }
         if let Some(first) = self.descriptors.get(&block.0) {

@@ -16,7 +16,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use stetfs_format::width::{must_fit, u32_as_usize};
+use stetfs_format::width::must_fit;
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
@@ -129,7 +129,7 @@ impl Alloc {
         if state.pins.is_some() {
             self.release_pins_of(g, state, self.journal.committed());
         }
-        if at == 0 || self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed) == 0 {
+        if at == 0 || self.free_blocks[g.index()].load(Ordering::Relaxed) == 0 {
             return Ok(0);
         }
         let bitmap = self.block_bitmap(g, state)?;
@@ -167,7 +167,7 @@ impl Alloc {
         for _ in 0..2 {
             let far = GroupNo(self.far.load(Ordering::Relaxed));
             for g in self.groups_from(far) {
-                if self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed) > 0
+                if self.free_blocks[g.index()].load(Ordering::Relaxed) > 0
                     && let Found::Took(start, got) =
                         self.take(h, g, Look { at: None, gap: 0 }, (want, 1), source)?
                 {
@@ -194,7 +194,7 @@ impl Alloc {
         let elsewhere = Look { at: None, ..look };
         for g in self.groups_from(near) {
             let look = if g == near { look } else { elsewhere };
-            let free = self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed);
+            let free = self.free_blocks[g.index()].load(Ordering::Relaxed);
             if look.at.is_none() && free < accept {
                 continue;
             }
@@ -253,7 +253,7 @@ impl Alloc {
     fn set_aside(&self, g: GroupNo) {
         let mut state = self.group(g).state.lock();
         if !std::mem::replace(&mut state.set_aside, true) {
-            let lost = self.free_blocks[u32_as_usize(g.0)].swap(0, Ordering::Relaxed);
+            let lost = self.free_blocks[g.index()].swap(0, Ordering::Relaxed);
             self.space.set_aside(lost.into());
         }
     }
@@ -272,7 +272,7 @@ impl Alloc {
         if state.pins.is_some() {
             self.release_pins_of(g, state, self.journal.committed());
         }
-        let free = self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed);
+        let free = self.free_blocks[g.index()].load(Ordering::Relaxed);
         if free == 0 || look.at.is_none() && state.longest < accept {
             return Ok(Found::Skipped);
         }
@@ -323,7 +323,7 @@ impl Alloc {
         self.set_bits(h, state, Which::Blocks, bitmap, range, true)?;
         state.desc.free_blocks_count = left;
         self.note_desc(h, g, state)?;
-        self.free_blocks[u32_as_usize(g.0)].fetch_sub(count, Ordering::Relaxed);
+        self.free_blocks[g.index()].fetch_sub(count, Ordering::Relaxed);
         Ok(())
     }
 

@@ -61,7 +61,7 @@ impl Alloc {
             self.group_for_file(home, parent)
         };
         for g in self.groups_from(first) {
-            if self.free_inodes[u32_as_usize(g.0)].load(Ordering::Relaxed) == 0 {
+            if self.free_inodes[g.index()].load(Ordering::Relaxed) == 0 {
                 continue;
             }
             match self.take_inode(h, g, is_dir) {
@@ -70,7 +70,7 @@ impl Alloc {
                 Err(e) => {
                     // The next caller is served elsewhere.
                     if e.kind() == Kind::Corrupted {
-                        let lost = self.free_inodes[u32_as_usize(g.0)].swap(0, Ordering::Relaxed);
+                        let lost = self.free_inodes[g.index()].swap(0, Ordering::Relaxed);
                         self.free_inodes_total
                             .fetch_sub(lost.into(), Ordering::Relaxed);
                     }
@@ -110,10 +110,10 @@ impl Alloc {
         state.desc.used_dirs_count += u32::from(is_dir);
         self.note_desc(h, g, state)?;
         state.first_free_inode = index + 1;
-        self.free_inodes[u32_as_usize(g.0)].fetch_sub(1, Ordering::Relaxed);
+        self.free_inodes[g.index()].fetch_sub(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_sub(1, Ordering::Relaxed);
         if is_dir {
-            self.used_dirs[u32_as_usize(g.0)].fetch_add(1, Ordering::Relaxed);
+            self.used_dirs[g.index()].fetch_add(1, Ordering::Relaxed);
             self.used_dirs_total.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Some(ino))
@@ -182,10 +182,10 @@ impl Alloc {
         state.desc.used_dirs_count -= u32::from(was_dir);
         self.note_desc(h, g, state)?;
         state.first_free_inode = state.first_free_inode.min(index);
-        self.free_inodes[u32_as_usize(g.0)].fetch_add(1, Ordering::Relaxed);
+        self.free_inodes[g.index()].fetch_add(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_add(1, Ordering::Relaxed);
         if was_dir {
-            self.used_dirs[u32_as_usize(g.0)].fetch_sub(1, Ordering::Relaxed);
+            self.used_dirs[g.index()].fetch_sub(1, Ordering::Relaxed);
             self.used_dirs_total.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
@@ -204,8 +204,8 @@ impl Alloc {
     /// that the files of one directory stay together and those of different directories do not all
     /// go to the next group.
     fn group_for_file(&self, home: GroupNo, parent: InodeNo) -> GroupNo {
-        let free = |g: &GroupNo| self.free_inodes[u32_as_usize(g.0)].load(Ordering::Relaxed) > 0;
-        let room = |g: &GroupNo| self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed) > 0;
+        let free = |g: &GroupNo| self.free_inodes[g.index()].load(Ordering::Relaxed) > 0;
+        let room = |g: &GroupNo| self.free_blocks[g.index()].load(Ordering::Relaxed) > 0;
         let (first, count) = self.geo.flex_group(home);
         let flex = first.0..first.0 + count;
         if let Some(g) = (home.0..flex.end)

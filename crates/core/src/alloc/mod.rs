@@ -204,7 +204,7 @@ impl Alloc {
     }
 
     fn group(&self, g: GroupNo) -> &Group {
-        &self.groups[u32_as_usize(g.0)]
+        &self.groups[g.index()]
     }
 
     /// Where the inode table of group `g` (below the group count) begins.
@@ -379,7 +379,7 @@ impl Alloc {
             self.space.set_aside(released.into());
         } else if released > 0 {
             state.longest = u32::MAX;
-            self.free_blocks[u32_as_usize(g.0)].fetch_add(released, Ordering::Relaxed);
+            self.free_blocks[g.index()].fetch_add(released, Ordering::Relaxed);
             self.space.unpin(released.into());
         }
         released.into()

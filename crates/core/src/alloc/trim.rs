@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use stetfs_format::width::{must_fit, u32_as_usize};
+use stetfs_format::width::must_fit;
 use stetfs_format::{BlockNo, GroupNo, Tid};
 
 use super::bits::View;
@@ -120,8 +120,7 @@ impl Alloc {
             let run = start..start + got;
             let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));
             pins.discard_begin(run.clone());
-            self.free_blocks[u32_as_usize(g.0)]
-                .fetch_sub(got, std::sync::atomic::Ordering::Relaxed);
+            self.free_blocks[g.index()].fetch_sub(got, std::sync::atomic::Ordering::Relaxed);
             return Ok(Some(run));
         }
         Ok(None)
@@ -137,16 +136,16 @@ impl Alloc {
             }
         }
         state.longest = u32::MAX;
-        self.free_blocks[u32_as_usize(g.0)].fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        self.free_blocks[g.index()].fetch_add(count, std::sync::atomic::Ordering::Relaxed);
         self.space
             .untake(count.into(), Source::Free { privileged: false });
     }
 
     fn discard(&self, g: GroupNo, run: Range<u32>) -> Result<()> {
         let start = self.geo.group_first_block(g).plus(run.start.into());
-        let bits = self.geo.block_bits;
+        let (size, blocks) = (self.geo.block, run.end - run.start);
         self.dev
-            .discard(start.0 << bits, u64::from(run.end - run.start) << bits)?;
+            .discard(size.start_of(start), size.offset_of(blocks.into()))?;
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 
 use stetfs_format::checksum::crc32c;
 use stetfs_format::dirent::{body_size, rec_len};
-use stetfs_format::width::usize_as_u64;
 use stetfs_format::{
     BlockNo, Corrupt, DirBlock as Leaf, FileType, InodeFlags, InodeNo, LBlock, Place as Where,
 };
@@ -81,17 +80,16 @@ impl<'a> Dir<'a> {
         if !st.is_dir() {
             return Err(Error::NotDirectory);
         }
-        let bits = vol.geo.block_bits;
         let size = st.raw.size;
         if size == 0 && st.raw.links_count == 0 {
             return Err(Error::NotFound);
         }
-        let blocks = u32::try_from(size >> bits).ok().filter(|&n| n > 0);
-        match blocks {
+        let blocks = u32::try_from(vol.geo.block.block_of(size)).ok();
+        match blocks.filter(|&n| n > 0) {
             // None has more blocks than the volume: a map that says so leads to the same ones again
             // and again.
             Some(blocks)
-                if u64::from(blocks) << bits == size
+                if vol.start_of(LBlock(blocks)) == size
                     && u64::from(blocks) <= vol.geo.blocks_count =>
             {
                 Ok(Self {
@@ -265,9 +263,9 @@ pub(crate) fn append(
     content: &[u8],
     source: Source,
 ) -> Result<(LBlock, BlockNo)> {
-    let lblk =
-        LBlock(u32::try_from(st.raw.size >> vol.geo.block_bits).map_err(|_| Error::NoSpace)?);
-    let size = st.raw.size + usize_as_u64(vol.geo.block_size());
+    let blocks = vol.geo.block.block_of(st.raw.size);
+    let lblk = LBlock(u32::try_from(blocks).map_err(|_| Error::NoSpace)?);
+    let size = vol.geo.block.offset_of(blocks + 1);
     if size > u64::from(u32::MAX) && !vol.geo.largedir {
         return Err(Error::NoSpace);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid};
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::Class;
@@ -67,7 +67,7 @@ impl Inode {
             .and_then(|data| data.first_waiting(vol.block_of(stored)))
             .filter(|_| !is_planted(Bug::EarlySize));
         let size = waits.map_or(st.raw.size, |lblk| {
-            let placed = u64::from(lblk.0) << vol.geo.block_bits;
+            let placed = vol.start_of(lblk);
             placed.clamp(stored, st.raw.size)
         });
         st.disk_size = Some(size).filter(|size| *size < st.raw.size);
@@ -110,7 +110,7 @@ impl Volume {
         let mut blocks: SmallVec<[_; 64]> = missing.filter_map(place).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        let gap = usize_as_u64(AHEAD_GAP / self.geo.block_size());
+        let gap = self.geo.block.block_of(AHEAD_GAP);
         let is_near = |a: &(_, BlockNo), b: &(_, BlockNo)| a.0 == b.0 && b.1.0 - a.1.0 <= gap;
         for run in blocks.chunk_by(is_near) {
             let (first, last) = (run[0].1, run[run.len() - 1].1);
@@ -212,7 +212,7 @@ impl Volume {
 }
 
 /// How many bytes that nobody has asked for are read so that one request takes the place of two.
-const AHEAD_GAP: usize = 64 << 10;
+const AHEAD_GAP: u64 = 64 << 10;
 
 /// The largest size without the feature `large_file`.
 const LARGE_FILE_MIN: u64 = 0x7fff_ffff;

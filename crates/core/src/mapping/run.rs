@@ -46,7 +46,7 @@ pub(crate) fn is_by_extents(raw: &Inode) -> bool {
 /// Adds `blocks` (or takes them off) to what `i_blocks` counts.
 pub(super) fn charge(alloc: &Alloc, ino: InodeNo, raw: &mut Inode, blocks: i64) -> Result<()> {
     let geo = alloc.geo();
-    let units = blocks << (geo.block_bits - 9);
+    let units = blocks << (geo.block.bits() - 9);
     let new = raw
         .blocks_512(geo)
         .checked_add_signed(units)

@@ -179,7 +179,7 @@ impl TestFile {
             .model
             .last_key_value()
             .map_or(0, |(lblk, _)| u64::from(*lblk) + 1)
-            << geo.block_bits;
+            << geo.block.bits();
         self.change(|_, _, _| Ok(())).expect("store");
         let saved = self.image.save();
         saved.e2fsck();
@@ -190,7 +190,7 @@ impl TestFile {
             .collect();
         assert!(self.model.values().all(|(pblk, _)| blocks.contains(pblk)));
         assert_eq!(
-            self.raw.blocks_512(&geo) >> (geo.block_bits - 9),
+            self.raw.blocks_512(&geo) >> (geo.block.bits() - 9),
             blocks.len() as u64
         );
         assert_eq!(

@@ -43,7 +43,7 @@ pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExt
         return Err(bad("is not a regular file in use").into());
     }
     // Pointer blocks can name each other, so only the size bounds the walk.
-    let blocks = u32::try_from(inode.size >> sb.block_bits)
+    let blocks = u32::try_from(sb.block.block_of(inode.size))
         .ok()
         .filter(|&blocks| blocks <= BLOCKS_MAX && u64::from(blocks) <= sb.blocks_count)
         .ok_or(bad("is too long"))?;
@@ -139,7 +139,7 @@ fn owner_block(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result
         return Ok(None);
     };
     let mut raw = Block::zeroed(sb.block_size());
-    let at = block.0 << sb.block_bits;
+    let at = sb.block.start_of(block);
     dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
     Ok(Some(raw))
 }
@@ -156,7 +156,7 @@ pub(super) fn wipe(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Re
     head.sequence = Tid(head.sequence.0.wrapping_add(head.maxlen));
     (head.start, head.head) = (0, head.first);
     head.encode_into(raw.bytes_mut());
-    let at = log[0].start.0 << sb.block_bits;
+    let at = sb.block.start_of(log[0].start);
     dev.write_at(at, raw.bytes(), Tag::new(Class::Journal, Cause::Control))?;
     dev.flush(Cause::Control)?;
     Ok(())
@@ -171,7 +171,7 @@ fn read_head(
         return Ok(None);
     };
     let mut raw = Block::zeroed(sb.block_size());
-    let at = first.start.0 << sb.block_bits;
+    let at = sb.block.start_of(first.start);
     dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
     let head = JournalSuperblock::decode(raw.bytes(), sb.block_size())
         .map_err(|e| e.at(Place::Journal(0)))?;
@@ -214,7 +214,7 @@ impl Reader<'_> {
     fn block(&self, block: BlockNo, class: Class) -> Result<Block> {
         let mut content = Block::zeroed(self.sb.block_size());
         self.dev.read_at(
-            block.0 << self.sb.block_bits,
+            self.sb.block.start_of(block),
             content.bytes_mut(),
             Tag::read(class),
         )?;

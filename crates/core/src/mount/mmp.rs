@@ -265,7 +265,7 @@ impl Location {
     }
 
     fn put(&self, raw: &Block) -> Result<()> {
-        let at = self.block.0 << self.geometry.block_bits;
+        let at = self.geometry.block.start_of(self.block);
         let tag = Tag::new(Class::Superblock, Cause::Control);
         Ok(self.dev.write_durable(at, &[raw.bytes()], tag)?)
     }
@@ -273,7 +273,7 @@ impl Location {
 
 fn read(dev: &dyn BlockDev, geometry: &Geometry, block: BlockNo) -> Result<(Block, Mmp)> {
     let mut raw = Block::zeroed(geometry.block_size());
-    let at = block.0 << geometry.block_bits;
+    let at = geometry.block.start_of(block);
     dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Superblock))?;
     let found = Mmp::decode(raw.bytes(), geometry).map_err(|e| e.at(Place::Block(block)))?;
     Ok((raw, found))

@@ -166,7 +166,7 @@ fn mount_planned(
     if writes {
         mark_in_use(&*dev, vol.journal.terms().mark)?;
         // A scheme that logs differences must know what they are applied to.
-        vol.journal.reread(super_place(vol.geo.block_bits).0);
+        vol.journal.reread(super_place(vol.geo.block).0);
         note_mount(&vol, &before, recovery.journal_errno)?;
     }
     let mut report = MountReport {
@@ -236,7 +236,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
             "mounted read-only because of features that are not supported: {names}"
         ));
     }
-    let volume = sb.blocks_count << sb.block_bits;
+    let volume = sb.volume_bytes();
     if volume > dev.size() {
         return Err(MountError::DeviceTooSmall {
             volume,
@@ -375,7 +375,7 @@ fn assemble(
 ) -> Result<Arc<Volume>> {
     let Media { home: dev, nvm } = media;
     // Through the journal: it may hold a newer superblock than the device does.
-    let (block, at) = super_place(superblock::load(&*dev)?.block_bits);
+    let (block, at) = super_place(superblock::load(&*dev)?.block);
     let raw = journal.read(block, Class::Superblock)?;
     let sb = superblock::decode(&*dev, &raw[at..])?;
     let geo = *sb;

@@ -48,7 +48,7 @@ fn mend(dev: &dyn BlockDev, raw: &[u8]) -> Option<Superblock> {
     let groups = (1..sb.groups_count).map(GroupNo);
     let mut backups = groups.filter(|g| sb.has_super(*g)).take(BACKUPS);
     let agrees = |g| {
-        let at = sb.group_first_block(g).0 << sb.block_bits;
+        let at = sb.block.start_of(sb.group_first_block(g));
         let mut backup = [0; SUPERBLOCK_SIZE];
         dev.read_bytes_at(at, &mut backup, Tag::read(Class::Superblock))
             .is_ok()

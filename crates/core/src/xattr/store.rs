@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
-use stetfs_format::width::{u32_as_usize, usize_as_u64};
+use stetfs_format::width::u32_as_usize;
 use stetfs_format::xattr::{
     MAX_REFCOUNT, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode, fits_block,
     fits_inode, set_refcount,
@@ -335,7 +335,7 @@ fn drop_reference(
 
 /// Names the inode's block and counts its space.
 fn set_block(vol: &Volume, st: &mut InodeState, block: BlockNo) -> Result<()> {
-    let sectors = usize_as_u64(vol.geo.block_size()) / 512;
+    let sectors = vol.geo.block.sectors_of(1);
     let others = match st.raw.file_acl {
         BlockNo(0) => st.raw.blocks_512(&vol.geo),
         _ => st.raw.blocks_512(&vol.geo).saturating_sub(sectors),

@@ -2,7 +2,7 @@
 
 use stetfs_format::jbd2::{JournalSuperblock, LogFormat};
 use stetfs_format::width::{low32, u32_as_usize};
-use stetfs_format::{BlockNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid};
+use stetfs_format::{BlockNo, BlockSize, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid};
 use stetfs_media::{Block, BlockDev, Class, Tag};
 use stetfs_scheme::LogExtent;
 
@@ -12,7 +12,7 @@ pub(super) struct Identity {
     uuid: [u8; 16],
     mkfs_time: u64,
     blocks: u64,
-    block_bits: u32,
+    block: BlockSize,
     journal_inum: u32,
 }
 
@@ -27,7 +27,7 @@ impl Identity {
             uuid: sb.uuid,
             mkfs_time: sb.mkfs_time,
             blocks: sb.blocks_count,
-            block_bits: sb.block_bits,
+            block: sb.block,
             journal_inum: sb.journal_inum,
         }
     }
@@ -37,7 +37,7 @@ impl Identity {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Log {
     pub(super) identity: Identity,
-    pub(super) block_bits: u32,
+    pub(super) block: BlockSize,
     /// Blocks of the volume.
     pub(super) blocks: u64,
     pub(super) format: LogFormat,
@@ -76,12 +76,15 @@ impl Log {
         let extents: Vec<(u32, LogExtent)> = numbered.collect::<Option<_>>()?;
         let head = extents.first()?.1.start;
         let mut raw = Block::zeroed(sb.block_size());
-        let at = head.0 << sb.block_bits;
-        dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))
-            .ok()?;
+        dev.read_at(
+            sb.block.start_of(head),
+            raw.bytes_mut(),
+            Tag::read(Class::Journal),
+        )
+        .ok()?;
         let mut log = Self {
             identity: Identity::of(&sb),
-            block_bits: sb.block_bits,
+            block: sb.block,
             blocks: sb.blocks_count,
             format: JournalSuperblock::decode(raw.bytes(), sb.block_size())
                 .ok()?
@@ -96,7 +99,7 @@ impl Log {
 
     /// Takes what the journal's superblock says; none when it says nothing of use.
     pub(super) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
-        let head = JournalSuperblock::decode(raw, self.block_size()).ok()?;
+        let head = JournalSuperblock::decode(raw, self.block.bytes()).ok()?;
         let len = self.extents.last().map_or(0, |(at, e)| at + e.len);
         if head.log_end() > len {
             return None;
@@ -104,10 +107,6 @@ impl Log {
         self.format = head.log_format();
         (self.first, self.end) = (head.first, head.log_end());
         Some((head.start != 0).then_some((head.start, head.sequence)))
-    }
-
-    pub(super) fn block_size(&self) -> usize {
-        1 << self.block_bits
     }
 
     /// The extents, each with the number of its first block in the journal.

@@ -40,7 +40,7 @@ use serde::Serialize;
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{BlockType, CommitBlock, DescriptorBlock, Header, RevokeBlock};
 use stetfs_format::width::{low32, u64_as_usize, usize_as_u64};
-use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use stetfs_format::{BlockSize, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_media::{
     Block, BlockDev, Cause, Class, Errno, JournalCopy, Layer, MediaError, Remap, RemapPair, Tag,
 };
@@ -173,7 +173,7 @@ impl Snoop {
         tracing::info!(
             "following a journal of {} blocks of {} bytes",
             log.capacity(),
-            log.block_size()
+            log.block.bytes()
         );
         state.log = Some(log);
         self.catch_up(state, start);
@@ -185,11 +185,11 @@ impl Snoop {
             return;
         };
         let log = state.log.clone().expect("just found");
-        let mut block = Block::zeroed(log.block_size());
+        let mut block = Block::zeroed(log.block.bytes());
         // The blocks of data that the last descriptor has named and that were not read yet.
         let mut data = 0;
         for _ in 0..log.capacity() {
-            let place = log.place(at).0 << log.block_bits;
+            let place = log.block.start_of(log.place(at));
             if self
                 .below
                 .read_at(place, block.bytes_mut(), LOG_READ)
@@ -274,18 +274,18 @@ impl Snoop {
         data: &[u8],
         tag: Tag,
     ) -> Result<(), MediaError> {
-        let Some(block_size) = state.log.as_ref().map(Log::block_size) else {
+        let Some(size) = state.log.as_ref().map(|log| log.block) else {
             self.below.write_at(offset, data, tag)?;
             self.superblock_written(state, offset, data);
             return Ok(());
         };
-        let touched = blocks_of(block_size, offset, usize_as_u64(data.len()));
+        let touched = size.span(offset, usize_as_u64(data.len()));
         self.settle_touched(state, &touched)?;
         let is_log = state.number(touched.start).is_some();
         let tag = if is_log { LOG_TAG } else { tag };
         // What is not remapped is written in requests as long as possible.
         let mut written = 0;
-        for (block, at) in whole_blocks(block_size, offset, data.len()) {
+        for (block, at) in whole_blocks(size, offset, data.len()) {
             if !self.take_home(state, block, &data[at.clone()])? {
                 continue;
             }
@@ -301,7 +301,7 @@ impl Snoop {
                 .write_at(offset + usize_as_u64(written), &data[written..], tag)?;
         }
         state.forget(&touched);
-        for (block, at) in whole_blocks(block_size, offset, data.len()) {
+        for (block, at) in whole_blocks(size, offset, data.len()) {
             match state.number(block) {
                 Some(0) => self.head_written(state, &data[at]),
                 Some(number) => {
@@ -320,13 +320,10 @@ impl Snoop {
         let Some((log, copy)) = state.log.as_ref().zip(state.table.copy_of(block)) else {
             return Ok(false);
         };
-        let place = log.place(copy.at).0;
+        let place = log.block.start_of(log.place(copy.at));
         let found = &mut state.copy.bytes_mut()[..content.len()];
         let is_same = copy.crc == crc32c(!0, content)
-            && self
-                .below
-                .read_at(place << log.block_bits, found, LOG_READ)
-                .is_ok()
+            && self.below.read_at(place, found, LOG_READ).is_ok()
             && found == content;
         state.table.release(block);
         if !is_same {
@@ -388,10 +385,10 @@ impl Snoop {
         below: impl FnOnce() -> Result<(), MediaError>,
     ) -> Result<(), MediaError> {
         let mut state = self.state.lock();
-        let Some(block_size) = state.log.as_ref().map(Log::block_size) else {
+        let Some(size) = state.log.as_ref().map(|log| log.block) else {
             return below();
         };
-        let blocks = blocks_of(block_size, offset, len);
+        let blocks = size.span(offset, len);
         self.settle_touched(&mut state, &blocks)?;
         below()?;
         state.forget(&blocks);
@@ -400,25 +397,15 @@ impl Snoop {
     }
 }
 
-/// The blocks that a range of bytes touches.
-fn blocks_of(block_size: usize, offset: u64, len: u64) -> Range<u64> {
-    let size = usize_as_u64(block_size);
-    offset / size..(offset + len).div_ceil(size)
-}
-
 /// The blocks that are wholly within a write, and where in its data.
 fn whole_blocks(
-    block_size: usize,
+    size: BlockSize,
     offset: u64,
     len: usize,
 ) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let size = usize_as_u64(block_size);
-    let first = offset.div_ceil(size);
-    let end = (offset + usize_as_u64(len)) / size;
-    (first..end).map(move |block| {
-        let at = u64_as_usize(block * size - offset);
-        (block, at..at + block_size)
-    })
+    let pieces = size.pieces(offset, len);
+    let whole = pieces.filter(move |piece| piece.len == size.bytes());
+    whole.map(|piece| (piece.block, piece.in_range()))
 }
 
 /// What a block of the log was.
@@ -509,8 +496,8 @@ impl Layer for Snoop {
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let mut state = self.state.lock();
-        if let Some(block_size) = state.log.as_ref().map(Log::block_size) {
-            let blocks = blocks_of(block_size, offset, usize_as_u64(out.len()));
+        if let Some(size) = state.log.as_ref().map(|log| log.block) {
+            let blocks = size.span(offset, usize_as_u64(out.len()));
             self.settle_touched(&mut state, &blocks)?;
         }
         self.below.read_at(offset, out, tag)

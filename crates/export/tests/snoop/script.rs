@@ -57,7 +57,7 @@ impl<'a> Writer<'a> {
             .collect();
         let dev = Beside(bed);
         let mut raw = Block::zeroed(sb.block_size());
-        let at = places[0] << sb.block_bits;
+        let at = sb.block.offset_of(places[0]);
         dev.read_at(at, raw.bytes_mut(), TAG).unwrap();
         let mut head = JournalSuperblock::decode(raw.bytes(), sb.block_size()).unwrap();
         head.maxlen -= head.log_end() - (head.first + LOG_BLOCKS);
