@@ -40,18 +40,18 @@ const fn other(
     }
 }
 
-const INTO_FILE: &str = "writes into the file that is there: it keeps owner, mode, attributes, \
-    ACL and its other names";
+const INTO_FILE: &str = "writes into the existing file, which keeps owner, mode, attributes, \
+    ACL and other names";
 const THROUGH: &str = "writes into the file that the link leads to";
 const REFUSED: &str = "refused";
 const NEW: &str = "a new file with the source's permissions without the umask";
-const CONTENT: &str = "reads what comes, to its end; a file";
-const NODE: &str = "copies it as what it is";
-const REPLACED: &str = "replaces what is there";
+const CONTENT: &str = "reads the input to its end, into a file";
+const NODE: &str = "copies the pipe, device or link itself";
+const REPLACED: &str = "replaces the existing one";
 const INTO_DIR: &str = "copies into the directory";
-const CONTENTS: &str = "copies what is in it into the target";
-const NOTHING_BEHIND: &str = "no pipe and no device is behind its name while the image is not \
-    mounted";
+const CONTENTS: &str = "copies its content into the target";
+const NOTHING_BEHIND: &str = "while the image is not mounted, the name leads to no pipe and no \
+    device";
 const GROUP: &str = "the group is the directory's";
 const DEFAULT_ACL: &str = "the directory's default ACL gives the permissions";
 const BITS: &str = "coreutils leave a directory's set-ID and sticky bits where the source has none";
@@ -66,7 +66,7 @@ pub(super) const CP_FILES: &[Row] = &[
     same("cp h/one V/fx", INTO_FILE),
     same(
         "cp h/one V/cap",
-        "as above, and takes the file's capabilities, as every write",
+        "as above, and removes the file's capabilities, as every write does",
     ),
     same("cp h/empty V/f", INTO_FILE),
     same("cp h/sparse V/f", INTO_FILE),
@@ -97,9 +97,9 @@ pub(super) const CP_FILES: &[Row] = &[
     same("cp h/one h/two V/f", REFUSED),
     same(
         "cp h/one h/missing h/two V/d",
-        "copies what is there, and fails",
+        "copies the sources that exist, and fails",
     ),
-    same("cp h/one h/one V/d", "copies it once, and says so"),
+    same("cp h/one h/one V/d", "copies it once, and reports that"),
     same(
         "cp h/f h/d/f V/d",
         "refused: the second copy would destroy the first",
@@ -110,12 +110,12 @@ pub(super) const CP_FILES: &[Row] = &[
     same("cp h/lkd V/new", "refused: a directory needs -r"),
     same("cp h/dangling V/new", REFUSED),
     same("cp h/one/ V/new", REFUSED),
-    same("cp -n h/one V/f", "leaves what is there"),
+    same("cp -n h/one V/f", "leaves existing files as they are"),
     same("cp -n h/one V/new", NEW),
-    same("cp -n h/one V/lf", "leaves what is there"),
+    same("cp -n h/one V/lf", "leaves existing files as they are"),
     same("cp -n h/one V/dangling", REFUSED),
-    same("cp -n h/f V/dst", "leaves what is there"),
-    same("cp -n h/one h/f V/d", "copies what is not there"),
+    same("cp -n h/f V/dst", "leaves existing files as they are"),
+    same("cp -n h/one h/f V/d", "copies only new names"),
     other("cp h/one V/null", "false", "refused", NOTHING_BEHIND),
     other("cp h/one V/fifo", "false", "refused", NOTHING_BEHIND),
     other("cp -a h/one V/null", "false", "refused", NOTHING_BEHIND),
@@ -123,39 +123,39 @@ pub(super) const CP_FILES: &[Row] = &[
         "as_user cp h/one V/f",
         "cp h/one V/f",
         "writes into the file as root would: its owner stays",
-        "who may write the image may write all of it",
+        "everybody who may write the image may write all of it",
     ),
     other(
         "as_user cp h/one V/new",
         "cp h/one V/new; chown 65534:65534 V/new",
         "the new file is the user's",
-        "who may write the image may write all of it",
+        "everybody who may write the image may write all of it",
     ),
     other(
         "as_user cp h/one V/dg",
         "cp h/one V/dg; chown 65534 V/dg/one",
         GROUP,
-        "who may write the image may write all of it",
+        "everybody who may write the image may write all of it",
     ),
     other(
         "as_user cp -a h/d V/new",
         "cp -a h/d V/new",
-        "owners are the originals'",
-        "who may write the image may write all of it",
+        "the copies keep their owners",
+        "everybody who may write the image may write all of it",
     ),
 ];
 
 /// Sources that are no plain files.
 pub(super) const CP_KINDS: &[Row] = &[
     same("cp /dev/null V/new", CONTENT),
-    same("cp /dev/null V/f", "empties the file that is there"),
+    same("cp /dev/null V/f", "empties the existing file"),
     same("echo x | cp /dev/stdin V/new", CONTENT),
     same("cp /dev/stdin V/new < h/one", CONTENT),
     same("cp <(echo x) V/new", CONTENT),
     same("cp <(head -c 3000000 /dev/zero) V/new", CONTENT),
     same("(sleep 0.2; echo x) | cp /dev/stdin V/f", CONTENT),
     same("(echo x > h/fifo &); cp h/fifo V/new", CONTENT),
-    same("cp -n <(echo x) V/f", "leaves what is there"),
+    same("cp -n <(echo x) V/f", "leaves existing files as they are"),
     same("cp /proc/version V/new", CONTENT),
     same("cp /sys/devices/system/cpu/online V/new", CONTENT),
     same("cp -r /proc/version V/new", CONTENT),
@@ -188,7 +188,7 @@ pub(super) const CP_KINDS: &[Row] = &[
     same("cp -a h/lk V/f", REPLACED),
     same("cp -a h/lk V/lf", REPLACED),
     same("cp -a h/dangling V/dangling", REPLACED),
-    same("cp -an h/lk V/lf", "leaves what is there"),
+    same("cp -an h/lk V/lf", "leaves existing files as they are"),
 ];
 
 /// Trees.
@@ -207,9 +207,12 @@ pub(super) const CP_TREES: &[Row] = &[
     same("cp -r h/d V/ld", INTO_DIR),
     same(
         "cp -r h/d V/",
-        "into the directory of that name that is there",
+        "copies into the existing directory of that name",
     ),
-    same("cp -rn h/d V/", "as above, and leaves what is there"),
+    same(
+        "cp -rn h/d V/",
+        "as above, and leaves existing files as they are",
+    ),
     same("cp -r h/d/. V/d", CONTENTS),
     same("cp -r h/d/. V/new", "a new directory"),
     same("cp -r h/d/.. V/d", CONTENTS),
@@ -225,10 +228,10 @@ pub(super) const CP_TREES: &[Row] = &[
     ),
     same("cp -r h/d V/dacl", DEFAULT_ACL),
     same("cp -r h/d V/dg", GROUP),
-    same("cp -r h/d h/d V/dst", "copies it once, and says so"),
+    same("cp -r h/d h/d V/dst", "copies it once, and reports that"),
     same(
         "cp -r h/d h/missing h/one V/dst",
-        "copies what is there, and fails",
+        "copies the sources that exist, and fails",
     ),
     same("cp -a h/d V/new", KEPT),
     other("cp -a h/d V/", "cp -a h/d V/; chmod -t V/d/sub", KEPT, BITS),
@@ -253,7 +256,7 @@ pub(super) const CP_TREES: &[Row] = &[
     same("cp -a h/d/. V/dacl", KEPT),
     same(
         "cp -a h/one V/f",
-        "into the file that is there, and gives it the source's attributes",
+        "writes into the existing file, and gives it the source's attributes",
     ),
     same("cp -a h/one V/lf", "into the file that the link leads to"),
     same(
@@ -281,7 +284,7 @@ pub(super) const CP_TREES: &[Row] = &[
     other(
         "cp -an h/d V/",
         "cp -an h/d V/; chmod -t V/d/sub",
-        "leaves what is there",
+        "leaves existing files as they are",
         BITS,
     ),
 ];
@@ -331,9 +334,9 @@ pub(super) const CP_OUT: &[Row] = &[
     other(
         "cp -r V/d h/links",
         "cp -r V/d/a V/d/sub V/d/.dot h/links/d; false",
-        "copies the rest, and leaves out the file in whose place a link is",
-        "what an image holds goes nowhere that the command line does not name: the link may be \
-            from an earlier copy of it",
+        "copies the rest, and leaves out the file whose place a link has taken",
+        "content of an image goes only where the command line says: the link may be from an \
+     earlier copy of the image",
     ),
 ];
 
@@ -352,23 +355,26 @@ pub(super) const CP_INSIDE: &[Row] = &[
     other(
         "cp -r V/d V/d/sub",
         "false",
-        "refused, and nothing is made",
-        "coreutils find out when they meet the copy, and leave a part of it",
+        "refused; nothing is made",
+        "coreutils notice it when they reach the copy, and leave a part of it",
     ),
     other(
         "cp -r V/d V/d/new",
         "false",
-        "refused, and nothing is made",
-        "coreutils find out when they meet the copy, and leave a part of it",
+        "refused; nothing is made",
+        "coreutils notice it when they reach the copy, and leave a part of it",
     ),
 ];
 
 /// rm.
 pub(super) const RM: &[Row] = &[
     same("rm V/f", "removes it"),
-    same("rm V/f V/missing V/g", "removes what is there, and fails"),
-    same("rm -f V/missing", "nothing, and it is no error"),
-    same("rm -f V/missing/x V/f/x", "nothing, and it is no error"),
+    same(
+        "rm V/f V/missing V/g",
+        "removes those that exist, and fails",
+    ),
+    same("rm -f V/missing", "does nothing, without an error"),
+    same("rm -f V/missing/x V/f/x", "does nothing, without an error"),
     same("rm V/missing/x", REFUSED),
     same("rm V/d", "refused: a directory needs -r"),
     same("rm -f V/d", "refused: a directory needs -r"),
@@ -381,17 +387,17 @@ pub(super) const RM: &[Row] = &[
     other(
         "rm -r V/ld/",
         "false",
-        "refused, and nothing is removed",
-        "coreutils remove what is in the directory, and then fail to remove the link",
+        "refused; nothing is removed",
+        "coreutils remove the directory's content, and then fail to remove the link",
     ),
     other(
         "rm -rf V/ld/",
         "false",
-        "refused, and nothing is removed",
-        "coreutils remove what is in the directory, and then leave the link",
+        "refused; nothing is removed",
+        "coreutils remove the directory's content, and then leave the link",
     ),
     same("rm V/f/", REFUSED),
-    same("rm -f V/f/", "nothing, and it is no error"),
+    same("rm -f V/f/", "does nothing, without an error"),
     same("rm -r V/d/.", REFUSED),
     same("rm -r V/d/sub/..", REFUSED),
     same("rm -rf V/d/./ V/f", "refused; removes the others"),
@@ -405,7 +411,7 @@ pub(super) const RM: &[Row] = &[
 /// mv.
 pub(super) const MV: &[Row] = &[
     same("mv V/f V/new", "renames it"),
-    same("mv V/f V/g", "replaces the file that is there"),
+    same("mv V/f V/g", "replaces the existing file"),
     same("mv V/f V/d", INTO_DIR),
     same("mv V/f V/ld", INTO_DIR),
     same("mv V/f V/d/", INTO_DIR),
@@ -433,7 +439,7 @@ pub(super) const MV: &[Row] = &[
         "mkdir V/dst/dg; mv V/dg V/dst",
         "replaces the empty directory",
     ),
-    same("mv V/d V/d/sub", "refused: it would be below itself"),
+    same("mv V/d V/d/sub", "refused: it would lie below itself"),
     same("mv V/d/. V/new", REFUSED),
     same("mv V/d/sub/.. V/new", REFUSED),
     same("mv V/f V/f", "refused: they are the same file"),
@@ -443,7 +449,7 @@ pub(super) const MV: &[Row] = &[
     same("mv V/f V/g V/hard", REFUSED),
     same(
         "mv V/f V/missing V/g V/dg",
-        "moves what is there, and fails",
+        "moves those that exist, and fails",
     ),
     same(
         "mv V/f V/d/f V/dg",
@@ -451,13 +457,13 @@ pub(super) const MV: &[Row] = &[
     ),
     same("mv V/di/imm V/new", "refused: the file is immutable"),
     same("mv V/f V/di/imm", "refused: the file is immutable"),
-    same("mv -n V/f V/g", "leaves what is there"),
+    same("mv -n V/f V/g", "leaves existing files as they are"),
     same("mv -n V/f V/new", "renames it"),
     other(
         "mv V/f h/new",
         "false",
         "refused",
-        "it renames; what leaves an image is copied, and removed when that is done",
+        "coreutils rename it; out of an image, a file is copied, and removed when that is done",
     ),
 ];
 
@@ -469,7 +475,7 @@ pub(super) const LN: &[Row] = &[
     same("ln V/g V/ld", "a further name, in the directory"),
     same("ln V/f V/g V/dg", "further names, in the directory"),
     same("ln V/f V/g", "refused: the name is taken"),
-    same("ln -f V/f V/g", "replaces what is there"),
+    same("ln -f V/f V/g", "replaces the existing one"),
     same("ln -f V/f V/f", "refused: they are the same file"),
     same("ln -f V/f V/lf", "replaces the link"),
     same(
@@ -505,7 +511,7 @@ pub(super) const MKDIR: &[Row] = &[
     same("mkdir V/new/", "makes it"),
     same(
         "mkdir V/new V/d V/new/x",
-        "makes what can be made, and fails",
+        "makes those that it can, and fails",
     ),
     same("mkdir V/d", REFUSED),
     same("mkdir V/f", REFUSED),
@@ -518,7 +524,7 @@ pub(super) const MKDIR: &[Row] = &[
     ),
     same(
         "mkdir V/dacl/new",
-        "the directory's default ACL is the new one's too",
+        "the new directory inherits the default ACL",
     ),
     same("mkdir -m 1711 V/new", "exactly these permissions"),
     same("umask 077; mkdir -m 755 V/new", "exactly these permissions"),
@@ -527,18 +533,18 @@ pub(super) const MKDIR: &[Row] = &[
         "these permissions; set-group-ID stays",
     ),
     same("mkdir -m 750 V/dacl/new", "these permissions"),
-    same("mkdir -p V/a/b/c", "makes what is missing"),
-    same("mkdir -p V/d", "nothing, and it is no error"),
-    same("mkdir -p V/ld", "nothing, and it is no error"),
-    same("mkdir -p V/d/new/x/", "makes what is missing"),
+    same("mkdir -p V/a/b/c", "makes the missing directories"),
+    same("mkdir -p V/d", "does nothing, without an error"),
+    same("mkdir -p V/ld", "does nothing, without an error"),
+    same("mkdir -p V/d/new/x/", "makes the missing directories"),
     same(
         "mkdir -p -m 700 V/a/b/c",
         "the permissions are the last one's",
     ),
-    same("mkdir -p -m 700 V/d", "nothing, and it is no error"),
+    same("mkdir -p -m 700 V/d", "does nothing, without an error"),
     same(
         "umask 333; mkdir -p V/a/b/c",
-        "parents are the owner's to write and search",
+        "the owner may write and search the parents",
     ),
     same("mkdir -p V/a/../b", "makes both"),
     same("mkdir -p V/f", REFUSED),
@@ -548,7 +554,7 @@ pub(super) const MKDIR: &[Row] = &[
         "as_user mkdir V/new",
         "mkdir V/new; chown 65534:65534 V/new",
         "the directory is the user's",
-        "who may write the image may write all of it",
+        "everybody who may write the image may write all of it",
     ),
 ];
 
@@ -560,14 +566,17 @@ pub(super) const LS_CAT: &[Row] = &[
     same("ls V/d V/dst", "each directory with its name"),
     same("ls V/d V/f", "files first"),
     same("ls V/lf", "the link"),
-    same("ls V/ld", "what is in the directory that the link leads to"),
+    same(
+        "ls V/ld",
+        "the content of the directory that the link leads to",
+    ),
     same(
         "ls V/ld/",
-        "what is in the directory that the link leads to",
+        "the content of the directory that the link leads to",
     ),
     same("ls V/dangling", "the link"),
     same("ls -l V/ld | cut -c1-10", "the link"),
-    same("ls V/missing V/f", "what is there, and fails"),
+    same("ls V/missing V/f", "those that exist, and fails"),
     same("ls V/f/", REFUSED),
     same("ls -d V/d V/ld V/f", "the names"),
     same("ls -R V/d", "each directory with its name"),
@@ -584,13 +593,13 @@ pub(super) const LS_CAT: &[Row] = &[
         "ls -a V/d",
         "ls -A V/d",
         "names that begin with a dot, without . and ..",
-        "neither names anything that the list does not have anyway",
+        "neither would add anything to the list",
     ),
     same("cat V/f V/g", "what is in them"),
-    same("cat V/lf", "what is in the file that the link leads to"),
+    same("cat V/lf", "the content of the file that the link leads to"),
     same("cat V/sparse | md5sum", "holes are zeros"),
-    same("cat V/missing V/f", "what is there, and fails"),
-    same("cat V/d V/f", "what can be read, and fails"),
+    same("cat V/missing V/f", "those that exist, and fails"),
+    same("cat V/d V/f", "everything readable, and fails"),
     same("cat V/f/", REFUSED),
     other("cat V/fifo", "false", "refused", NOTHING_BEHIND),
     other("cat V/null", "false", "refused", NOTHING_BEHIND),
@@ -599,7 +608,7 @@ pub(super) const LS_CAT: &[Row] = &[
 /// All of them, with a title each.
 pub(super) const ALL: &[(&str, &[Row])] = &[
     ("cp: files into an image", CP_FILES),
-    ("cp: what is no plain file", CP_KINDS),
+    ("cp: special files", CP_KINDS),
     ("cp: trees", CP_TREES),
     ("cp: out of an image", CP_OUT),
     ("cp: inside an image", CP_INSIDE),
