@@ -294,16 +294,16 @@ const GAVE: [Column; 15] = [
         Some(n) => format!("{NOT_EXPLORED}, {} never ran", grouped(n)),
     }),
     number!("workloads", |c| c.workloads),
-    number!("orders besides", |c| c.orders),
+    number!("further orders", |c| c.orders),
     number!("moments", |c| c.moments),
     number!("states", |c| c.states),
     number!("after a second cut", |c| c.nested),
-    number!("after going on", |c| c.chained),
+    number!("in chains", |c| c.chained),
     number!("recoveries", |c| c.recoveries),
-    number!("shown to e2fsck", |c| c.e2fsck),
-    number!("which agreed", |c| c.e2fsck_agreed),
+    number!("checked by e2fsck", |c| c.e2fsck),
+    number!("agreeing with ours", |c| c.e2fsck_agreed),
     number!("replayed by e2fsck too", |c| c.replayed),
-    number!("to the same", |c| c.replayed_alike),
+    number!("with the same tree", |c| c.replayed_alike),
     ("seconds", |kept| {
         format!("{:.0}", kept.exploration.report.seconds)
     }),
@@ -318,10 +318,10 @@ const LEFT_OUT: [Column; 11] = [
             _ => grouped(unfinished),
         }
     }),
-    ("sequences not drawn", |kept| {
+    ("sequences not sampled", |kept| {
         grouped(kept.exploration.sequences_not_drawn)
     }),
-    ("seeds of overlapping orders drawn", |kept| {
+    ("seeds of overlapping orders", |kept| {
         grouped(kept.exploration.orders.overlap_seeds)
     }),
     number!("moments", |c| c.moments_left_out),
@@ -331,9 +331,9 @@ const LEFT_OUT: [Column; 11] = [
         .saturating_sub(c.recoveries_cut)),
     number!("moments of recoveries", |c| c.nested_moments_left_out),
     number!("states after a second cut", |c| c.nested_left_out),
-    number!("moments after going on", |c| c.chained_moments_left_out),
-    number!("states after going on", |c| c.chained_left_out),
-    ("rows of the recovery table", |kept| {
+    number!("moments in chains", |c| c.chained_moments_left_out),
+    number!("states in chains", |c| c.chained_left_out),
+    ("recovery cases not met", |kept| {
         grouped(kept.exploration.unmet().len() as u64)
     }),
 ];
@@ -350,7 +350,7 @@ pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
     if !kept.is_empty() {
         text += "What was looked at:\n\n";
         text += &table(kept, &GAVE);
-        text += "\nWhat was not:\n\n";
+        text += "\nWhat was left out:\n\n";
         text += &table(kept, &LEFT_OUT);
     }
     for (kept, row) in kept {

@@ -61,7 +61,7 @@ impl Place {
     pub(super) fn volume(&self, size: u64) -> Result<Image> {
         let path = self.scratch.path().join("fresh.img");
         File::create(&path)?.set_len(size)?;
-        // Nothing in it is drawn by chance: a case is replayed on another one.
+        // Nothing in it is random: a case is replayed on another one.
         let extended = format!(
             "root_owner={}:{},hash_seed={UUID}",
             rustix::process::geteuid().as_raw(),

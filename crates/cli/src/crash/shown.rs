@@ -105,24 +105,24 @@ type Line = (&'static str, fn(&Counts) -> u64);
 
 const LOOKED_AT: [Line; 19] = [
     ("workloads", |c| c.workloads),
-    ("  in orders besides", |c| c.orders),
+    ("  in further orders", |c| c.orders),
     ("moments", |c| c.moments),
     ("states judged", |c| c.states),
     ("  distinct", |c| c.states_distinct),
     ("moments of recoveries", |c| c.nested_moments),
     ("states after a second cut", |c| c.nested),
     ("  distinct", |c| c.nested_distinct),
-    ("states drawn to go on from", |c| c.chains_drawn),
-    ("runs that went on from them", |c| c.chains),
+    ("states sampled to go on from (chains)", |c| c.chains_drawn),
+    ("chains run", |c| c.chains),
     ("  moments in them", |c| c.chained_moments),
     ("  states after a cut in them", |c| c.chained),
     ("recoveries", |c| c.recoveries),
     ("  cut again", |c| c.recoveries_cut),
     ("  to audit the folding", |c| c.audits),
-    ("  shown to e2fsck", |c| c.e2fsck),
-    ("    which agreed", |c| c.e2fsck_agreed),
+    ("  checked by e2fsck", |c| c.e2fsck),
+    ("    agreeing with ours", |c| c.e2fsck_agreed),
     ("  with the journal replayed by e2fsck", |c| c.replayed),
-    ("    to the same", |c| c.replayed_alike),
+    ("    with the same tree", |c| c.replayed_alike),
 ];
 
 const NOT_LOOKED_AT: [Line; 9] = [
@@ -134,13 +134,11 @@ const NOT_LOOKED_AT: [Line; 9] = [
     }),
     ("moments of those that were", |c| c.nested_moments_left_out),
     ("states at the moments of recoveries", |c| c.nested_left_out),
-    ("states that no run went on from", |c| {
+    ("states from which no chain went on", |c| {
         c.states.saturating_sub(c.chains)
     }),
-    ("moments of the runs that went on", |c| {
-        c.chained_moments_left_out
-    }),
-    ("states at the moments of those", |c| c.chained_left_out),
+    ("moments of chains", |c| c.chained_moments_left_out),
+    ("states at the moments of chains", |c| c.chained_left_out),
 ];
 
 /// A violation, and what replays it.
