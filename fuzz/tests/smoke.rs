@@ -1,4 +1,4 @@
-//! Every fuzz target takes inputs by chance.
+//! Every fuzz target takes random inputs.
 #![forbid(unsafe_code)]
 
 use stetfs_fuzz::TARGETS;

@@ -112,7 +112,7 @@ impl<'a> Population<'a> {
         self.directory(number).join(format!("file-{number}"))
     }
 
-    /// The numbers of `samples` files, by chance.
+    /// The numbers of `samples` random files.
     fn sample(&mut self, samples: u64) -> Vec<u64> {
         (0..samples).map(|_| self.rng.below(self.count)).collect()
     }

@@ -193,7 +193,7 @@ impl Left {
         })
     }
 
-    /// What power cuts leave in a workload, at so many moments by chance.
+    /// What power cuts leave in a workload, at so many random moments.
     ///
     /// # Errors
     /// What mke2fs or the workload says.

@@ -178,7 +178,7 @@ struct Explorer<'a> {
     /// States of the workload that could be.
     foldable: u64,
     found: Findings,
-    /// States by chance that the run may go on from: the cut, and what is allowed.
+    /// Random states from which the run may go on: the cut, and which states are allowed.
     drawn: Vec<(Cut, usize, Allowed)>,
     /// Out of so many.
     seen: u64,

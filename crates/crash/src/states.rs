@@ -10,7 +10,7 @@
 //! - none and all;
 //! - up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order;
 //!   those that end with a change first, then those that tear one);
-//! - [`Effort::random`] subsets by chance;
+//! - [`Effort::random`] random subsets;
 //! - up to [`Effort::guided`] states that differ from all before them and are chosen by what the
 //!   recoveries of others have read ([`guide`](super::guide)): whole changes that are missing alone
 //!   or there alone, those that decide what else is read in every combination, and then torn.
@@ -41,7 +41,7 @@ pub struct Effort {
     pub exhaustive: usize,
     /// Beyond that, so many prefixes.
     pub prefixes: usize,
-    /// And so many subsets by chance.
+    /// And so many random subsets.
     pub random: usize,
     /// And so many that are chosen by what recoveries read.
     pub guided: usize,

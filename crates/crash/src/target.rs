@@ -232,7 +232,7 @@ impl Target {
     /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and
     /// little room to grow: the resize inode's blocks would only be checked again and again. Free
     /// blocks hold what was in them before, so that it shows when it is taken for content. Nothing
-    /// in it is drawn by chance.
+    /// in it is random.
     ///
     /// # Errors
     /// mke2fs, or the first mount.

@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// Gives the turn to `to`, or to one by chance who can go on; when nobody can, to one who
+    /// Gives the turn to `to`, or to a random one that can go on; when nobody can, to one who
     /// waits, who looks again.
     fn hand_on(&mut self, to: Option<usize>) {
         let rank = |thread: &Thread| match thread {

@@ -1,9 +1,9 @@
 //! Texts that tell the same but for numbers and names that programs draw.
 
-/// The length from which on such a word is taken for drawn by chance.
+/// The length from which on such a word is taken for random.
 const DRAWN: usize = 6;
 
-/// The same for all numbers in a text, and for what programs draw by chance or hash: words of
+/// The same for all numbers in a text, and for what programs draw at random or hash: words of
 /// hexadecimal digits, longer words with a digit before a letter, and longer words behind `tmp_`.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();

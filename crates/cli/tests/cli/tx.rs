@@ -1,6 +1,6 @@
 //! `stetfs tx`: a command's changes at once, or not at all. Judged by the same command on a
 //! directory of the machine's own file system, by e2fsck, and by images that are copied while the
-//! server is stopped at moments by chance.
+//! server is stopped at random moments.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};

@@ -13,7 +13,7 @@ use crate::{Caller, Fs, MountOptions, OpenFlags};
 /// The volumes: by extents of 4 and 1 KiB, by pointers.
 const VOLUMES: [(&str, &[&str]); 3] = [KINDS[0], KINDS[1], KINDS[5]];
 
-/// The same numbers by chance every time (Knuth's MMIX).
+/// The same random numbers every time (Knuth's MMIX).
 struct Numbers(Wrapping<u64>);
 
 impl Numbers {

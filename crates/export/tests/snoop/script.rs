@@ -1,4 +1,4 @@
-//! Journals by chance: records in any order within a transaction, laps, revokes, homes that come
+//! Random journals: records in any order within a transaction, laps, revokes, homes that come
 //! with another content, requests that touch half a block, power cuts.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Numbers and contents by chance, always the same.
+//! Random numbers and contents, always the same.
 
 pub(crate) struct Chance(pub(crate) u64);
 

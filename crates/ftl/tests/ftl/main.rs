@@ -180,7 +180,7 @@ fn carry_out(ftl: &Ftl, step: &Step) -> Result<(), MediaError> {
     }
 }
 
-/// A step by chance. Most of it falls on a few pages; a share of the pages at the end is the
+/// A random step. Most of it falls on a few pages; a share of the pages at the end is the
 /// journal.
 fn any_step(chance: &mut Chance, ftl: &Ftl, number: u64) -> Step {
     let pages = pages_of(ftl);

@@ -233,7 +233,7 @@ impl Running<'_, '_, '_> {
         Ok(())
     }
 
-    /// A file by chance. There is one.
+    /// A random file. There is one.
     fn used(&mut self) -> usize {
         loop {
             let slot = self.rng.below(self.table.len() as u64) as usize;

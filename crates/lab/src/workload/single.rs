@@ -1,7 +1,7 @@
 //! One durable operation at a time: what a commit costs that has nothing else in it.
 //!
 //! Each is a call, or a write into a new file, and the fsync that makes it durable. Blocks are
-//! drawn by chance from a file that is home, was written in one piece and is in memory; names come
+//! drawn at random from a file that is home, was written in one piece and is in memory; names come
 //! one after the other, in one directory.
 
 use anyhow::Result;

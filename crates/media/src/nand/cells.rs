@@ -444,7 +444,7 @@ pub(super) enum EraseEnd {
 pub(super) enum HalfErase {
     /// All of this.
     All(Option<PageState>),
-    /// Each by chance.
+    /// Each at random.
     Mixed(u64),
 }
 

@@ -11,7 +11,7 @@
 //! | erase | `half_old` | the pages are as before, but the block has to be erased before it is programmed; so with all that follow |
 //! | | `half_erased` | all pages read as erased |
 //! | | `half_torn` | no page that was programmed can be read |
-//! | | `half_mixed:SEED` | each page by chance one of these, or miscorrected |
+//! | | `half_mixed:SEED` | each page at random one of these, or miscorrected |
 //!
 //! That all of these happen is known from real parts: Tseng, Grupp, Swanson: "Understanding the
 //! Impact of Power Loss on Flash Memory", DAC 2011; for pages that can be read and then cannot,

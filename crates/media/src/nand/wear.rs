@@ -47,7 +47,7 @@ impl Draw {
     }
 }
 
-/// 64 bits by chance, always the same for the same arguments.
+/// 64 random bits, always the same for the same arguments.
 pub(super) fn draw(seed: u64, what: Draw, of: [u64; 3]) -> u64 {
     of.into_iter()
         .fold(scramble(seed ^ what.number() << 56), |x, n| scramble(x ^ n))

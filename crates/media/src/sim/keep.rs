@@ -21,7 +21,7 @@ pub enum Keep {
     Only(BTreeSet<usize>),
     /// All but those.
     Without(BTreeSet<usize>),
-    /// Each by chance, in a share (from 1/16 to 15/16) that is drawn from the seed too.
+    /// Each at random, in a share (from 1/16 to 15/16) that is drawn from the seed too.
     Random(u64),
 }
 

@@ -1,7 +1,7 @@
 //! Simulated persistent memory.
 //!
 //! - What was stored reaches the medium by a flush and a fence, by a fence alone when it went past
-//!   the cache, or by chance: see `lines.rs`.
+//!   the cache, or at random: see `lines.rs`.
 //! - Flushing a line that holds nothing new, and a fence with nothing to wait for, are counted and
 //!   take their time as any other: whoever does it pays for it on a processor too.
 //! - A range beyond the end and a word that is not aligned panic.

@@ -94,7 +94,7 @@ fn requests_take_the_time_of_the_part() {
     assert_eq!(nand.rig().clock.now_ns(), 1_300_000);
 }
 
-/// Requests by chance on a part that is worn and errs a lot: what they answered, the time, and what
+/// Random requests on a part that is worn and errs a lot: what they answered, the time, and what
 /// is left.
 fn busy_run(part: NandPart, requests: u64) -> (Vec<String>, u64, NandSim) {
     let nand = NandOptions {
