@@ -47,29 +47,31 @@ mod region;
 mod replay;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use stetfs_format::delta_log::{Record, TagFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::nvm_pair::PairState;
 use stetfs_format::private_log::Tail;
-use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
+use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{DeltaRegion, TagWord};
+use crate::engine::log::{
+    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+};
 use crate::parts::area::JournalArea;
-use crate::parts::home::{BusyHomes, Write};
-use crate::parts::index::{Index, Indexed};
+use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, DataMode, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log,
-    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates,
-    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Beside, DataMode, DataPromise, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, Mark,
+    OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme, Terms,
+    Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -144,51 +146,24 @@ const FIRST: u32 = 2;
 const FIRST_TRANSACTION: Tid = Tid(1);
 
 struct Dj {
+    log: Log<DeltaVersion>,
     pair: Pair,
     region: DeltaRegion,
     area: JournalArea,
     mode: DataMode,
     rule: Rule,
-    /// Bytes of the ring in use at which a checkpoint is wanted.
-    most_used: u64,
-    /// Contents that may be held before a checkpoint is wanted, in blocks.
-    most_held: usize,
-    period: Period,
-    log: Mutex<Log>,
-    /// The newest committed version of each block that is not home yet.
-    index: Index<DeltaVersion>,
-    /// What looks from outside see: bytes of the ring in use, blocks of the journal in use.
-    used: AtomicU64,
-    used_blocks: AtomicU64,
-    /// One checkpoint at a time.
-    checkpointing: Mutex<()>,
-    busy_homes: BusyHomes,
-    /// Checkpoints that commits have made.
-    forced: AtomicU64,
+    journal: Mutex<Journal>,
+    /// The memory of the transaction before.
+    draft: Mutex<Draft>,
 }
 
-struct Log {
-    /// Where the next transaction goes, and the oldest that would be replayed.
-    head: u64,
-    tail: u64,
-    sequence: Tid,
-    /// The block of the journal that is written next, and how many may be.
+/// What of the volume's journal is in use.
+struct Journal {
+    /// The block that is written next, and how many may be.
     next: u32,
     free: u32,
-    /// From tail to head.
-    transactions: VecDeque<Logged>,
-    draft: Draft,
-}
-
-/// A transaction in the ring.
-struct Logged {
-    sequence: Tid,
-    /// Where the next one begins.
-    end: u64,
-    /// Blocks of the journal that it takes.
-    blocks: u32,
-    /// Blocks that need it to be replayed.
-    needed: u32,
+    /// Blocks of each transaction of the log.
+    taken: VecDeque<u32>,
 }
 
 struct DeltaVersion {
@@ -196,18 +171,54 @@ struct DeltaVersion {
     content: BlockRef,
     /// Its newest tag.
     tag: TagWord,
-    /// The transactions that a replay takes it from, its own last.
+    /// The transaction that it is from.
+    newest: Tid,
+    /// The transactions that a replay takes it from. None: it is home.
     transactions: SmallVec<[Tid; 2]>,
     /// The last of them that has all of it. None: they rest on home.
     whole: Option<Tid>,
 }
 
-impl Indexed for DeltaVersion {}
+impl Indexed for DeltaVersion {
+    fn is_held(&self) -> bool {
+        !self.transactions.is_empty()
+    }
+}
 
-impl DeltaVersion {
-    /// The transaction that it is from.
-    fn sequence(&self) -> Tid {
-        *self.transactions.last().expect("its own")
+/// A version on its way home.
+struct DueDelta {
+    class: Class,
+    content: BlockRef,
+    tag: TagWord,
+    sequence: Tid,
+    rests_on_home: bool,
+}
+
+impl Version for DeltaVersion {
+    type Due = DueDelta;
+
+    fn oldest(&self) -> Tid {
+        *self.transactions.first().expect("it is held")
+    }
+
+    fn newest(&self) -> Tid {
+        self.newest
+    }
+
+    fn leave(&mut self) -> DueDelta {
+        DueDelta {
+            class: self.class,
+            content: self.content.clone(),
+            tag: self.tag,
+            sequence: self.newest,
+            rests_on_home: self.whole.is_none(),
+        }
+    }
+
+    fn arrive(&mut self, due: &DueDelta) {
+        let is_later = |tid: &Tid| tid.is_after(due.sequence);
+        self.transactions.retain(|tid| is_later(tid));
+        self.whole = self.whole.filter(is_later);
     }
 }
 
@@ -216,40 +227,19 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let options = &args.options;
     let rule = Rule::of(&ABOUT, options)?;
     let nvm_checkpoint = options.percent(&ABOUT, &NVM_CHECKPOINT)?;
-    let period = Period::of(&ABOUT, options)?;
+    let period = Some(Period::of(&ABOUT, options)?);
     let area = journal_area(&args)?;
     let mode = options.data.unwrap_or(ABOUT.modes[0]);
     let (pair, region, start) = take_region(&args, &area)?;
     let capacity = region.ring.capacity;
-    let dj = Dj {
-        mode,
-        rule,
+    let limits = Limits {
+        // One line stays free.
+        room: capacity - LINE,
         most_used: capacity * nvm_checkpoint / 100,
-        most_held: (args.memory / args.block_size).max(16),
+        most_here: Limits::most_here(args.memory, args.block_size),
         period,
-        log: Mutex::new(Log {
-            head: start.at,
-            tail: start.at,
-            sequence: start.sequence,
-            next: area.first,
-            free: area.capacity(),
-            transactions: VecDeque::new(),
-            draft: Draft::default(),
-        }),
-        index: Index::default(),
-        used: AtomicU64::new(0),
-        used_blocks: AtomicU64::new(0),
-        checkpointing: Mutex::new(()),
-        busy_homes: BusyHomes::default(),
-        forced: AtomicU64::new(0),
-        pair,
-        region,
-        area,
     };
-    let report = match start.is_left {
-        true => dj.recover(&args)?,
-        false => RecoveryReport::default(),
-    };
+    let span = Span::empty(start.at, start.sequence);
     // All of them may be whole, and half of the tags may be of freed blocks.
     let tags = capacity / 8 / Record::length(1, 0);
     let tags = u32::try_from(tags).unwrap_or(u32::MAX);
@@ -259,7 +249,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             _ => DataPromise::Ordered,
         },
         mark: Mark::PrivateLog,
-        max_transaction: (dj.area.capacity() / 4).min(tags),
+        max_transaction: (area.capacity() / 4).min(tags),
         logs_data: mode == DataMode::Journal,
         logs_marked: true,
         wants: Wants {
@@ -272,6 +262,32 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         is_buffer_cache: false,
         keeps: false,
     };
+    let dj = Logging(Dj {
+        log: Log::new(
+            args.dev.clone(),
+            args.block_size,
+            limits,
+            span,
+            Index::default(),
+        ),
+        pair,
+        region,
+        mode,
+        rule,
+        journal: Mutex::new(Journal {
+            next: area.first,
+            free: area.capacity(),
+            taken: VecDeque::new(),
+        }),
+        draft: Mutex::default(),
+        area,
+    });
+    if !start.is_left {
+        return Ok((Box::new(dj), terms, RecoveryReport::default()));
+    }
+    let report = dj.0.take_over(&args)?;
+    dj.checkpoint(Goal::All)?;
+    dj.0.begin_anew()?;
     Ok((Box::new(dj), terms, report))
 }
 
@@ -332,108 +348,63 @@ fn take_region(args: &OpenArgs, area: &JournalArea) -> Result<(Pair, DeltaRegion
     }
 }
 
-impl Scheme for Dj {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        let content = self
-            .index
-            .find(block, |version| Some(version.content.clone()));
-        Ok(content.map_or(Held::Home, Held::Here))
+impl OnLog for Dj {
+    type Version = DeltaVersion;
+    type Draft<'t> = Draft;
+
+    const UNITS: &'static str = "bytes";
+    const OVERWRITES: bool = true;
+
+    fn log(&self) -> &Log<DeltaVersion> {
+        &self.log
     }
 
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.index.holds_any(start, count)
+    fn content(&self, _: BlockNo, version: &DeltaVersion) -> Result<BlockRef> {
+        Ok(version.content.clone())
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let (mut logged, home, revoked) = {
-            let index = self.index.read();
-            let is_logged = |block: &&LoggedBlock| {
-                let is_meant = block.whole && !block.fresh && !is_planted(Bug::UnloggedWhole);
-                self.mode == DataMode::Journal || is_meant || index.contains_key(&block.home)
-            };
-            let (logged, home): (Vec<_>, Vec<_>) = txn.data.iter().partition(is_logged);
-            let is_logged =
-                |block: &BlockNo| index.contains_key(block) && !is_planted(Bug::ForgottenRevoke);
-            let revoked: Vec<_> = txn.revoked.iter().copied().filter(is_logged).collect();
-            (logged, home, revoked)
-        };
-        logged.extend(&txn.meta);
-        let mut on_device = Dirty::on(&*self.area.dev);
-        let (is_only_data, any_data) = (logged.is_empty() && revoked.is_empty(), !home.is_empty());
-        let home = home.into_iter();
-        let (homes, size) = (&self.busy_homes, self.area.block_size);
-        match (is_only_data, any_data) {
-            (true, false) => return Ok(()),
-            (true, true) => return homes.write_last_data(on_device, size, home),
-            (false, _) => homes.write_data(&mut on_device, size, home)?,
-        }
-        self.make_room(logged.len(), revoked.len())?;
-        let (place, mut draft) = {
-            let mut log = self.log.lock();
-            let place = Place {
-                sequence: log.sequence,
-                at: log.head,
-                room: self.region.ring.capacity - (log.head - log.tail),
-                first: log.next,
-            };
-            (place, std::mem::take(&mut log.draft))
-        };
-        draft.describe(&place, &self.rule, &self.area, &logged, &revoked);
-        self.write(&place, &mut draft, on_device, txn.time)?;
-        self.add(&place, draft, &logged, &txn.revoked);
-        Ok(())
-    }
-
-    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
-        let is_logged = {
-            let index = self.index.read();
-            blocks.iter().any(|(home, _)| index.contains_key(home))
-        };
-        if is_logged {
-            // A replay would write over them.
-            return Ok(false);
-        }
-        let data = blocks.iter().map(Write::data);
-        let on_device = Dirty::on(&*self.area.dev);
-        self.busy_homes
-            .write_last_data(on_device, self.area.block_size, data)?;
-        Ok(true)
-    }
-
-    fn backlog(&self) -> Backlog {
-        Backlog {
-            is_due: self.used.load(Relaxed) > self.most_used
-                || self.used_blocks.load(Relaxed) > u64::from(self.area.capacity() / 4)
-                || self.index.held() > self.most_held
-                || self.period.is_over(),
-            forced: self.forced.load(Relaxed),
+    fn goes(&self, block: &LoggedBlock) -> Goes {
+        let is_meant = block.whole && !block.fresh && !is_planted(Bug::UnloggedWhole);
+        match self.mode == DataMode::Journal || is_meant {
+            true => Goes::Log,
+            false => Goes::Home,
         }
     }
 
-    fn checkpoint(&self, _goal: Goal) -> Result<()> {
-        self.bring_home()
+    /// With room for descriptor and commit record, every block being in the journal. What becomes a
+    /// delta is decided when it is known how much room there is.
+    fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Draft, u64) {
+        let tags = sorted.logged.len() + sorted.revoked.len();
+        let mut draft = std::mem::take(&mut *self.draft.lock());
+        draft.most_whole = sorted.logged.len();
+        (draft, Record::length(tags, 0))
     }
 
-    fn close(&self) -> Result<()> {
-        self.bring_home()?;
-        self.pair.close(PairState::Shut)
+    fn fits(&self, draft: &Draft) -> bool {
+        usize_as_u64(draft.most_whole) < u64::from(self.journal.lock().free)
     }
-}
 
-impl Dj {
-    /// Writes a transaction: what goes to the journal, then the record; durable when it returns.
+    fn is_due(&self) -> bool {
+        let capacity = self.area.capacity();
+        capacity - self.journal.lock().free > capacity / 4
+    }
+
     fn write(
         &self,
-        place: &Place,
+        head: &Head,
+        sorted: &Sorted<'_>,
         draft: &mut Draft,
-        mut on_device: Dirty<'_>,
         time: (u64, u32),
-    ) -> Result<()> {
-        let Draft { record, wholes, .. } = draft;
-        let parts: Vec<(Tag, &[u8])> = wholes
-            .iter()
-            .map(|(block, tag)| (*tag, &block[..]))
-            .collect();
+    ) -> Result<u64> {
+        let mut on_device = Dirty::on(&*self.area.dev);
+        self.log.write_data(&mut on_device, &sorted.home)?;
+        let place = Place {
+            head: *head,
+            first: self.journal.lock().next,
+        };
+        draft.describe(&place, &self.rule, &self.area, sorted);
+        let wholes = draft.wholes.iter();
+        let parts: Vec<(Tag, &[u8])> = wholes.map(|(block, tag)| (*tag, &block[..])).collect();
         let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.medium);
         if is_planted(Bug::MissingBodyFlush) {
             self.area.write(&mut on_device, place.first, &parts)?;
@@ -441,110 +412,77 @@ impl Dj {
             let first = place.first;
             in_region.rests_on(self.area.write_last(on_device, first, &parts, Cause::Log)?);
         }
-        let seed = self.region.seed(place.at, place.sequence);
-        record.seal(place.sequence, seed, time);
+        let seed = self.region.seed(head.at, head.sequence);
+        draft.record.seal(head.sequence, seed, time);
         let ring = &self.region.ring;
-        ring.write_covering_commit(in_region, place.at, &record.0)?;
-        self.region.note_committed(place.sequence)
+        ring.write_covering_commit(in_region, head.at, &draft.record.0)?;
+        self.region.note_committed(head.sequence)?;
+        Ok(usize_as_u64(draft.record.0.len()))
     }
 
-    /// Waits until descriptor and commit record fit with every block in the journal.
-    fn make_room(&self, logged: usize, revoked: usize) -> Result<()> {
-        let bytes = Record::length(logged + revoked, 0);
-        let fits = || {
-            let log = self.log.lock();
-            let free = self.region.ring.capacity - (log.head - log.tail);
-            bytes < free && usize_as_u64(logged) < u64::from(log.free)
-        };
-        if fits() {
-            return Ok(());
-        }
-        self.forced.fetch_add(1, Relaxed);
-        self.bring_home()?;
-        match fits() {
-            true => Ok(()),
-            false => Err(SchemeError::Unusable(format!(
-                "a transaction of {logged} blocks does not fit into it"
-            ))),
-        }
-    }
-
-    /// A transaction is durable: its versions are the newest, what it freed is gone.
-    fn add(&self, place: &Place, mut draft: Draft, logged: &[&LoggedBlock], revoked: &[BlockNo]) {
-        let sequence = place.sequence;
+    fn note<'t>(
+        &self,
+        index: &mut Changing<'_, DeltaVersion>,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        mut draft: Draft,
+    ) {
+        let sequence = head.sequence;
         self.pair.note_commit(sequence);
         let blocks = must_fit_u32(draft.wholes.len());
-        let mut log = self.log.lock();
-        log.head += usize_as_u64(draft.record.0.len());
-        log.sequence = sequence.next();
-        log.next = self.area.step(place.first, blocks);
-        log.free -= blocks;
-        let entry = Logged {
-            sequence,
-            end: log.head,
-            blocks,
-            needed: must_fit_u32(logged.len()),
-        };
-        log.transactions.push_back(entry);
-        let mut index = self.index.write();
-        for (n, (block, tag)) in logged.iter().zip(&draft.tags).enumerate() {
+        {
+            let mut journal = self.journal.lock();
+            journal.next = self.area.step(journal.next, blocks);
+            journal.free -= blocks;
+            journal.taken.push_back(blocks);
+        }
+        for (n, (block, tag)) in sorted.logged.iter().zip(&draft.tags).enumerate() {
             let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
-            let before = index.remove(&block.home);
-            let mut version = DeltaVersion {
+            let before = index.remove(&block.home).filter(|_| !is_whole);
+            let (mut transactions, whole) = match before {
+                Some(before) => (before.transactions, before.whole),
+                None => (SmallVec::new(), is_whole.then_some(sequence)),
+            };
+            transactions.push(sequence);
+            let version = DeltaVersion {
                 class: block.class,
                 content: block.content.clone(),
                 tag: TagWord {
-                    at: place.at + usize_as_u64(Record::tag_at(n)),
+                    at: head.at + usize_as_u64(Record::tag_at(n)),
                     word: tag.word(),
                 },
-                transactions: smallvec![],
-                whole: is_whole.then_some(sequence),
+                newest: sequence,
+                transactions,
+                whole,
             };
-            match before {
-                Some(before) if is_whole => log.need_no_more(&before.transactions),
-                Some(before) => {
-                    version.transactions = before.transactions;
-                    version.whole = before.whole;
-                }
-                None => {}
-            }
-            version.transactions.push(sequence);
             index.insert(block.home, version);
         }
-        for block in revoked {
-            if let Some(before) = index.remove(block) {
-                log.need_no_more(&before.transactions);
-            }
-        }
-        drop(index);
         // Its contents are in the index, or were escaped copies.
         draft.wholes.clear();
-        log.draft = draft;
-        self.note_use(&log);
-        self.period.note_commit();
+        *self.draft.lock() = draft;
     }
 
-    fn note_use(&self, log: &Log) {
-        self.used.store(log.head - log.tail, Relaxed);
-        let blocks = self.area.capacity() - log.free;
-        self.used_blocks.store(blocks.into(), Relaxed);
-    }
-}
-
-impl Log {
-    /// A block takes nothing from these transactions any more.
-    fn need_no_more(&mut self, transactions: &[Tid]) {
-        for tid in transactions {
-            self.transaction(*tid).needed -= 1;
-        }
+    fn due(&self, _: Until) -> Option<Which> {
+        Some(Which::All)
     }
 
-    fn transaction(&mut self, tid: Tid) -> &mut Logged {
-        let first = self
-            .transactions
-            .front()
-            .expect("it is in the log")
-            .sequence;
-        &mut self.transactions[u32_as_usize(tid.0.wrapping_sub(first.0))]
+    fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
+        self.land_in_batches(due)
+    }
+
+    fn write_tail(&self, at: u64, sequence: Tid) -> Result<()> {
+        let tail = self.region.tail(at, sequence);
+        self.pair.move_tail(tail, Cause::Checkpoint)
+    }
+
+    fn leave(&self, at: u64, _: &[DueOf<Self>]) -> Result<()> {
+        let n = self.log.span.lock().before(at).count();
+        let mut journal = self.journal.lock();
+        journal.free += journal.taken.drain(..n).sum::<u32>();
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.pair.close(PairState::Shut)
     }
 }

@@ -33,28 +33,30 @@
 //!
 //! Recovery: see [`recovery`].
 
-mod homeward;
-mod live;
 mod record;
 mod recovery;
+mod ways;
 
 use hashbrown::HashSet;
-use stetfs_format::width::must_fit_u32;
+use stetfs_format::width::{must_fit, must_fit_u32, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
-pub(super) use self::homeward::{Copied, Homeward, Place};
-use self::live::{Committed, DueLogged, Live, Logged, Span};
 use self::record::Records;
 pub(super) use self::recovery::LEFT;
+pub(super) use self::ways::{Place, Plain, Ways};
+use crate::engine::log::{
+    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+};
 use crate::parts::area::JournalArea;
 use crate::parts::fill::{FILL, filled};
-use crate::parts::home::{BusyHomes, Write, write_home};
+use crate::parts::home::{Write, write_home};
+use crate::parts::index::{Changing, Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
-    Jbd2Log, LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Relocates,
-    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, InMemory, Jbd2Log, LoggedBlock,
+    Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Result, SchemeError, Terms, Trial,
+    Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -157,43 +159,75 @@ pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
 };
 
 struct Jbd2 {
+    log: Log<BlockVersion>,
     area: JournalArea,
     records: Records,
     mode: DataMode,
     async_commit: bool,
-    homeward: Box<dyn Homeward>,
-    placing: Option<Box<dyn Placing>>,
-    live: Live,
-    /// Blocks of the log that may be used before a checkpoint is wanted.
-    most_used: u32,
-    /// Contents that may be held until then, in blocks.
-    most_held: usize,
-    /// One checkpoint at a time.
-    checkpointing: Mutex<()>,
-    busy_homes: BusyHomes,
+    ways: Box<dyn Ways>,
     /// The journal superblock as it stands on the medium.
     superblock: Mutex<record::Super>,
 }
 
-/// With it, data that `data=journal` would log does not go to the log if it lay in nobody's file
-/// before: it is written where it stays, as `data=ordered` does. What has a home can be sent to
-/// another one.
-pub(super) trait Placing: Send + Sync {
-    /// Where a dirty block should go.
-    fn place(&self, block: &DirtyBlock<'_>) -> Placement;
+/// The newest committed version of a block.
+struct BlockVersion {
+    class: Class,
+    /// The transaction that logged it.
+    sequence: Tid,
+    /// The log block that holds it as it is; none when it had to be changed to be logged.
+    at: Option<u32>,
+    /// `None` once it is home.
+    content: Option<BlockRef>,
+}
+
+impl Indexed for BlockVersion {
+    fn is_held(&self) -> bool {
+        self.content.is_some()
+    }
+}
+
+/// A version on its way home.
+struct DueBlock {
+    class: Class,
+    sequence: Tid,
+    /// As in the version. None, too, when it is written home.
+    at: Option<u32>,
+    content: BlockRef,
+}
+
+impl Version for BlockVersion {
+    type Due = DueBlock;
+
+    fn oldest(&self) -> Tid {
+        self.sequence
+    }
+
+    fn newest(&self) -> Tid {
+        self.sequence
+    }
+
+    fn leave(&mut self) -> DueBlock {
+        DueBlock {
+            class: self.class,
+            sequence: self.sequence,
+            at: self.at,
+            content: self.content.clone().expect("it is held"),
+        }
+    }
+
+    fn arrive(&mut self, due: &DueBlock) {
+        if self.sequence == due.sequence {
+            self.content = None;
+        }
+    }
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
-    open_as(&ABOUT, args, Box::new(Copied), None)
+    open_as(&ABOUT, args, Box::new(Plain))
 }
 
 /// Opens the log for a scheme that says `about` of itself.
-pub(super) fn open_as(
-    about: &'static About,
-    args: OpenArgs,
-    homeward: Box<dyn Homeward>,
-    placing: Option<Box<dyn Placing>>,
-) -> Result<Parts> {
+pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>) -> Result<Parts> {
     args.options.check_known(about)?;
     if args.log.is_empty() {
         return Err(SchemeError::Unusable(
@@ -206,32 +240,19 @@ pub(super) fn open_as(
     let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
     let fill = filled(about, &args.options, 50)?;
-    let (mut superblock, report) = recovery::recover(&mut area, &args, &*homeward)?;
+    let (mut superblock, report) = recovery::recover(&mut area, &args, &*ways)?;
     if args.writable {
         superblock.set_async_commit(async_commit);
     }
-    let records = Records::new(&superblock);
-    let span = Span {
-        head: area.first,
-        free: area.capacity(),
-        sequence: superblock.fields.sequence,
-        marked_empty: true,
-        transactions: Default::default(),
+    let capacity = u64::from(area.capacity());
+    let limits = Limits {
+        // One block stays free: a head that meets the tail would look like an empty log.
+        room: capacity - 1,
+        most_used: capacity * fill / 100,
+        most_here: Limits::most_here(args.memory, args.block_size),
+        period: None,
     };
-    let jbd2 = Jbd2 {
-        most_used: u32::try_from(u64::from(area.capacity()) * fill / 100).unwrap_or(u32::MAX),
-        most_held: (args.memory / args.block_size).max(16),
-        homeward,
-        placing,
-        area,
-        records,
-        mode,
-        async_commit,
-        live: Live::new(span),
-        checkpointing: Mutex::new(()),
-        busy_homes: BusyHomes::default(),
-        superblock: Mutex::new(superblock),
-    };
+    let span = Span::empty(0, superblock.fields.sequence);
     let terms = Terms {
         promise: match mode {
             DataMode::Journal => DataPromise::Atomic,
@@ -241,206 +262,103 @@ pub(super) fn open_as(
         mark: Mark::NeedsRecovery,
         // As jbd2's j_max_transaction_buffers: a quarter, so that placing at commit and the
         // records have room, and the next transaction finds some.
-        max_transaction: jbd2.area.capacity() / 4,
+        max_transaction: area.capacity() / 4,
         logs_data: mode == DataMode::Journal,
         logs_marked: true,
         wants: Wants::default(),
-        relocates: match jbd2.placing {
-            None => Relocates::No,
-            Some(_) => Relocates::Freely,
-        },
-        places_new: jbd2.placing.is_some(),
+        relocates: ways.relocates(),
+        places_new: ways.places_new(),
         remaps: None,
         is_buffer_cache: false,
         keeps: false,
     };
-    Ok((Box::new(jbd2), terms, report))
+    let jbd2 = Jbd2 {
+        log: Log::new(args.dev, args.block_size, limits, span, Index::default()),
+        records: Records::new(&superblock),
+        area,
+        mode,
+        async_commit,
+        ways,
+        superblock: Mutex::new(superblock),
+    };
+    Ok((Box::new(Logging(jbd2)), terms, report))
 }
 
-impl Scheme for Jbd2 {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        Ok(self.live.content(block).map_or(Held::Home, Held::Here))
+impl OnLog for Jbd2 {
+    type Version = BlockVersion;
+    type Draft<'t> = record::Body;
+
+    const UNITS: &'static str = "blocks";
+    const OVERWRITES: bool = true;
+
+    fn log(&self) -> &Log<BlockVersion> {
+        &self.log
     }
 
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.live.holds_any(start, count)
+    fn content(&self, _: BlockNo, version: &BlockVersion) -> Result<BlockRef> {
+        Ok(version.content.clone().expect("it is held"))
     }
 
     fn place(&self, block: &DirtyBlock<'_>) -> Placement {
-        let placing = self.placing.as_ref();
-        placing.map_or(Placement::Home, |placing| placing.place(block))
+        self.ways.place(block)
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let Sorted {
-            first,
-            late,
-            mut logged,
-        } = self.sort(&txn.data);
-        logged.extend(&txn.meta);
-        let revoked: Vec<BlockNo> = {
-            let has_copy = self.live.logged();
-            // Where all is logged, a freed block's next owner is logged behind it, and wins.
-            let logs_all = self.mode == DataMode::Journal && self.placing.is_none();
-            let is_needed =
-                |b: &BlockNo| !logs_all && has_copy(*b) && !is_planted(Bug::ForgottenRevoke);
-            txn.revoked.iter().copied().filter(is_needed).collect()
+    fn goes(&self, block: &LoggedBlock) -> Goes {
+        let is_new = block.fresh || block.relocated;
+        let is_logged = match self.mode {
+            DataMode::Journal => !(is_new && self.ways.places_new()),
+            _ => block.whole && !is_new && !is_planted(Bug::UnloggedWhole),
         };
-        if logged.is_empty() && revoked.is_empty() {
-            // Nothing that a record would have to make valid.
-            return self.write_only_data(first.into_iter().chain(late));
+        match self.mode {
+            _ if is_logged => Goes::Log,
+            DataMode::Ordered if is_planted(Bug::LateOrderedData) => Goes::HomeLate,
+            DataMode::Writeback if !block.whole => Goes::HomeLate,
+            _ => Goes::Home,
         }
+    }
+
+    fn revokes(&self) -> bool {
+        self.mode != DataMode::Journal || self.ways.places_new()
+    }
+
+    fn draft<'t>(&self, head: &Head, sorted: &Sorted<'t>, _: bool) -> (record::Body, u64) {
+        let (logged, revoked) = (&sorted.logged, &sorted.revoked);
+        let body = self.records.body(head.sequence, logged, revoked);
+        let len = self.records.log_blocks(logged.len(), revoked.len());
+        (body, len.into())
+    }
+
+    fn write(
+        &self,
+        head: &Head,
+        sorted: &Sorted<'_>,
+        records: &mut record::Body,
+        time: (u64, u32),
+    ) -> Result<u64> {
         let mut body = Dirty::on(&*self.area.dev);
-        let data = first.iter().copied();
-        self.busy_homes
-            .write_data(&mut body, self.area.block_size, data)?;
-        self.write_log(body, txn, &logged, &revoked)?;
-        if self.homeward.is_time(&self.area, self.used()) {
-            self.checkpoint_until(|_| false)?;
+        self.log.write_data(&mut body, &sorted.home)?;
+        let (at, sequence) = (self.block_at(head.at), head.sequence);
+        let is_marked_empty = self.superblock.lock().fields.start == 0;
+        if is_marked_empty && !is_planted(Bug::LateFirstMark) {
+            self.update_superblock(at, sequence)?;
         }
-        match late.is_empty() {
-            true => Ok(()),
-            false => self.write_only_data(late.into_iter()),
-        }
-    }
-
-    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
-        let is_logged = {
-            let has_copy = self.live.logged();
-            blocks.iter().any(|(home, _)| has_copy(*home))
-        };
-        if is_logged {
-            // A replay would write over them.
-            return Ok(false);
-        }
-        let data = blocks.iter().map(Write::data);
-        match is_planted(Bug::UnflushedOverwrite) {
-            true => {
-                let mut body = Dirty::on(&*self.area.dev);
-                self.busy_homes
-                    .write_data(&mut body, self.area.block_size, data)?;
-            }
-            false => self.write_only_data(data)?,
-        }
-        Ok(true)
-    }
-
-    fn backlog(&self) -> Backlog {
-        Backlog {
-            is_due: self.used() > self.most_used || self.live.held() > self.most_held,
-            forced: 0,
-        }
-    }
-
-    fn checkpoint(&self, goal: Goal) -> Result<()> {
-        // No more contents are held than there are blocks in the log.
-        let most = (self.most_used / 2).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
-        self.checkpoint_until(|span| match goal {
-            Goal::Some | Goal::All => false,
-            Goal::Background => self.area.capacity() - span.free <= most,
-        })
-    }
-
-    fn close(&self) -> Result<()> {
-        self.checkpoint(Goal::All)?;
-        let mut span = self.live.span.lock();
-        self.superblock.lock().set_async_commit(false);
-        self.update_superblock(0, span.sequence)?;
-        span.marked_empty = true;
-        Ok(())
-    }
-}
-
-/// The data of a transaction, by what is done with it.
-struct Sorted<'a> {
-    /// Written home before the record.
-    first: Vec<&'a LoggedBlock>,
-    /// Written home behind it.
-    late: Vec<&'a LoggedBlock>,
-    logged: Vec<&'a LoggedBlock>,
-}
-
-impl Jbd2 {
-    fn sort<'a>(&self, data: &'a [LoggedBlock]) -> Sorted<'a> {
-        let is_new = |block: &LoggedBlock| block.fresh || block.relocated;
-        let has_copy = self.live.logged();
-        let is_logged = |block: &&LoggedBlock| {
-            let is_meant = match self.mode {
-                DataMode::Journal => self.placing.is_none() || !is_new(block),
-                _ => block.whole && !is_new(block) && !is_planted(Bug::UnloggedWhole),
-            };
-            is_meant || has_copy(block.home)
-        };
-        let is_late = |block: &&LoggedBlock| match self.mode {
-            DataMode::Journal => false,
-            DataMode::Ordered => is_planted(Bug::LateOrderedData),
-            DataMode::Writeback => !block.whole,
-        };
-        let (logged, home): (Vec<_>, Vec<_>) = data.iter().partition(is_logged);
-        let (late, first) = home.into_iter().partition(is_late);
-        Sorted {
-            first,
-            late,
-            logged,
-        }
-    }
-
-    /// Data home, for which nothing vouches; durable when it returns.
-    fn write_only_data<'b>(
-        &self,
-        data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
-    ) -> Result<()> {
-        let body = Dirty::on(&*self.area.dev);
-        self.busy_homes
-            .write_last_data(body, self.area.block_size, data)
-    }
-
-    /// Blocks of the log that are taken.
-    fn used(&self) -> u32 {
-        self.area.capacity() - self.live.span.lock().free
-    }
-
-    fn flush(&self, cause: Cause) -> Result<()> {
-        Ok(self.area.dev.flush(cause)?)
-    }
-
-    /// Steps 1 and 3 to 5.
-    fn write_log(
-        &self,
-        mut body: Dirty<'_>,
-        txn: &Snapshot,
-        logged: &[&LoggedBlock],
-        revoked: &[BlockNo],
-    ) -> Result<()> {
-        let needed = self.records.log_blocks(logged.len(), revoked.len());
-        self.make_room(needed)?;
-        if self.live.held() > 2 * self.most_held {
-            // The background does not keep up: whoever commits helps, or waits for it.
-            self.checkpoint(Goal::Background)?;
-        }
-        let (head, sequence) = self.begin_log()?;
-        let records = self.records.body(sequence, logged, revoked);
-        let mut parts = records.parts(logged);
+        let mut parts = records.parts(&sorted.logged);
+        let commit_at = self.area.step(at, must_fit_u32(parts.len()));
         let len = must_fit_u32(parts.len()) + 1;
-        assert_eq!(
-            len, needed,
-            "the transaction is as long as it was said to be"
-        );
-        let commit = self.records.commit(sequence, txn.time, &records, &parts);
-        if self.is_covered(&body, revoked) {
+        let commit = self.records.commit(sequence, time, records, &parts);
+        if self.is_covered(&body, &sorted.revoked) {
             let record = Tag::new(Class::Journal, Cause::CommitRecord);
             parts.push((record, commit.bytes()));
-            self.area.write_covering_commit(body, head, &parts)?;
+            self.area.write_covering_commit(body, at, &parts)?;
         } else {
-            let commit_at = self.area.step(head, len - 1);
             if is_planted(Bug::RecordBeforeBody) {
                 self.area.write_unvouched(commit_at, commit.bytes(), true)?;
             }
             if is_planted(Bug::MissingBodyFlush) {
-                self.area.write(&mut body, head, &parts)?;
+                self.area.write(&mut body, at, &parts)?;
                 self.area.write_unvouched(commit_at, commit.bytes(), true)?;
             } else {
-                let durable = self.area.write_last(body, head, &parts, Cause::Log)?;
+                let durable = self.area.write_last(body, at, &parts, Cause::Log)?;
                 match is_planted(Bug::MissingRecordFlush) {
                     true => self
                         .area
@@ -449,134 +367,123 @@ impl Jbd2 {
                 }
             }
         }
-        if is_planted(Bug::LateFirstMark) && self.live.span.lock().marked_empty {
+        if is_planted(Bug::LateFirstMark) && is_marked_empty {
             let mut superblock = self.superblock.lock();
-            let bytes = superblock.update(head, sequence);
+            let bytes = superblock.update(at, sequence);
             self.area.write_unvouched(0, bytes, false)?;
-            self.live.span.lock().marked_empty = false;
         }
-        let homes = logged.iter().map(|b| b.home).collect();
-        let versions = logged.iter().enumerate().map(|(n, b)| Committed {
-            home: b.home,
-            class: b.class,
-            content: b.content.clone(),
-            at: records.place(n).map(|place| self.area.step(head, place)),
-        });
-        let logged = Logged {
-            sequence,
-            start: head,
-            len,
-            homes,
+        Ok(len.into())
+    }
+
+    fn note<'t>(
+        &self,
+        index: &mut Changing<'_, BlockVersion>,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        records: record::Body,
+    ) {
+        let at = self.block_at(head.at);
+        for (n, block) in sorted.logged.iter().enumerate() {
+            let version = BlockVersion {
+                class: block.class,
+                sequence: head.sequence,
+                at: records.place(n).map(|place| self.area.step(at, place)),
+                content: Some(block.content.clone()),
+            };
+            index.insert(block.home, version);
+        }
+    }
+
+    fn lands_at_once(&self) -> bool {
+        let used = must_fit(self.log.used());
+        self.ways.is_time(&self.area, used)
+    }
+
+    /// The oldest transactions: as many as make room, or half of what may be used free.
+    fn due(&self, until: Until) -> Option<Which> {
+        let Limits {
+            room,
+            most_used,
+            most_here,
+            ..
+        } = self.log.limits;
+        // No more contents are held than there are blocks in the log.
+        let half = (most_used / 2).min(usize_as_u64(most_here));
+        let most = match until {
+            Until::Room(needed) if self.log.is_short_of_memory() => half.min(room - needed),
+            Until::Room(needed) => room - needed,
+            Until::Goal(Goal::Background) => half,
+            Until::Goal(Goal::Some | Goal::All) => 0,
         };
-        let head = self.area.step(head, len);
-        self.live.add(logged, head, versions, &txn.revoked);
+        let first = self.log.span.lock().first_within(most)?;
+        Some(Which::Before(first))
+    }
+
+    fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
+        let as_they_are = due.iter().filter_map(|d| Some((d.home, d.version.at?)));
+        let chosen = self.ways.choose(&self.area, as_they_are.collect())?;
+        self.ways.bring(&self.area, &chosen)?;
+        if chosen.len() == due.len() {
+            return Ok(());
+        }
+        let chosen: HashSet<BlockNo> = chosen.into_iter().map(|(home, _)| home).collect();
+        let written = due.iter_mut().filter(|d| !chosen.contains(&d.home));
+        let writes = written.map(|d| {
+            d.version.at = None;
+            Write {
+                home: d.home,
+                class: d.version.class,
+                content: &d.version.content,
+            }
+        });
+        let (dev, size) = (&*self.area.dev, self.area.block_size);
+        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
+        if !is_planted(Bug::MissingCheckpointFlush) {
+            dev.flush(Cause::Checkpoint)?;
+        }
         Ok(())
+    }
+
+    fn write_tail(&self, at: u64, sequence: Tid) -> Result<()> {
+        self.update_superblock(self.block_at(at), sequence)
+    }
+
+    fn leave(&self, at: u64, due: &[DueOf<Self>]) -> Result<()> {
+        let starts: Vec<u64> = {
+            let span = self.log.span.lock();
+            span.before(at).map(|(_, start)| *start).collect()
+        };
+        let ends = starts.iter().skip(1).chain([&at]);
+        let runs = starts.iter().zip(ends);
+        let left: Vec<_> = runs
+            .map(|(start, end)| {
+                let at = self.block_at(*start);
+                at..at + must_fit::<_, u32>(end - start)
+            })
+            .collect();
+        let brought = due.iter().filter_map(|d| Some((d.home, d.version.at?)));
+        self.ways
+            .leave(&self.area, &left, &brought.collect::<Vec<_>>())
+    }
+
+    fn close(&self) -> Result<()> {
+        let sequence = self.log.span.lock().sequence;
+        self.superblock.lock().set_async_commit(false);
+        self.update_superblock(0, sequence)
+    }
+}
+
+impl Jbd2 {
+    /// The log block at a position.
+    fn block_at(&self, at: u64) -> u32 {
+        let capacity = u64::from(self.area.capacity());
+        self.area.step(self.area.first, must_fit(at % capacity))
     }
 
     /// The commit block's checksum vouches for everything that must be there with it: not for data
     /// at home, and not for revoke blocks, which version 1 leaves out.
     fn is_covered(&self, body: &Dirty<'_>, revoked: &[BlockNo]) -> bool {
         self.async_commit && revoked.is_empty() && body.is_empty()
-    }
-
-    /// Where the transaction goes. A log that is marked empty is first marked as beginning there.
-    fn begin_log(&self) -> Result<(u32, Tid)> {
-        let (head, sequence, marked_empty) = {
-            let span = self.live.span.lock();
-            (span.head, span.sequence, span.marked_empty)
-        };
-        if marked_empty && !is_planted(Bug::LateFirstMark) {
-            self.update_superblock(head, sequence)?;
-            self.live.span.lock().marked_empty = false;
-        }
-        Ok((head, sequence))
-    }
-
-    /// Waits for `needed` free log blocks, checkpointing as far as that takes.
-    fn make_room(&self, needed: u32) -> Result<()> {
-        // One block stays free: a head that meets the tail would look like an empty log.
-        if needed >= self.area.capacity() {
-            let why = format!(
-                "a transaction of {needed} blocks does not fit into its {} blocks",
-                self.area.capacity()
-            );
-            return Err(SchemeError::Unusable(why));
-        }
-        if self.live.span.lock().free > needed {
-            return Ok(());
-        }
-        self.checkpoint_until(|span| span.free > needed)
-    }
-
-    /// Takes transactions out of the log, oldest first, until `enough` says so of the span that
-    /// would remain.
-    fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock();
-        let (n, tail, sequence, left) = {
-            let mut span = self.live.span.lock();
-            let free = span.free;
-            let mut n = 0;
-            while n < span.transactions.len() && !enough(&span) {
-                span.free += span.transactions[n].len;
-                n += 1;
-            }
-            span.free = free;
-            let (tail, sequence) = match span.transactions.get(n) {
-                Some(logged) => (logged.start, logged.sequence),
-                None => (span.head, span.sequence),
-            };
-            let left = span
-                .transactions
-                .range(..n)
-                .map(|logged| logged.start..logged.start + logged.len);
-            (n, tail, sequence, left.collect::<Vec<_>>())
-        };
-        if n == 0 {
-            return Ok(());
-        }
-        let due = self.busy_homes.occupy(|| self.live.due(n), |due| due.home);
-        let brought = self.write_due(&due)?;
-        if !is_planted(Bug::LateTail) {
-            self.update_superblock(tail, sequence)?;
-        }
-        self.homeward.leave(&self.area, &left, &brought)?;
-        self.live.drop_oldest(n);
-        Ok(())
-    }
-
-    /// Brings home what is due; gives what was not written for that.
-    fn write_due(&self, due: &[DueLogged]) -> Result<Vec<Place>> {
-        if due.is_empty() {
-            return Ok(Vec::new());
-        }
-        let brought = self.bring_home(due);
-        self.busy_homes.release();
-        let brought = brought?;
-        self.live.are_home(due);
-        Ok(brought)
-    }
-
-    /// Durable when it returns.
-    fn bring_home(&self, due: &[DueLogged]) -> Result<Vec<Place>> {
-        let as_they_are = due.iter().filter_map(|d| Some((d.home, d.at?))).collect();
-        let chosen = self.homeward.choose(&self.area, as_they_are)?;
-        self.homeward.bring(&self.area, &chosen)?;
-        if chosen.len() == due.len() {
-            return Ok(chosen);
-        }
-        let homes: HashSet<BlockNo> = chosen.iter().map(|(home, _)| *home).collect();
-        let written = due.iter().filter(|d| !homes.contains(&d.home));
-        let writes = written.map(|d| Write {
-            home: d.home,
-            class: d.class,
-            content: &d.content,
-        });
-        let (dev, size) = (&*self.area.dev, self.area.block_size);
-        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            self.flush(Cause::Checkpoint)?;
-        }
-        Ok(chosen)
     }
 
     /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.

@@ -48,7 +48,7 @@ use stetfs_format::BlockNo;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::{JournalCopy, Remap, RemapPair};
 
-use super::jbd2::{self, Copied, Homeward, Place};
+use super::jbd2::{self, Place, Plain, Ways};
 use crate::parts::area::JournalArea;
 use crate::parts::fill::FILL;
 use stetfs_planted::Bug;
@@ -128,12 +128,11 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let at_used = match args.options.value(&REMAP) {
         "on" => 1,
         "batch" => u32::MAX,
-        "off" => return jbd2::open_as(&ABOUT, args, Box::new(Copied), None),
+        "off" => return jbd2::open_as(&ABOUT, args, Box::new(Plain)),
         _ => return Err(args.options.wrong(&ABOUT, &REMAP)),
     };
     let means = args.dev.remap().map(Remap::means);
-    let (scheme, terms, report) =
-        jbd2::open_as(&ABOUT, args, Box::new(Remapped { at_used }), None)?;
+    let (scheme, terms, report) = jbd2::open_as(&ABOUT, args, Box::new(Remapped { at_used }))?;
     let terms = Terms {
         remaps: means,
         ..terms
@@ -148,7 +147,7 @@ struct Remapped {
     at_used: u32,
 }
 
-impl Homeward for Remapped {
+impl Ways for Remapped {
     /// Where a remap costs nothing it need not wait for a checkpoint, and the device can use the
     /// places of what was there before.
     fn is_time(&self, area: &JournalArea, used: u32) -> bool {

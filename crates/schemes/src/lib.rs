@@ -15,6 +15,7 @@
 //! | `mapped_log` | what these two share |
 //! | `nvm/` | the cache of the three |
 //! | `delta` | differences of blocks, compressed |
+//! | `engine/` | the steps that the logs have in common |
 //! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
@@ -22,6 +23,7 @@
 
 pub mod delta;
 mod dj;
+mod engine;
 mod jbd2;
 mod jftl;
 #[cfg(feature = "testing")]

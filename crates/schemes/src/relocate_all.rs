@@ -6,12 +6,10 @@
 //!
 //! Recovery: that of `jbd2`.
 
-use stetfs_format::BlockNo;
-
-use crate::jbd2;
+use crate::jbd2::{self, Ways};
 use stetfs_scheme::{
-    About, Backlog, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
-    Jbd2Log, OpenArgs, Parts, Placement, Registration, Relocates, Result, Scheme, Snapshot, Trial,
+    About, Beside, DataMode, DataPromise, DirtyBlock, Ground, InMemory, Jbd2Log, OpenArgs, Parts,
+    Placement, Registration, Relocates, Result, Trial,
 };
 
 /// Its row in the registry.
@@ -49,43 +47,21 @@ pub(crate) static ABOUT: About = About {
     options: jbd2::ABOUT.options,
 };
 
-struct RelocateAll(Box<dyn Scheme>);
+struct Elsewhere;
 
-pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
-    args.options.check_known(&ABOUT)?;
-    let (jbd2, mut terms, report) = jbd2::open(args)?;
-    terms.promise = DataPromise::Atomic;
-    terms.wants.base = true;
-    terms.relocates = Relocates::Freely;
-    Ok((Box::new(RelocateAll(jbd2)), terms, report))
-}
-
-impl Scheme for RelocateAll {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        self.0.read(block)
-    }
-
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.0.holds_any(start, count)
+impl Ways for Elsewhere {
+    fn relocates(&self) -> Relocates {
+        Relocates::Freely
     }
 
     fn place(&self, _: &DirtyBlock<'_>) -> Placement {
         Placement::Relocate
     }
+}
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        self.0.commit(txn)
-    }
-
-    fn backlog(&self) -> Backlog {
-        self.0.backlog()
-    }
-
-    fn checkpoint(&self, goal: Goal) -> Result<()> {
-        self.0.checkpoint(goal)
-    }
-
-    fn close(&self) -> Result<()> {
-        self.0.close()
-    }
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    let (scheme, mut terms, report) = jbd2::open_as(&ABOUT, args, Box::new(Elsewhere))?;
+    terms.promise = DataPromise::Atomic;
+    terms.wants.base = true;
+    Ok((scheme, terms, report))
 }

@@ -44,7 +44,6 @@
 mod recovery;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
@@ -53,17 +52,20 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
+use crate::engine::log::{
+    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+};
 use crate::parts::byte_log::{self, ByteLog};
-use crate::parts::index::{Index, Indexed};
+use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use crate::parts::record::{Place, Record};
 use crate::parts::{reader, replay};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
-    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Relocates,
-    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Beside, DataPromise, DirtyBlock, Ground, InMemory, Jbd2Log, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, SchemeError, Terms,
+    Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -145,6 +147,7 @@ impl Variant {
 }
 
 struct Shortcut {
+    log: Log<PartialVersion>,
     byte_log: ByteLog<Arc<dyn Pmem>>,
     uuid: [u8; 16],
     epoch: u64,
@@ -152,34 +155,18 @@ struct Shortcut {
     /// Changed bytes of a block from which on its blocks are logged whole, or switched.
     least_switched: usize,
     by_paper: bool,
-    period: Period,
-    block_size: usize,
     inode_size: usize,
-    /// Contents that may be held before a checkpoint is wanted, in blocks.
-    most_held: usize,
-    /// Commits and checkpoints, one at a time.
-    log: Mutex<Log>,
-    /// The newest committed version of each block that is not home yet.
-    index: Index<PartialVersion>,
-    /// Bytes between tail and head: for looks from outside.
-    used: AtomicU64,
-}
-
-struct Log {
-    /// Where the next transaction goes.
-    head: u64,
-    /// The oldest that would be replayed.
-    tail: u64,
-    sequence: Tid,
-    /// The most that was in use of the ring, from its start.
-    reached: u64,
-    /// Transactions from tail to head: for the state CHECKPOINT.
-    transactions: Vec<(u64, Tid)>,
-    record: Record,
+    /// The log was written to before this mount.
+    was_used: bool,
+    /// The memory of the record before.
+    record: Mutex<Record>,
 }
 
 struct PartialVersion {
     class: Class,
+    /// The first and the last transaction that changed it since it was home.
+    oldest: Tid,
+    newest: Tid,
     /// What differs from home, in whole words.
     ranges: Ranges,
     kept: Kept,
@@ -193,12 +180,38 @@ enum Kept {
     Whole(BlockRef),
 }
 
-impl Indexed for PartialVersion {}
+impl Indexed for PartialVersion {
+    fn is_held(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+}
+
+impl Version for PartialVersion {
+    /// It stays in the index, where nothing changes it meanwhile.
+    type Due = ();
+
+    fn oldest(&self) -> Tid {
+        self.oldest
+    }
+
+    fn newest(&self) -> Tid {
+        self.newest
+    }
+
+    fn leave(&mut self) {}
+
+    fn arrive(&mut self, (): &()) {
+        self.ranges = Ranges::new();
+        self.kept = Kept::Parts(Vec::new());
+    }
+}
 
 impl PartialVersion {
-    fn new(class: Class) -> Self {
+    fn new(class: Class, tid: Tid) -> Self {
         Self {
             class,
+            oldest: tid,
+            newest: tid,
             ranges: Ranges::new(),
             kept: Kept::Parts(Vec::new()),
         }
@@ -207,7 +220,11 @@ impl PartialVersion {
     /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of
     /// its own from the second change on, so that who changes a block again and again need not
     /// leave the whole of it behind each time.
-    fn update(&mut self, content: &BlockRef, changed: &Ranges) {
+    fn update(&mut self, tid: Tid, content: &BlockRef, changed: &Ranges) {
+        if self.ranges.is_empty() {
+            self.oldest = tid;
+        }
+        self.newest = tid;
         self.ranges.add_all(&changed.widened(u64_as_usize(WORD)));
         match &mut self.kept {
             Kept::Parts(bytes) if self.ranges.bytes() <= content.len() / 4 => {
@@ -256,7 +273,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         "paper" => true,
         _ => return Err(args.options.wrong(&ABOUT, &FENCES)),
     };
-    let period = Period::of(&ABOUT, &args.options)?;
+    let period = Some(Period::of(&ABOUT, &args.options)?);
     let Some(pmem) = args.dev.pmem() else {
         return Err(SchemeError::Unusable(format!(
             "scheme {} needs a volume in byte-addressable memory, not {}",
@@ -291,65 +308,73 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         is_buffer_cache: false,
         keeps: false,
     };
+    let limits = Limits {
+        room: byte_log.ring.capacity,
+        most_used: byte_log.ring.capacity / 4,
+        most_here: Limits::most_here(args.memory, args.block_size),
+        period,
+    };
+    let span = Span::empty(start.at, start.sequence);
     let shortcut = Shortcut {
+        log: Log::new(args.dev, args.block_size, limits, span, Index::default()),
         uuid: args.uuid,
         epoch: start.epoch,
         variant,
         least_switched,
         by_paper,
-        period,
-        block_size: args.block_size,
         inode_size: args.inode_size,
-        most_held: (args.memory / args.block_size).max(16),
-        log: Mutex::new(Log {
-            head: start.at,
-            tail: start.at,
-            sequence: start.sequence,
-            reached: if start.was_used {
-                byte_log.ring.capacity
-            } else {
-                0
-            },
-            transactions: Vec::new(),
-            record: Record::default(),
-        }),
+        was_used: start.was_used,
         byte_log,
-        index: Index::default(),
-        used: AtomicU64::new(0),
+        record: Mutex::default(),
     };
-    Ok((Box::new(shortcut), terms, report))
+    Ok((Box::new(Logging(shortcut)), terms, report))
 }
 
-impl Scheme for Shortcut {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        let content = self.index.find(block, |version| {
-            if let Kept::Whole(content) = &version.kept {
-                return Some(Ok(content.clone()));
-            }
-            let mut content = Block::zeroed(self.block_size);
-            let home = block.0 * usize_as_u64(self.block_size);
-            let bytes = content.bytes_mut();
-            if let Err(error) = self.pmem().load(home, bytes, Tag::read(version.class)) {
-                return Some(Err(error));
-            }
-            for (start, part) in version.parts() {
-                bytes[start..start + part.len()].copy_from_slice(part);
-            }
-            Some(Ok(content.into()))
-        });
-        Ok(content.transpose()?.map_or(Held::Home, Held::Here))
+/// A transaction's record, and what of each logged block it has.
+struct Draft {
+    record: Record,
+    parts: Vec<Part>,
+}
+
+/// What of a block goes into the log.
+enum Part {
+    Nothing,
+    Whole,
+    Ranges(ChunkKind, Ranges),
+}
+
+impl OnLog for Shortcut {
+    type Version = PartialVersion;
+    type Draft<'t> = Draft;
+
+    const UNITS: &'static str = "bytes";
+    /// All of it goes home then: what is logged often is written home once.
+    const ONE_AT_A_TIME: bool = true;
+    const VOUCHES_FOR_DATA: bool = true;
+
+    fn log(&self) -> &Log<PartialVersion> {
+        &self.log
     }
 
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.index.holds_any(start, count)
+    fn content(&self, block: BlockNo, version: &PartialVersion) -> Result<BlockRef> {
+        if let Kept::Whole(content) = &version.kept {
+            return Ok(content.clone());
+        }
+        let mut content = Block::zeroed(self.log.block_size);
+        let bytes = content.bytes_mut();
+        let tag = Tag::read(version.class);
+        self.pmem().load(self.offset(block), bytes, tag)?;
+        for (start, part) in version.parts() {
+            bytes[start..start + part.len()].copy_from_slice(part);
+        }
+        Ok(content.into())
     }
 
     fn wants_changes(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
-        if self.holds_any(home, 1) {
+        if self.log.index.holds_any(home, 1) {
             return Ok(true);
         }
-        let start = home.0 * usize_as_u64(self.block_size);
-        changes_less(self.pmem(), start, content, self.least_switched)
+        changes_less(self.pmem(), self.offset(home), content, self.least_switched)
     }
 
     fn place(&self, block: &DirtyBlock<'_>) -> Placement {
@@ -365,41 +390,152 @@ impl Scheme for Shortcut {
         }
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let mut log = self.log.lock();
-        let mut record = std::mem::take(&mut log.record);
-        let result = self.commit_as(&mut log, &mut record, txn);
-        log.record = record;
-        result
-    }
-
-    fn backlog(&self) -> Backlog {
-        Backlog {
-            is_due: self.used.load(Relaxed) > self.byte_log.ring.capacity / 4
-                || self.index.held() > self.most_held
-                || self.period.is_over(),
-            forced: 0,
+    fn goes(&self, block: &LoggedBlock) -> Goes {
+        let is_new = block.fresh || block.relocated;
+        if self.variant.switches() && is_new {
+            Goes::Home
+        } else {
+            Goes::Log
         }
     }
 
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        // All of it: what is logged often is then written home once.
-        self.checkpoint_all(&mut self.log.lock())
+    fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Draft, u64) {
+        let mut record = std::mem::take(&mut *self.record.lock());
+        record.begin();
+        for block in &sorted.home {
+            record.in_place(block.home, block.class, &block.content);
+        }
+        let mut parts = Vec::with_capacity(sorted.logged.len());
+        for block in &sorted.logged {
+            let part = self.part(block);
+            match &part {
+                Part::Nothing => {}
+                Part::Whole => record.block(block.home, block.class, &block.content),
+                Part::Ranges(kind, ranges) => {
+                    record.ranges(*kind, block.home, block.class, &block.content, ranges);
+                }
+            }
+            parts.push(part);
+        }
+        record.revoke(&sorted.revoked);
+        let len = if record.is_empty() {
+            0
+        } else {
+            record.len(LINE)
+        };
+        (Draft { record, parts }, len)
+    }
+
+    fn write(
+        &self,
+        head: &Head,
+        sorted: &Sorted<'_>,
+        draft: &mut Draft,
+        time: (u64, u32),
+    ) -> Result<u64> {
+        let (Head { at, sequence, .. }, ring) = (*head, &self.byte_log.ring);
+        let len = draft.record.len(LINE);
+        let place = Place {
+            at,
+            sequence,
+            epoch: self.epoch,
+            seed: ring.seed(&self.uuid, self.epoch, at, sequence),
+            unit: LINE,
+            masked: 0,
+        };
+        let state = if self.by_paper { PENDING } else { COMMIT };
+        if self.by_paper {
+            let word = state_word(PENDING, sequence);
+            self.byte_log.write_state(at, word, Cause::Log)?;
+        }
+        let mut body = Dirty::in_memory(self.pmem());
+        if !is_planted(Bug::EarlySwitch) {
+            self.write_in_place(&mut body, &sorted.home)?;
+        }
+        let record = draft.record.seal(&place, state, time);
+        if is_planted(Bug::MissingRecordFlush) {
+            ring.write(&mut body, at, record)?;
+        } else if self.by_paper {
+            ring.write(&mut body, at, record)?;
+            let word = state_word(COMMIT, sequence);
+            let durable = body.submit()?.fence(Cause::Log)?;
+            self.byte_log.write_commit(durable, at, word)?;
+            if is_planted(Bug::EarlySwitch) {
+                let mut late = Dirty::in_memory(self.pmem());
+                self.write_in_place(&mut late, &sorted.home)?;
+                let _durable = late.submit()?.fence(Cause::Home)?;
+            }
+        } else {
+            ring.write_covering_commit(body, at, record)?;
+        }
+        Ok(len)
+    }
+
+    fn note<'t>(
+        &self,
+        index: &mut Changing<'_, PartialVersion>,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        draft: Draft,
+    ) {
+        *self.record.lock() = draft.record;
+        for (block, part) in sorted.logged.iter().zip(draft.parts) {
+            let ranges = match part {
+                Part::Nothing => continue,
+                Part::Whole => Ranges::whole(self.log.block_size),
+                Part::Ranges(_, ranges) => ranges,
+            };
+            let new = || PartialVersion::new(block.class, head.sequence);
+            index.change_or_insert(block.home, new, |version| {
+                version.class = block.class;
+                version.update(head.sequence, &block.content, &ranges);
+            });
+        }
+    }
+
+    fn due(&self, _: Until) -> Option<Which> {
+        Some(Which::All)
+    }
+
+    fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
+        let index = self.log.index.read();
+        for block in due {
+            let version = index.get(&block.home).expect("it is listed");
+            let tag = Tag::new(version.class, Cause::Checkpoint);
+            let home = self.offset(block.home);
+            for (start, part) in version.parts() {
+                let at = home + usize_as_u64(start);
+                self.pmem().store_nt(at, part, tag)?;
+            }
+        }
+        if is_planted(Bug::MissingCheckpointFlush) {
+            return Ok(());
+        }
+        Ok(self.pmem().fence(Cause::Checkpoint)?)
+    }
+
+    fn write_tail(&self, at: u64, sequence: Tid) -> Result<()> {
+        if self.by_paper {
+            for (tid, its) in self.log.span.lock().before(at) {
+                let word = state_word(CHECKPOINT, *tid);
+                self.byte_log.write_state(*its, word, Cause::Checkpoint)?;
+            }
+        }
+        let line = self.byte_log.ring.line(at);
+        self.byte_log
+            .write_tail(Tail { line, sequence }, Cause::Checkpoint)
     }
 
     fn close(&self) -> Result<()> {
-        let mut log = self.log.lock();
-        self.checkpoint_all(&mut log)?;
-        self.byte_log.wipe(log.reached)?;
+        let capacity = self.byte_log.ring.capacity;
+        let reached = if self.was_used {
+            capacity
+        } else {
+            self.log.span.lock().head.min(capacity)
+        };
+        self.byte_log.wipe(reached)?;
         self.byte_log.write_log_state(true)
     }
-}
-
-/// What of a block goes into the log.
-enum Part {
-    Nothing,
-    Whole,
-    Ranges(ChunkKind, Ranges),
 }
 
 impl Shortcut {
@@ -407,46 +543,9 @@ impl Shortcut {
         &*self.byte_log.ring.medium
     }
 
-    fn commit_as(&self, log: &mut Log, record: &mut Record, txn: &Snapshot) -> Result<()> {
-        record.begin();
-        let mut in_place: Vec<&LoggedBlock> = Vec::new();
-        let mut logged: Vec<(&LoggedBlock, Part)> = Vec::with_capacity(txn.meta.len());
-        let mut revoked = Vec::new();
-        {
-            let index = self.index.read();
-            for block in &txn.data {
-                let is_new = block.fresh || block.relocated;
-                if self.variant.switches() && is_new && !index.contains_key(&block.home) {
-                    in_place.push(block);
-                } else {
-                    logged.push((block, self.part(block)));
-                }
-            }
-            logged.extend(txn.meta.iter().map(|block| (block, self.part(block))));
-            revoked.extend(txn.revoked.iter().filter(|b| index.contains_key(*b)));
-        }
-        for block in &in_place {
-            record.in_place(block.home, block.class, &block.content);
-        }
-        for (block, part) in &logged {
-            match part {
-                Part::Nothing => {}
-                Part::Whole => record.block(block.home, block.class, &block.content),
-                Part::Ranges(kind, ranges) => {
-                    record.ranges(*kind, block.home, block.class, &block.content, ranges);
-                }
-            }
-        }
-        if !is_planted(Bug::ForgottenRevoke) {
-            record.revoke(&revoked);
-        }
-        if record.is_empty() {
-            return Ok(());
-        }
-        self.make_room(log, record.len(LINE))?;
-        self.write(log, record, &in_place, txn.time)?;
-        self.note(log, record.len(LINE), logged, &txn.revoked);
-        Ok(())
+    /// Where a block is in memory.
+    fn offset(&self, block: BlockNo) -> u64 {
+        block.0 * usize_as_u64(self.log.block_size)
     }
 
     /// What of a block that does not stay where it is written goes into the log.
@@ -463,157 +562,11 @@ impl Shortcut {
         }
     }
 
-    /// Stores a transaction; durable when it returns.
-    fn write(
-        &self,
-        log: &mut Log,
-        record: &mut Record,
-        in_place: &[&LoggedBlock],
-        time: (u64, u32),
-    ) -> Result<()> {
-        let (at, sequence) = (log.head, log.sequence);
-        let place = Place {
-            at,
-            sequence,
-            epoch: self.epoch,
-            seed: self
-                .byte_log
-                .ring
-                .seed(&self.uuid, self.epoch, at, sequence),
-            unit: LINE,
-            masked: 0,
-        };
-        let state = if self.by_paper { PENDING } else { COMMIT };
-        if self.by_paper {
-            self.byte_log
-                .write_state(at, state_word(PENDING, sequence), Cause::Log)?;
-        }
-        let mut body = Dirty::in_memory(self.pmem());
-        if !is_planted(Bug::EarlySwitch) {
-            self.write_in_place(&mut body, in_place)?;
-        }
-        let record = record.seal(&place, state, time);
-        if is_planted(Bug::MissingRecordFlush) {
-            return self.byte_log.ring.write(&mut body, at, record);
-        }
-        if self.by_paper {
-            self.byte_log.ring.write(&mut body, at, record)?;
-            let word = state_word(COMMIT, sequence);
-            let durable = body.submit()?.fence(Cause::Log)?;
-            self.byte_log.write_commit(durable, at, word)?;
-            if is_planted(Bug::EarlySwitch) {
-                let mut late = Dirty::in_memory(self.pmem());
-                self.write_in_place(&mut late, in_place)?;
-                let _durable = late.submit()?.fence(Cause::Home)?;
-            }
-            Ok(())
-        } else {
-            self.byte_log.ring.write_covering_commit(body, at, record)
-        }
-    }
-
     /// Data that stays where it is written.
     fn write_in_place(&self, body: &mut Dirty<'_>, blocks: &[&LoggedBlock]) -> Result<()> {
         for block in blocks {
-            let offset = block.home.0 * usize_as_u64(self.block_size);
-            body.store_nt(offset, &block.content, Tag::new(block.class, Cause::Home))?;
-        }
-        Ok(())
-    }
-
-    /// A transaction is durable: it is the newest, what it freed is gone.
-    fn note(
-        &self,
-        log: &mut Log,
-        len: u64,
-        logged: Vec<(&LoggedBlock, Part)>,
-        revoked: &[BlockNo],
-    ) {
-        log.transactions.push((log.head, log.sequence));
-        log.head += len;
-        log.sequence = log.sequence.next();
-        log.reached = log.reached.max(log.head.min(self.byte_log.ring.capacity));
-        self.used.store(log.head - log.tail, Relaxed);
-        self.period.note_commit();
-        let mut index = self.index.write();
-        for (block, part) in logged {
-            let ranges = match part {
-                Part::Nothing => continue,
-                Part::Whole => Ranges::whole(self.block_size),
-                Part::Ranges(_, ranges) => ranges,
-            };
-            let new = || PartialVersion::new(block.class);
-            index.change_or_insert(block.home, new, |version| {
-                version.class = block.class;
-                version.update(&block.content, &ranges);
-            });
-        }
-        for block in revoked {
-            index.remove(block);
-        }
-    }
-
-    fn make_room(&self, log: &mut Log, needed: u64) -> Result<()> {
-        if needed > self.byte_log.ring.capacity {
-            let why = format!(
-                "a transaction of {needed} bytes does not fit into its {} bytes",
-                self.byte_log.ring.capacity
-            );
-            return Err(SchemeError::Unusable(why));
-        }
-        if log.head + needed - log.tail > self.byte_log.ring.capacity {
-            self.checkpoint_all(log)?;
-        }
-        Ok(())
-    }
-
-    fn tail(&self, log: &Log) -> Tail {
-        Tail {
-            line: self.byte_log.ring.line(log.head),
-            sequence: log.sequence,
-        }
-    }
-
-    /// Everything home, and the log empty. A commit can only come after it.
-    fn checkpoint_all(&self, log: &mut Log) -> Result<()> {
-        if log.head == log.tail {
-            return Ok(());
-        }
-        {
-            let index = self.index.read();
-            let mut blocks: Vec<_> = index.iter().collect();
-            blocks.sort_unstable_by_key(|(home, _)| **home);
-            for (home, version) in blocks {
-                self.write_home(*home, version)?;
-            }
-        }
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            self.pmem().fence(Cause::Checkpoint)?;
-        }
-        if self.by_paper {
-            for &(at, sequence) in &log.transactions {
-                let word = state_word(CHECKPOINT, sequence);
-                self.byte_log.write_state(at, word, Cause::Checkpoint)?;
-            }
-        }
-        if !is_planted(Bug::LateTail) {
-            self.byte_log
-                .write_tail(self.tail(log), Cause::Checkpoint)?;
-        }
-        log.transactions.clear();
-        log.tail = log.head;
-        self.used.store(0, Relaxed);
-        self.period.note_checkpoint(None);
-        self.index.write().clear();
-        Ok(())
-    }
-
-    fn write_home(&self, home: BlockNo, version: &PartialVersion) -> Result<()> {
-        let base = home.0 * usize_as_u64(self.block_size);
-        let tag = Tag::new(version.class, Cause::Checkpoint);
-        for (start, part) in version.parts() {
-            self.pmem()
-                .store_nt(base + usize_as_u64(start), part, tag)?;
+            let tag = Tag::new(block.class, Cause::Home);
+            body.store_nt(self.offset(block.home), &block.content, tag)?;
         }
         Ok(())
     }

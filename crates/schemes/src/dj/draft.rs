@@ -4,10 +4,10 @@
 use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags, content_checksum};
 use stetfs_format::jbd2::{escape, needs_escape};
 use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Tag};
 
 use crate::delta::{COMPRESSORS, Compressor, difference, is_former};
+use crate::engine::log::{Head, Sorted};
 use crate::parts::area::JournalArea;
 use stetfs_scheme::{About, LoggedBlock, OptionAbout, Result, SchemeError, SchemeOptions};
 
@@ -89,10 +89,8 @@ impl Rule {
 
 /// Where a transaction goes.
 pub(super) struct Place {
-    pub(super) sequence: Tid,
-    /// Where it begins in the ring, and the bytes that are free from there on.
-    pub(super) at: u64,
-    pub(super) room: u64,
+    /// In the ring.
+    pub(super) head: Head,
     /// The first block of the journal that it may take.
     pub(super) first: u32,
 }
@@ -105,6 +103,8 @@ pub(super) struct Draft {
     pub(super) tags: Vec<BlockTag>,
     /// What goes to the journal.
     pub(super) wholes: Vec<(BlockRef, Tag)>,
+    /// Blocks that may go there.
+    pub(super) most_whole: usize,
     xor: Vec<u8>,
     delta: Vec<u8>,
 }
@@ -116,20 +116,22 @@ impl Draft {
         place: &Place,
         rule: &Rule,
         area: &JournalArea,
-        logged: &[&LoggedBlock],
-        revoked: &[BlockNo],
+        sorted: &Sorted<'_>,
     ) {
+        let Sorted {
+            logged, revoked, ..
+        } = sorted;
         let count = logged.len() + revoked.len();
         // Tags have 32 bits for where a delta lies.
-        let room = place.room.min(u64::from(u32::MAX));
-        self.record.begin(place.sequence, count);
+        let room = place.head.room.min(u64::from(u32::MAX));
+        self.record.begin(place.head.sequence, count);
         self.tags.clear();
         self.wholes.clear();
         for block in logged {
             let is_delta = rule.makes_delta(block, &mut self.xor, &mut self.delta);
             let length = DELTA_HEADER + self.delta.len();
             let deltas = self.record.0.len() - Record::tag_at(count) + length;
-            let tag = match is_delta && Record::length(count, deltas) < room {
+            let tag = match is_delta && Record::length(count, deltas) <= room {
                 true => {
                     let flags = TagFlags::from_bits_retain(u16::from(rule.with.number()) << 8);
                     self.log_delta(block, flags)

@@ -4,17 +4,17 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_media::{Cause, Class};
 
 use super::recovery::{Left, read};
-use super::{DeltaVersion, Dj, Logged};
+use super::{DeltaVersion, Dj};
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result};
 
 impl Dj {
-    /// Brings home what a crash left.
-    pub(super) fn recover(&self, args: &OpenArgs) -> Result<RecoveryReport> {
+    /// Makes what a crash left the state of the log.
+    pub(super) fn take_over(&self, args: &OpenArgs) -> Result<RecoveryReport> {
         let (at, sequence) = {
-            let log = self.log.lock();
-            (log.head, log.sequence)
+            let span = self.log.span.lock();
+            (span.head, span.sequence)
         };
         let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
         let mut report = RecoveryReport {
@@ -24,37 +24,47 @@ impl Dj {
             revoked: left.revoked,
             ..RecoveryReport::default()
         };
+        // All of it is found whole before anything is written.
+        self.list(&left)?;
         if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
             report.sequences = Some((first.sequence.0, last.sequence.0));
-            let mut log = self.log.lock();
-            log.head = last.end;
-            // The next one skips a number, so that remains of an incomplete one are never taken for
-            // it.
-            if !is_planted(Bug::ReusedSequence) {
-                log.sequence = last.sequence.next();
-            }
-        }
-        // All of it is found whole before anything is written.
-        self.take_over(&left)?;
-        if let Some(last) = left.transactions.last() {
             // From now on what its tags say of home counts.
             self.region.forget_home(&left.not_home)?;
             self.region.note_committed(last.sequence)?;
         }
         self.pair.resume()?;
         self.land_kept(&left)?;
-        self.bring_home()?;
-        let mut log = self.log.lock();
-        if !is_planted(Bug::ReusedSequence) {
-            log.sequence = log.sequence.next();
-        }
-        (log.next, log.free) = (self.area.first, self.area.capacity());
-        let (head, sequence) = (log.head, log.sequence);
-        log.tail = head;
-        drop(log);
-        self.pair
-            .move_tail(self.region.tail(head, sequence), Cause::Recovery)?;
         Ok(report)
+    }
+
+    /// Lists what was found, as commits would have done.
+    fn list(&self, left: &Left) -> Result<()> {
+        let mut span = self.log.span.lock();
+        for found in &left.transactions {
+            let at = span.head;
+            span.transactions.push_back((found.sequence, at));
+            span.head = found.end;
+            if !is_planted(Bug::ReusedSequence) {
+                span.sequence = found.sequence.next();
+            }
+        }
+        // Where their blocks are in the journal: it begins anew when they are home.
+        let taken = left.transactions.iter().map(|_| 0);
+        self.journal.lock().taken.extend(taken);
+        let mut index = self.log.index.write();
+        for (home, pending) in &left.pending {
+            let transactions = pending.transactions.iter().copied();
+            let version = DeltaVersion {
+                class: Class::Data,
+                content: left.content(*home, pending, &self.area)?,
+                tag: pending.tag,
+                newest: *pending.transactions.last().expect("its own"),
+                transactions: transactions.collect(),
+                whole: pending.whole,
+            };
+            index.insert(*home, version);
+        }
+        Ok(())
     }
 
     /// Writes home what was on its way.
@@ -74,31 +84,14 @@ impl Dj {
         self.region.forget_kept()
     }
 
-    /// Makes what was found the state of the log.
-    fn take_over(&self, left: &Left) -> Result<()> {
-        let mut log = self.log.lock();
-        let mut index = self.index.write();
-        for found in &left.transactions {
-            log.transactions.push_back(Logged {
-                sequence: found.sequence,
-                end: found.end,
-                blocks: 0,
-                needed: 0,
-            });
+    /// Everything that was found is home. The next transaction skips a number, so that remains of an
+    /// incomplete one are never taken for it.
+    pub(super) fn begin_anew(&self) -> Result<()> {
+        let mut span = self.log.span.lock();
+        if !is_planted(Bug::ReusedSequence) {
+            span.sequence = span.sequence.next();
         }
-        for (home, pending) in &left.pending {
-            for tid in &pending.transactions {
-                log.transaction(*tid).needed += 1;
-            }
-            let version = DeltaVersion {
-                class: Class::Data,
-                content: left.content(*home, pending, &self.area)?,
-                tag: pending.tag,
-                transactions: pending.transactions.iter().copied().collect(),
-                whole: pending.whole,
-            };
-            index.insert(*home, version);
-        }
-        Ok(())
+        let tail = self.region.tail(span.head, span.sequence);
+        self.pair.move_tail(tail, Cause::Recovery)
     }
 }

@@ -14,8 +14,8 @@ use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class};
 
-use super::homeward::Homeward;
 use super::record::Super;
+use super::ways::Ways;
 use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use crate::parts::scan::{Ends, Seen, scan};
@@ -81,7 +81,7 @@ const BATCH: usize = 1024;
 pub(super) fn recover(
     area: &mut JournalArea,
     args: &OpenArgs,
-    homeward: &dyn Homeward,
+    ways: &dyn Ways,
 ) -> Result<(Super, RecoveryReport)> {
     let mut raw = Block::zeroed(args.block_size);
     area.read(0, raw.bytes_mut())?;
@@ -111,7 +111,7 @@ pub(super) fn recover(
                 "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
             ));
         }
-        replay(area, args, homeward, &mut superblock, &mut report)?;
+        replay(area, args, ways, &mut superblock, &mut report)?;
     }
     if args.writable {
         superblock.fields.errno = 0;
@@ -123,7 +123,7 @@ pub(super) fn recover(
 fn replay(
     area: &JournalArea,
     args: &OpenArgs,
-    homeward: &dyn Homeward,
+    ways: &dyn Ways,
     superblock: &mut Super,
     report: &mut RecoveryReport,
 ) -> Result<()> {
@@ -154,7 +154,7 @@ fn replay(
     }
     let as_they_are = copies.iter().filter(|copy| !copy.tag.escaped);
     let as_they_are = as_they_are.map(|copy| (copy.tag.block, copy.at)).collect();
-    let chosen = homeward.choose(area, as_they_are)?;
+    let chosen = ways.choose(area, as_they_are)?;
     let homes: HashSet<BlockNo> = chosen.iter().map(|(home, _)| *home).collect();
     let is_chosen = |copy: &Copy| homes.contains(&copy.tag.block);
     let blocks = usize_as_u64(copies.len());
@@ -163,8 +163,8 @@ fn replay(
         // That it is intact: its checksum.
         log.content(copy)?;
     }
-    homeward.found(brought.len(), written.len());
-    homeward.bring(area, &chosen)?;
+    ways.found(brought.len(), written.len());
+    ways.bring(area, &chosen)?;
     for batch in written.chunks(BATCH) {
         let contents = batch
             .iter()

@@ -10,13 +10,11 @@
 //! got the same content again, the transaction would count after the next crash, although the
 //! volume has been seen without it.
 
-use std::collections::VecDeque;
-
-use stetfs_format::Tid;
 use stetfs_media::Block;
 
-use super::log::{self, Claim, Log};
-use super::versions::{Content, Version};
+use super::place::{self, Claim, LogPlace};
+use super::version::{Content, RangesVersion};
+use crate::engine::log::Span;
 use crate::parts::byte_log::Start;
 use crate::parts::index::{Changing, Index};
 use crate::parts::reader::Reader;
@@ -26,26 +24,21 @@ use stetfs_scheme::{About, OpenArgs, Ranges, RecoveryReport, Result};
 
 /// What the log has.
 pub(super) struct Left {
-    /// Where it goes on.
-    pub(super) start: Start,
-    /// Where it begins.
-    pub(super) tail: u64,
-    /// Number and position of what is in it.
-    pub(super) transactions: VecDeque<(Tid, u64)>,
-    pub(super) index: Index<Version>,
+    pub(super) epoch: u64,
+    pub(super) span: Span,
+    pub(super) index: Index<RangesVersion>,
 }
 
 pub(super) fn recover(
     about: &'static About,
     args: &OpenArgs,
-) -> Result<(Log, Left, RecoveryReport)> {
+) -> Result<(LogPlace, Left, RecoveryReport)> {
     let mut report = RecoveryReport::default();
-    let (log, claim) = Log::claim(about, args)?;
+    let (log, claim) = LogPlace::claim(about, args)?;
     let left = match claim {
         Claim::Empty(start) => Left {
-            tail: start.at,
-            start,
-            transactions: VecDeque::new(),
+            epoch: start.epoch,
+            span: Span::empty(start.at, start.sequence),
             index: Index::default(),
         },
         Claim::Left(start) => {
@@ -57,14 +50,14 @@ pub(super) fn recover(
 }
 
 fn index_log(
-    log: &Log,
+    log: &LogPlace,
     args: &OpenArgs,
     start: Start,
     report: &mut RecoveryReport,
 ) -> Result<Left> {
     let masked = log.masked(args.block_size);
     let reader = Reader::new(log.ring(), args, masked, &start);
-    let (mut found, mut at) = log::all(&reader, &start, log.committed()?)?;
+    let (mut found, mut at) = place::all(&reader, &start, log.committed()?)?;
     // Beside the volume, a record is begun when what it says of home is durable.
     if !log.is_beside() {
         at = reader.drop_unplaced(&mut found)?.unwrap_or(at);
@@ -82,21 +75,21 @@ fn index_log(
     log.resume()?;
     let next = found.last().map_or(start.sequence, |t| t.sequence.next());
     Ok(Left {
-        tail: start.at,
-        start: Start {
-            at,
+        epoch: start.epoch,
+        span: Span {
+            head: at,
+            tail: start.at,
             sequence: next,
-            ..start
+            transactions: found.iter().map(|t| (t.sequence, t.at)).collect(),
         },
-        transactions: found.iter().map(|t| (t.sequence, t.at)).collect(),
         index,
     })
 }
 
 /// Takes what a transaction changed over into the index. `base` is home, where that was read.
 fn add(
-    versions: &mut Changing<'_, Version>,
-    log: &Log,
+    versions: &mut Changing<'_, RangesVersion>,
+    log: &LogPlace,
     args: &OpenArgs,
     base: Option<Block>,
     bytes: Bytes<'_>,
@@ -107,7 +100,7 @@ fn add(
         true => Ranges::whole(size),
         false => Ranges::new(),
     };
-    let content = match versions.get(&block).map(Version::content) {
+    let content = match versions.get(&block).map(RangesVersion::content) {
         _ if is_all && log.is_beside() => Content::Logged(bytes.at),
         before => {
             let mut content = match before {
@@ -120,7 +113,7 @@ fn add(
                 },
             };
             // Nobody else has it then, and it is not copied.
-            versions.change(&block, Version::forget_content);
+            versions.change(&block, RangesVersion::forget_content);
             let raw = content.make_mut();
             for (offset, bytes) in bytes.pieces {
                 raw[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -129,7 +122,7 @@ fn add(
             Content::Here(content)
         }
     };
-    let new = || Version::new(bytes.class, None, Content::Home, bytes.sequence);
+    let new = || RangesVersion::new(bytes.class, None, Content::Home, bytes.sequence);
     versions.change_or_insert(block, new, |version| {
         version.change(bytes.sequence, content, &changed, is_all);
     });

@@ -44,7 +44,7 @@ fn longest_of(blocks: u32, block_size: usize) -> u64 {
     u64::from(blocks) * Record::bound(1, 1, block_size)
 }
 
-pub(super) enum Log {
+pub(super) enum LogPlace {
     /// In the volume's journal area.
     Inside(ByteLog<Arc<dyn BlockDev>>),
     /// In memory beside the volume.
@@ -64,7 +64,7 @@ pub(super) enum Claim {
     Left(Start),
 }
 
-impl Log {
+impl LogPlace {
     /// Finds out whose the log is, and opens it.
     pub(super) fn claim(about: &'static About, args: &OpenArgs) -> Result<(Self, Claim)> {
         if args.log.is_empty() {
@@ -249,7 +249,7 @@ impl Region {
         args: &OpenArgs,
         area: &JournalArea,
         nvm: &Arc<dyn Pmem>,
-    ) -> Result<(Log, Claim)> {
+    ) -> Result<(LogPlace, Claim)> {
         let contents = Contents { args, nvm };
         let claim = owner::claim(about, args, area, nvm, &contents)?;
         let ring = contents.ring()?;
@@ -279,7 +279,7 @@ impl Region {
                 (pair, Claim::Left(start))
             }
         };
-        Ok((Log::Beside(Self { pair, ring }), claim))
+        Ok((LogPlace::Beside(Self { pair, ring }), claim))
     }
 }
 
