@@ -94,6 +94,25 @@ pub enum Jbd2Log {
 }
 
 impl About {
+    /// What most schemes have in common: a log of their own in the journal area of a block device,
+    /// and nothing beside it.
+    pub const PLAIN: Self = Self {
+        name: "",
+        title: "",
+        source: "",
+        modes: &[],
+        needs_journal_area: true,
+        in_memory: InMemory::Never,
+        needs_remap: false,
+        nvm: Beside::Never,
+        caches: false,
+        jbd2: Jbd2Log::Never,
+        atomic: true,
+        cost: "",
+        recovery: &[],
+        options: &[],
+    };
+
     /// Whether its log is JBD2's where these options of its own are given.
     pub fn is_jbd2(&self, options: &SchemeOptions) -> bool {
         match self.jbd2 {

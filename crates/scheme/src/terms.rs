@@ -46,6 +46,23 @@ impl Terms {
     /// short for transactions of so many is refused when it is opened.
     pub const LEAST_TRANSACTION: u32 = 96;
 
+    /// Those of a log of the scheme's own that takes data too, and asks for nothing.
+    pub fn plain(max_transaction: u32) -> Self {
+        Self {
+            promise: DataPromise::Atomic,
+            mark: Mark::PrivateLog,
+            max_transaction,
+            logs_data: true,
+            logs_marked: true,
+            wants: Wants::default(),
+            relocates: Relocates::No,
+            places_new: false,
+            remaps: None,
+            is_buffer_cache: false,
+            keeps: false,
+        }
+    }
+
     /// Overwritten data goes to the home that it has, and nothing of its transaction depends on
     /// when: it may go there [without](crate::Scheme::overwrite) the transaction.
     pub fn overwrites_home(&self) -> bool {

@@ -61,7 +61,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{DeltaRegion, TagWord};
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Version, Which,
 };
 use crate::parts::area::JournalArea;
 use crate::parts::index::{Changing, Index, Indexed};
@@ -69,9 +69,8 @@ use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, DataMode, DataPromise, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, Mark,
-    OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme, Terms,
-    Trial, Wants,
+    About, Beside, DataMode, DataPromise, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts,
+    RecoveryReport, Registration, Result, Scheme, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -112,13 +111,7 @@ pub(crate) static ABOUT: About = About {
     title: "Delta Journaling: a block that changed little is logged as a small delta in NVRAM",
     source: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014",
     modes: &[DataMode::Journal, DataMode::Ordered],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
     nvm: Beside::Only(16 << 20),
-    caches: false,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "commit: in NVRAM 64 bytes, 16 and a delta for each block, 1 fence; what changed much \
         whole in the journal, 1 flush; checkpoint: n blocks",
     recovery: &[recovery::LEFT, owner::LEFT],
@@ -129,6 +122,7 @@ pub(crate) static ABOUT: About = About {
         &NVM_CHECKPOINT,
         &CHECKPOINT_INTERVAL,
     ],
+    ..About::PLAIN
 };
 
 static NVM_CHECKPOINT: OptionAbout = OptionAbout {
@@ -248,21 +242,14 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             DataMode::Journal => DataPromise::Atomic,
             _ => DataPromise::Ordered,
         },
-        mark: Mark::PrivateLog,
-        max_transaction: (area.capacity() / 4).min(tags),
         logs_data: mode == DataMode::Journal,
-        logs_marked: true,
         wants: Wants {
             base: true,
             changed_bytes: 0,
         },
-        relocates: Relocates::No,
-        places_new: false,
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+        ..Terms::plain((area.capacity() / 4).min(tags))
     };
-    let dj = Logging(Dj {
+    let dj = Serving(Dj {
         log: Log::new(
             args.dev.clone(),
             args.block_size,
@@ -375,13 +362,12 @@ impl OnLog for Dj {
     /// delta is decided when it is known how much room there is.
     fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Draft, u64) {
         let tags = sorted.logged.len() + sorted.revoked.len();
-        let mut draft = std::mem::take(&mut *self.draft.lock());
-        draft.most_whole = sorted.logged.len();
+        let draft = std::mem::take(&mut *self.draft.lock());
         (draft, Record::length(tags, 0))
     }
 
-    fn fits(&self, draft: &Draft) -> bool {
-        usize_as_u64(draft.most_whole) < u64::from(self.journal.lock().free)
+    fn fits(&self, sorted: &Sorted<'_>) -> bool {
+        usize_as_u64(sorted.logged.len()) < u64::from(self.journal.lock().free)
     }
 
     fn is_due(&self) -> bool {

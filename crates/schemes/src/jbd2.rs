@@ -46,17 +46,16 @@ use self::record::Records;
 pub(super) use self::recovery::LEFT;
 pub(super) use self::ways::{Place, Plain, Ways};
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
 };
 use crate::parts::area::JournalArea;
 use crate::parts::fill::{FILL, filled};
-use crate::parts::home::{Write, write_home};
-use crate::parts::index::{Changing, Index, Indexed};
+use crate::parts::index::{Changing, Index};
+use crate::parts::version::WholeVersion;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, InMemory, Jbd2Log, LoggedBlock,
-    Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Result, SchemeError, Terms, Trial,
-    Wants,
+    About, DataMode, DataPromise, DirtyBlock, Goal, Ground, Jbd2Log, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, Parts, Placement, Registration, Result, SchemeError, Terms, Trial,
 };
 use stetfs_sync::Mutex;
 
@@ -137,16 +136,11 @@ pub(crate) static ABOUT: About = About {
     title: "the kernel's block journal: blocks are logged, then copied home",
     source: "kernel Documentation/filesystems/ext4/journal.rst",
     modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
     jbd2: Jbd2Log::Always,
-    atomic: true,
     cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: n blocks",
     recovery: &[LEFT],
     options: &[&ASYNC_COMMIT, &FILL],
+    ..About::PLAIN
 };
 
 /// ext4's option of that name.
@@ -169,58 +163,9 @@ struct Jbd2 {
     superblock: Mutex<record::Super>,
 }
 
-/// The newest committed version of a block.
-struct BlockVersion {
-    class: Class,
-    /// The transaction that logged it.
-    sequence: Tid,
-    /// The log block that holds it as it is; none when it had to be changed to be logged.
-    at: Option<u32>,
-    /// `None` once it is home.
-    content: Option<BlockRef>,
-}
-
-impl Indexed for BlockVersion {
-    fn is_held(&self) -> bool {
-        self.content.is_some()
-    }
-}
-
-/// A version on its way home.
-struct DueBlock {
-    class: Class,
-    sequence: Tid,
-    /// As in the version. None, too, when it is written home.
-    at: Option<u32>,
-    content: BlockRef,
-}
-
-impl Version for BlockVersion {
-    type Due = DueBlock;
-
-    fn oldest(&self) -> Tid {
-        self.sequence
-    }
-
-    fn newest(&self) -> Tid {
-        self.sequence
-    }
-
-    fn leave(&mut self) -> DueBlock {
-        DueBlock {
-            class: self.class,
-            sequence: self.sequence,
-            at: self.at,
-            content: self.content.clone().expect("it is held"),
-        }
-    }
-
-    fn arrive(&mut self, due: &DueBlock) {
-        if self.sequence == due.sequence {
-            self.content = None;
-        }
-    }
-}
+/// A version, and the log block that holds it as it is; none when it had to be changed to be logged.
+/// Of one that was written home, none too.
+type BlockVersion = WholeVersion<Option<u32>>;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     open_as(&ABOUT, args, Box::new(Plain))
@@ -260,17 +205,12 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>
             DataMode::Writeback => DataPromise::Writeback,
         },
         mark: Mark::NeedsRecovery,
-        // As jbd2's j_max_transaction_buffers: a quarter, so that placing at commit and the
-        // records have room, and the next transaction finds some.
-        max_transaction: area.capacity() / 4,
         logs_data: mode == DataMode::Journal,
-        logs_marked: true,
-        wants: Wants::default(),
         relocates: ways.relocates(),
         places_new: ways.places_new(),
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+        // As jbd2's j_max_transaction_buffers: a quarter, so that placing at commit and the
+        // records have room, and the next transaction finds some.
+        ..Terms::plain(area.capacity() / 4)
     };
     let jbd2 = Jbd2 {
         log: Log::new(args.dev, args.block_size, limits, span, Index::default()),
@@ -281,7 +221,7 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>
         ways,
         superblock: Mutex::new(superblock),
     };
-    Ok((Box::new(Logging(jbd2)), terms, report))
+    Ok((Box::new(Serving(jbd2)), terms, report))
 }
 
 impl OnLog for Jbd2 {
@@ -296,7 +236,7 @@ impl OnLog for Jbd2 {
     }
 
     fn content(&self, _: BlockNo, version: &BlockVersion) -> Result<BlockRef> {
-        Ok(version.content.clone().expect("it is held"))
+        Ok(version.content().clone())
     }
 
     fn place(&self, block: &DirtyBlock<'_>) -> Placement {
@@ -384,12 +324,8 @@ impl OnLog for Jbd2 {
     ) {
         let at = self.block_at(head.at);
         for (n, block) in sorted.logged.iter().enumerate() {
-            let version = BlockVersion {
-                class: block.class,
-                sequence: head.sequence,
-                at: records.place(n).map(|place| self.area.step(at, place)),
-                content: Some(block.content.clone()),
-            };
+            let place = records.place(n).map(|place| self.area.step(at, place));
+            let version = BlockVersion::new(block, head.sequence, place);
             index.insert(block.home, version);
         }
     }
@@ -420,28 +356,17 @@ impl OnLog for Jbd2 {
     }
 
     fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
-        let as_they_are = due.iter().filter_map(|d| Some((d.home, d.version.at?)));
+        let as_they_are = due.iter().filter_map(|d| Some((d.home, d.version.place?)));
         let chosen = self.ways.choose(&self.area, as_they_are.collect())?;
         self.ways.bring(&self.area, &chosen)?;
         if chosen.len() == due.len() {
             return Ok(());
         }
         let chosen: HashSet<BlockNo> = chosen.into_iter().map(|(home, _)| home).collect();
-        let written = due.iter_mut().filter(|d| !chosen.contains(&d.home));
-        let writes = written.map(|d| {
-            d.version.at = None;
-            Write {
-                home: d.home,
-                class: d.version.class,
-                content: &d.version.content,
-            }
-        });
-        let (dev, size) = (&*self.area.dev, self.area.block_size);
-        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            dev.flush(Cause::Checkpoint)?;
-        }
-        Ok(())
+        let mut written: Vec<_> = due.iter_mut().collect();
+        written.retain(|due| !chosen.contains(&due.home));
+        written.iter_mut().for_each(|due| due.version.place = None);
+        self.log.land(written.iter().map(|due| &**due))
     }
 
     fn write_tail(&self, at: u64, sequence: Tid) -> Result<()> {
@@ -461,7 +386,7 @@ impl OnLog for Jbd2 {
                 at..at + must_fit::<_, u32>(end - start)
             })
             .collect();
-        let brought = due.iter().filter_map(|d| Some((d.home, d.version.at?)));
+        let brought = due.iter().filter_map(|d| Some((d.home, d.version.place?)));
         self.ways
             .leave(&self.area, &left, &brought.collect::<Vec<_>>())
     }

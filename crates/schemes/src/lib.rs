@@ -13,9 +13,8 @@
 //! | `null`, `relocate_all` | none, and one for tests |
 //! | `template`, `shadow` | one to copy, and one that was made so: CONTRIBUTING.md, "Add a scheme" |
 //! | `mapped_log` | what these two share |
-//! | `nvm/` | the cache of the three |
 //! | `delta` | differences of blocks, compressed |
-//! | `engine/` | the steps that the logs have in common |
+//! | `engine/log/`, `engine/cache/` | the steps that the logs have in common, and the caches |
 //! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
@@ -29,7 +28,6 @@ mod jftl;
 #[cfg(feature = "testing")]
 mod mapped_log;
 mod null;
-mod nvm;
 mod parts;
 mod registry;
 #[cfg(feature = "testing")]

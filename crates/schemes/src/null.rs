@@ -14,9 +14,8 @@ use stetfs_media::{BlockDev, Cause};
 
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
-    About, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, Mark, OpenArgs, Parts,
-    RecoveryReport, Registration, Relocates, Result, Scheme, Snapshot, Terms, Trial, Wants,
-    remnants,
+    About, DataPromise, Goal, Ground, Held, Mark, OpenArgs, Parts, RecoveryReport, Registration,
+    Result, Scheme, Snapshot, Terms, Trial, remnants,
 };
 
 remnants! {
@@ -36,17 +35,11 @@ pub(crate) static ABOUT: About = About {
     name: "null",
     title: "no journal: the floor for cost, unsafe by design",
     source: "none",
-    modes: &[],
     needs_journal_area: false,
-    in_memory: InMemory::Never,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
-    jbd2: Jbd2Log::Never,
     atomic: false,
     cost: "commit of n blocks: n blocks home, 1 flush",
     recovery: &[LEFT],
-    options: &[],
+    ..About::PLAIN
 };
 
 struct Null {
@@ -64,15 +57,9 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let terms = Terms {
         promise: DataPromise::Nothing,
         mark: Mark::Unclean,
-        max_transaction: u32::MAX / 2,
         logs_data: false,
         logs_marked: false,
-        wants: Wants::default(),
-        relocates: Relocates::No,
-        places_new: false,
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+        ..Terms::plain(u32::MAX / 2)
     };
     Ok((Box::new(null), terms, RecoveryReport::default()))
 }

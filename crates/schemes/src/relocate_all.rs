@@ -8,8 +8,8 @@
 
 use crate::jbd2::{self, Ways};
 use stetfs_scheme::{
-    About, Beside, DataMode, DataPromise, DirtyBlock, Ground, InMemory, Jbd2Log, OpenArgs, Parts,
-    Placement, Registration, Relocates, Result, Trial,
+    About, DataMode, DataPromise, DirtyBlock, Ground, Jbd2Log, OpenArgs, Parts, Placement,
+    Registration, Relocates, Result, Trial,
 };
 
 /// Its row in the registry.
@@ -35,16 +35,11 @@ pub(crate) static ABOUT: About = About {
     title: "jbd2 with every overwritten block relocated (for tests)",
     source: "none",
     modes: &[DataMode::Ordered, DataMode::Journal],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
     jbd2: Jbd2Log::Always,
-    atomic: true,
     cost: "as jbd2, and a mapping block for each run of overwritten blocks",
     recovery: &[jbd2::LEFT],
     options: jbd2::ABOUT.options,
+    ..About::PLAIN
 };
 
 struct Elsewhere;

@@ -24,22 +24,22 @@
 //!
 //! A second cut before the empty root is durable finds the same root and does the same again.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use hashbrown::HashSet;
-use stetfs_format::BlockNo;
 use stetfs_format::width::{must_fit_u32, u64_as_usize};
-use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{BlockRef, Cause, Dirty, Tag};
 
+use crate::engine::log::{
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
+};
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::fill::{FILL, filled};
-use crate::parts::home::{Write, write_home};
-use crate::parts::index::{Index, Indexed};
+use crate::parts::index::{Changing, Index};
+use crate::parts::version::WholeVersion;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
-    OpenArgs, Parts, RecoveryReport, Registration, Relocates, Result, Scheme, SchemeError,
-    Snapshot, Terms, Trial, Wants, remnants,
+    About, Ground, LoggedBlock, OpenArgs, Parts, RecoveryReport, Registration, Result, SchemeError,
+    Terms, Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -76,37 +76,25 @@ pub(crate) static ABOUT: About = About {
     name: "shadow",
     title: "copy-on-write with a root in two slots, an example (for tests)",
     source: "none",
-    modes: &[],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "n blocks, 16 bytes for each of the m blocks that are not home, and 2 flushes for a \
         commit of n blocks; m + 1 blocks and 2 flushes at checkpoint",
     recovery: &[LEFT, mapped_log::LEFT],
     options: &[&FILL],
+    ..About::PLAIN
 };
 
 /// Blocks of a root at most: it bounds what each commit writes beside the transaction.
 const MOST_SLOT: u32 = 16;
 
 struct Shadow {
-    log: MappedLog,
+    /// What the durable root names.
+    log: Log<CowVersion>,
+    mapped: MappedLog,
     /// Blocks of a slot.
     slot: u32,
     /// Where blocks go in the log.
     places: std::ops::Range<u32>,
-    /// Blocks that may be held before a checkpoint is due.
-    most_held: usize,
-    /// Commits and checkpoints, one at a time.
     newest: Mutex<Newest>,
-    /// What the durable root names.
-    held: Index<CowVersion>,
-    /// Checkpoints that commits had to make.
-    forced: AtomicU64,
 }
 
 /// The durable root.
@@ -115,49 +103,37 @@ struct Newest {
     transactions: u32,
 }
 
-/// The newest committed version of a block that is not home.
-struct CowVersion {
-    class: Class,
-    content: BlockRef,
-    at: u32,
-    crc: u32,
-}
-
-impl Indexed for CowVersion {}
+/// A version, and what the root says of it.
+type CowVersion = WholeVersion<Entry>;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
     let fill = u64_as_usize(filled(&ABOUT, &args.options, 50)?);
-    let log = MappedLog::open(&ABOUT, &args)?;
-    let (slot, places) = log.split(2, MOST_SLOT)?;
-    let (generation, report) = recover(&log, slot, &args)?;
-    let terms = Terms {
-        promise: DataPromise::Atomic,
-        mark: Mark::PrivateLog,
-        // Placing at commit may log more: see there.
-        max_transaction: must_fit_u32(places.len()) / 4,
-        logs_data: true,
-        logs_marked: true,
-        wants: Wants::default(),
-        relocates: Relocates::No,
-        places_new: false,
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+    let mapped = MappedLog::open(&ABOUT, &args)?;
+    let (slot, places) = mapped.split(2, MOST_SLOT)?;
+    let (generation, report) = recover(&mapped, slot, &args)?;
+    // Placing at commit may log more: see there.
+    let terms = Terms::plain(must_fit_u32(places.len()) / 4);
+    let in_memory = Limits::most_here(args.memory, args.block_size);
+    let limits = Limits {
+        // The places bound it, not the number of transactions.
+        room: u64::MAX,
+        most_used: u64::MAX,
+        most_here: in_memory.min(places.len() * fill / 100),
+        period: None,
     };
+    let span = Span::empty(0, Tid(0));
     let shadow = Shadow {
-        most_held: (places.len() * fill / 100).min((args.memory / args.block_size).max(16)),
-        log,
+        log: Log::new(args.dev, args.block_size, limits, span, Index::default()),
+        mapped,
         slot,
         places,
         newest: Mutex::new(Newest {
             generation,
             transactions: 0,
         }),
-        held: Index::default(),
-        forced: AtomicU64::new(0),
     };
-    Ok((Box::new(shadow), terms, report))
+    Ok((Box::new(Serving(shadow)), terms, report))
 }
 
 /// The log block where a root of that generation begins.
@@ -197,81 +173,101 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
     Ok((next, report))
 }
 
-impl Scheme for Shadow {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        let found = self
-            .held
-            .find(block, |version| Some(version.content.clone()));
-        Ok(found.map_or(Held::Home, Held::Here))
+impl OnLog for Shadow {
+    type Version = CowVersion;
+    /// Where the blocks are.
+    type Draft<'t> = Vec<Entry>;
+
+    const UNITS: &'static str = "transactions";
+    const ONE_AT_A_TIME: bool = true;
+
+    fn log(&self) -> &Log<CowVersion> {
+        &self.log
     }
 
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.held.holds_any(start, count)
+    fn content(&self, _: BlockNo, version: &CowVersion) -> Result<BlockRef> {
+        Ok(version.content().clone())
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
-        if blocks.is_empty() {
-            // What it freed may go home all the same: any newer owner's content is in a later root.
-            return Ok(());
-        }
-        let mut newest = self.newest.lock();
-        let mut free = self.free(&blocks);
-        if free.len() < blocks.len() {
-            self.bring_home(&mut newest)?;
-            self.forced.fetch_add(1, Relaxed);
-            free = self.free(&blocks);
-        }
-        if free.len() < blocks.len() {
-            let why = format!("a transaction of {} blocks does not fit", blocks.len());
-            return Err(SchemeError::Unusable(why));
-        }
-        let version = |(block, at): (&&LoggedBlock, u32)| CowVersion {
-            class: block.class,
-            content: block.content.clone(),
+    fn goes(&self, _: &LoggedBlock) -> Goes {
+        Goes::Log
+    }
+
+    fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Vec<Entry>, u64) {
+        // What it freed may go home: any newer owner's content is in a later root.
+        (Vec::new(), u64::from(!sorted.logged.is_empty()))
+    }
+
+    fn fits(&self, sorted: &Sorted<'_>) -> bool {
+        self.free(sorted).len() >= sorted.logged.len()
+    }
+
+    fn write(
+        &self,
+        _: &Head,
+        sorted: &Sorted<'_>,
+        entries: &mut Vec<Entry>,
+        _: (u64, u32),
+    ) -> Result<u64> {
+        let places = sorted.logged.iter().zip(self.free(sorted));
+        entries.extend(places.map(|(block, at)| Entry {
+            home: block.home,
             at,
             crc: content_crc(&block.content),
-        };
-        let versions: Vec<_> = blocks.iter().zip(free).map(version).collect();
-        let homes: Vec<_> = blocks.iter().map(|block| block.home).collect();
-        let mut body = Dirty::on(&*self.log.area.dev);
-        self.write_blocks(&mut body, &versions)?;
-        self.write_root(body, &mut newest, &txn.revoked, &homes, &versions)?;
-        let mut held = self.held.write();
-        for freed in &txn.revoked {
-            held.remove(freed);
+        }));
+        let mut body = Dirty::on(&*self.log.dev);
+        self.write_blocks(&mut body, sorted, entries)?;
+        self.write_root(body, sorted, entries)?;
+        Ok(1)
+    }
+
+    fn note<'t>(
+        &self,
+        index: &mut Changing<'_, CowVersion>,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        entries: Vec<Entry>,
+    ) {
+        for (block, entry) in sorted.logged.iter().zip(entries) {
+            index.insert(block.home, CowVersion::new(block, head.sequence, entry));
         }
-        for (home, version) in homes.into_iter().zip(versions) {
-            held.insert(home, version);
-        }
+    }
+
+    fn due(&self, _: Until) -> Option<Which> {
+        Some(Which::All)
+    }
+
+    fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
+        self.log.land(due.iter())
+    }
+
+    /// An empty root.
+    fn write_tail(&self, _: u64, _: Tid) -> Result<()> {
+        let mut newest = self.newest.lock();
+        let next = newest.generation + 1;
+        let at = slot_of(next, self.slot);
+        self.mapped.write_empty(at, next, Cause::Checkpoint)?;
+        (newest.generation, newest.transactions) = (next, 0);
         Ok(())
     }
 
-    fn backlog(&self) -> Backlog {
-        Backlog {
-            is_due: self.held.held() > self.most_held,
-            forced: self.forced.load(Relaxed),
-        }
-    }
-
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        self.bring_home(&mut self.newest.lock())
-    }
-
     fn close(&self) -> Result<()> {
-        self.checkpoint(Goal::All)?;
-        self.log.wipe(self.places.clone())
+        self.mapped.wipe(self.places.clone())
     }
 }
 
 impl Shadow {
     /// The places that the durable root does not name, in ascending order.
-    fn free(&self, next: &[&LoggedBlock]) -> Vec<u32> {
-        let held = self.held.read();
-        let mut taken: HashSet<u32> = held.values().map(|version| version.at).collect();
+    fn free(&self, next: &Sorted<'_>) -> Vec<u32> {
+        let index = self.log.index.read();
+        let mut taken: HashSet<u32> = index.values().map(|version| version.place.at).collect();
         if is_planted(Bug::EarlyPlace) {
-            for version in next.iter().filter_map(|block| held.get(&block.home)) {
-                taken.remove(&version.at);
+            for version in next
+                .logged
+                .iter()
+                .filter_map(|block| index.get(&block.home))
+            {
+                taken.remove(&version.place.at);
             }
         }
         let is_free = |at: &u32| !taken.contains(at);
@@ -279,73 +275,44 @@ impl Shadow {
     }
 
     /// Step 2: neighbours in one request.
-    fn write_blocks(&self, body: &mut Dirty<'_>, versions: &[CowVersion]) -> Result<()> {
-        for run in versions.chunk_by(|a, b| a.at + 1 == b.at) {
-            let tags = run.iter().map(|v| Tag::new(v.class, Cause::Log));
-            let parts: Vec<_> = tags.zip(run.iter().map(|v| &v.content[..])).collect();
-            self.log.area.write(body, run[0].at, &parts)?;
+    fn write_blocks(
+        &self,
+        body: &mut Dirty<'_>,
+        next: &Sorted<'_>,
+        entries: &[Entry],
+    ) -> Result<()> {
+        let mut blocks = next.logged.iter();
+        for run in entries.chunk_by(|a, b| a.at + 1 == b.at) {
+            let parts = blocks.by_ref().take(run.len());
+            let parts = parts.map(|b| (Tag::new(b.class, Cause::Log), &b.content[..]));
+            let parts: Vec<_> = parts.collect();
+            self.mapped.area.write(body, run[0].at, &parts)?;
         }
         Ok(())
     }
 
-    /// Steps 3 to 5: the root that has these versions of these homes, and not what was freed.
-    fn write_root(
-        &self,
-        body: Dirty<'_>,
-        newest: &mut Newest,
-        freed: &[BlockNo],
-        homes: &[BlockNo],
-        versions: &[CowVersion],
-    ) -> Result<()> {
-        let entry = |(home, version): (&BlockNo, &CowVersion)| Entry {
-            home: *home,
-            at: version.at,
-            crc: version.crc,
+    /// Steps 3 to 5: the root that has these entries, and not what was freed.
+    fn write_root(&self, body: Dirty<'_>, next: &Sorted<'_>, entries: &[Entry]) -> Result<()> {
+        let gone: HashSet<BlockNo> = {
+            let changed = entries.iter().map(|entry| entry.home);
+            changed.chain(next.revoked.iter().copied()).collect()
         };
-        let gone: HashSet<&BlockNo> = freed.iter().chain(homes).collect();
-        let mut entries: Vec<_> = homes.iter().zip(versions).map(entry).collect();
-        let held = self.held.read();
-        entries.extend(
-            held.iter()
-                .filter(|(home, _)| !gone.contains(home))
-                .map(entry),
-        );
-        drop(held);
+        let mut entries = entries.to_vec();
+        {
+            let index = self.log.index.read();
+            let kept = index.values().map(|version| version.place);
+            entries.extend(kept.filter(|entry| !gone.contains(&entry.home)));
+        }
         entries.sort_unstable_by_key(|entry| entry.at);
+        let mut newest = self.newest.lock();
         let map = Map {
             generation: newest.generation + 1,
             transactions: newest.transactions + 1,
             entries,
         };
         let at = slot_of(map.generation, self.slot);
-        self.log.write_map(body, at, &map)?;
+        self.mapped.write_map(body, at, &map)?;
         (newest.generation, newest.transactions) = (map.generation, map.transactions);
-        Ok(())
-    }
-
-    /// Everything home, and the root empty.
-    fn bring_home(&self, newest: &mut Newest) -> Result<()> {
-        {
-            let held = self.held.read();
-            if held.is_empty() {
-                return Ok(());
-            }
-            let writes = held.iter().map(|(home, version)| Write {
-                home: *home,
-                class: version.class,
-                content: &version.content,
-            });
-            let (dev, size) = (&*self.log.area.dev, self.log.area.block_size);
-            write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-            if !is_planted(Bug::MissingCheckpointFlush) {
-                dev.flush(Cause::Checkpoint)?;
-            }
-        }
-        let next = newest.generation + 1;
-        let at = slot_of(next, self.slot);
-        self.log.write_empty(at, next, Cause::Checkpoint)?;
-        (newest.generation, newest.transactions) = (next, 0);
-        self.held.write().clear();
         Ok(())
     }
 }

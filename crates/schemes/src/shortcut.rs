@@ -53,7 +53,7 @@ use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Span, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Version, Which,
 };
 use crate::parts::byte_log::{self, ByteLog};
 use crate::parts::index::{Changing, Index, Indexed};
@@ -63,9 +63,8 @@ use crate::parts::record::{Place, Record};
 use crate::parts::{reader, replay};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, DataPromise, DirtyBlock, Ground, InMemory, Jbd2Log, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, SchemeError, Terms,
-    Trial, Wants,
+    About, DirtyBlock, Ground, InMemory, LoggedBlock, OpenArgs, OptionAbout, Parts, Placement,
+    Ranges, Registration, Relocates, Result, SchemeError, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -103,18 +102,12 @@ pub(crate) static ABOUT: About = About {
     name: "shortcut",
     title: "Shortcut-JFS: changed bytes are logged, and a logged block can become the home block",
     source: "Lee, Yoo, Jang, Bahn, MSST 2012",
-    modes: &[],
-    needs_journal_area: true,
     in_memory: InMemory::Only,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "commit: the changed bytes and 64 more, whole blocks once, 1 fence; checkpoint: the \
         changed bytes again",
     recovery: &[byte_log::LEFT, reader::LEFT, replay::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
+    ..About::PLAIN
 };
 
 static VARIANT: OptionAbout = OptionAbout {
@@ -289,24 +282,15 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         // Exactly half is not more than half.
         Variant::AdpS => args.block_size / 2 + 1,
     };
+    let blocks = byte_log.ring.capacity / 4 / Record::bound(1, 1, args.block_size);
     let terms = Terms {
-        promise: DataPromise::Atomic,
-        mark: Mark::PrivateLog,
-        max_transaction: {
-            let block = Record::bound(1, 1, args.block_size);
-            u32::try_from(byte_log.ring.capacity / 4 / block).unwrap_or(u32::MAX)
-        },
-        logs_data: true,
-        logs_marked: true,
         wants: Wants {
             base: false,
             changed_bytes: least_switched,
         },
         relocates: Relocates::Freely,
         places_new: true,
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+        ..Terms::plain(u32::try_from(blocks).unwrap_or(u32::MAX))
     };
     let limits = Limits {
         room: byte_log.ring.capacity,
@@ -327,7 +311,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         byte_log,
         record: Mutex::default(),
     };
-    Ok((Box::new(Logging(shortcut)), terms, report))
+    Ok((Box::new(Serving(shortcut)), terms, report))
 }
 
 /// A transaction's record, and what of each logged block it has.

@@ -34,7 +34,7 @@
 //! - A metadata block for which there is no room goes to the data cache, and the other way round.
 //! - Freed blocks are not written home.
 //!
-//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the
+//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the
 //! region is ([`owner::LEFT`]).
 //!
 //! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
@@ -51,15 +51,15 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{
-    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool, State,
+use crate::engine::cache::{
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving,
+    State,
 };
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges,
-    Registration, Result, Snapshot, Trial, remnants,
+    About, Beside, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Registration, Result,
+    Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -105,18 +105,13 @@ pub(crate) static ABOUT: About = About {
     name: "spindle",
     title: "Spindle: a cache in NVM, data and metadata apart; metadata is logged in parts",
     source: "Yan, Huang, Huang, NPC 2019",
-    modes: &[],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
     nvm: Beside::Only(1 << 30),
     caches: true,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "commit: in NVM data blocks whole, a fence each, parts of metadata twice, 2 fences; \
         eviction: the block home",
-    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
+    recovery: &[LEFT, cache::LEFT, owner::LEFT],
     options: &[&META, &BATCH, &KEEP_CACHE],
+    ..About::PLAIN
 };
 
 static META: OptionAbout = OptionAbout {

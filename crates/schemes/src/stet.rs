@@ -49,7 +49,7 @@ use self::place::LogPlace;
 use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::version::{Content, RangesVersion};
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, Logging, OnLog, Sorted, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Until, Version, Which,
 };
 use crate::jbd2::{self, Ways};
 use crate::parts::fill::{FILL, filled};
@@ -60,9 +60,9 @@ use crate::parts::record::{Place, Record};
 use crate::parts::{byte_log, owner, reader, replay};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, ActionCount, Beside, DataPromise, DirtyBlock, Goal, Ground, InMemory, Jbd2Log,
-    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Relocates,
-    Result, SchemeError, Terms, Trial, Wants,
+    About, ActionCount, Beside, DirtyBlock, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs,
+    OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, SchemeError, Terms,
+    Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -111,14 +111,9 @@ pub(crate) static ABOUT: About = About {
     name: "stet",
     title: "stet: changed bytes are logged, whole blocks go to new homes, one flush a commit",
     source: "docs/STET.md",
-    modes: &[],
-    needs_journal_area: true,
     in_memory: InMemory::Too,
-    needs_remap: false,
     nvm: Beside::Too(16 << 20),
-    caches: false,
     jbd2: Jbd2Log::With(&LOG, "jbd2"),
-    atomic: true,
     cost: "commit: the changed bytes and some 200 more, in sectors, whole blocks once, 1 flush; \
         checkpoint: the changed sectors",
     recovery: &[
@@ -130,6 +125,7 @@ pub(crate) static ABOUT: About = About {
         place::ELSEWHERE,
     ],
     options: &[&LOG, &ACTION, &MEDIUM, &FILL],
+    ..About::PLAIN
 };
 
 static LOG: OptionAbout = OptionAbout {
@@ -231,20 +227,13 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         period: None,
     };
     let terms = Terms {
-        promise: DataPromise::Atomic,
-        mark: Mark::PrivateLog,
-        max_transaction: place.max_transaction(args.block_size),
-        logs_data: true,
-        logs_marked: true,
         wants: Wants {
             base: false,
             changed_bytes: args.block_size,
         },
         relocates: rule.relocates(&*args.dev),
         places_new: !place.is_beside(),
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+        ..Terms::plain(place.max_transaction(args.block_size))
     };
     let stet = Stet {
         uuid: args.uuid,
@@ -256,7 +245,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         place,
         record: Mutex::default(),
     };
-    Ok((Box::new(Logging(stet)), terms, report))
+    Ok((Box::new(Serving(stet)), terms, report))
 }
 
 /// A transaction's record, and what it has of the blocks that stay at their homes.

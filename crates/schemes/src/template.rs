@@ -18,18 +18,20 @@
 //!
 //! A second cut before the empty map is durable finds the same map and does the same again.
 
-use stetfs_format::BlockNo;
 use stetfs_format::width::must_fit_u32;
-use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{BlockRef, Cause, Dirty, Tag};
 
+use crate::engine::log::{
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
+};
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
-use crate::parts::home::{Write, write_home};
-use crate::parts::index::{Index, Indexed};
-use stetfs_planted::{Bug, is_planted};
+use crate::parts::index::{Changing, Index};
+use crate::parts::version::WholeVersion;
+use stetfs_planted::Bug;
 use stetfs_scheme::{
-    About, Backlog, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
-    OpenArgs, Parts, RecoveryReport, Registration, Relocates, Result, Scheme, SchemeError,
-    Snapshot, Terms, Trial, Wants, remnants,
+    About, Ground, LoggedBlock, OpenArgs, Parts, RecoveryReport, Registration, Result, Terms,
+    Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -54,67 +56,45 @@ pub(crate) static ABOUT: About = About {
     name: "template",
     title: "a log of one transaction, to be copied (for tests)",
     source: "none",
-    modes: &[],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
-    nvm: Beside::Never,
-    caches: false,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "n blocks, a map of 16 bytes each and 2 flushes for a commit of n blocks; n + 1 blocks \
         and 2 flushes more at checkpoint, which the next commit waits for",
     recovery: &[LEFT, mapped_log::LEFT],
-    options: &[],
+    ..About::PLAIN
 };
 
 /// Blocks of the map at most: it bounds what a checkpoint takes.
 const MOST_SLOT: u32 = 16;
 
 struct Template {
-    log: MappedLog,
+    log: Log<WholeVersion<()>>,
+    mapped: MappedLog,
     /// Where blocks go in the log.
     places: std::ops::Range<u32>,
-    /// Commits and checkpoints, one at a time. The generation of the newest map.
+    /// The generation of the newest map.
     generation: Mutex<u64>,
-    /// What the log holds and home does not.
-    held: Index<Logged>,
 }
-
-/// A block of the transaction.
-struct Logged {
-    class: Class,
-    content: BlockRef,
-}
-
-impl Indexed for Logged {}
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    let log = MappedLog::open(&ABOUT, &args)?;
-    let (slot, places) = log.split(1, MOST_SLOT)?;
-    let (generation, report) = recover(&log, slot, &args)?;
-    let terms = Terms {
-        promise: DataPromise::Atomic,
-        mark: Mark::PrivateLog,
-        // Placing at commit may log more: see there.
-        max_transaction: must_fit_u32(places.len()) / 4,
-        logs_data: true,
-        logs_marked: true,
-        wants: Wants::default(),
-        relocates: Relocates::No,
-        places_new: false,
-        remaps: None,
-        is_buffer_cache: false,
-        keeps: false,
+    let mapped = MappedLog::open(&ABOUT, &args)?;
+    let (slot, places) = mapped.split(1, MOST_SLOT)?;
+    let (generation, report) = recover(&mapped, slot, &args)?;
+    // Placing at commit may log more: see there.
+    let terms = Terms::plain(must_fit_u32(places.len()) / 4);
+    let limits = Limits {
+        room: 1,
+        most_used: 0,
+        most_here: usize::MAX,
+        period: None,
     };
+    let span = Span::empty(0, Tid(0));
     let template = Template {
-        log,
+        log: Log::new(args.dev, args.block_size, limits, span, Index::default()),
+        mapped,
         places,
         generation: Mutex::new(generation),
-        held: Index::default(),
     };
-    Ok((Box::new(template), terms, report))
+    Ok((Box::new(Serving(template)), terms, report))
 }
 
 fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, RecoveryReport)> {
@@ -136,97 +116,93 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
     Ok((map.generation + 1, report))
 }
 
-impl Scheme for Template {
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        let found = self.held.find(block, |b| Some(b.content.clone()));
-        Ok(found.map_or(Held::Home, Held::Here))
+impl OnLog for Template {
+    type Version = WholeVersion<()>;
+    type Draft<'t> = ();
+
+    const UNITS: &'static str = "transactions";
+    const ONE_AT_A_TIME: bool = true;
+
+    fn log(&self) -> &Log<WholeVersion<()>> {
+        &self.log
     }
 
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.held.holds_any(start, count)
+    fn content(&self, _: BlockNo, version: &WholeVersion<()>) -> Result<BlockRef> {
+        Ok(version.content().clone())
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
-        if blocks.is_empty() {
-            // What it freed needs no record: nothing but the newest transaction is ever replayed.
-            return Ok(());
-        }
-        if blocks.len() > self.places.len() {
-            let why = format!("a transaction of {} blocks does not fit", blocks.len());
-            return Err(SchemeError::Unusable(why));
-        }
-        let mut generation = self.generation.lock();
-        self.bring_home(&mut generation)?;
-        self.write_log(*generation + 1, &blocks)?;
-        *generation += 1;
-        let mut held = self.held.write();
-        for block in blocks {
-            let (class, content) = (block.class, block.content.clone());
-            held.insert(block.home, Logged { class, content });
-        }
-        Ok(())
+    fn goes(&self, _: &LoggedBlock) -> Goes {
+        Goes::Log
     }
 
-    fn backlog(&self) -> Backlog {
-        Backlog {
-            is_due: self.held.held() > 0,
-            forced: 0,
-        }
+    /// Nothing but the newest transaction is ever replayed.
+    fn revokes(&self) -> bool {
+        false
     }
 
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        self.bring_home(&mut self.generation.lock())
+    fn draft<'t>(&self, _: &Head, _: &Sorted<'t>, _: bool) -> ((), u64) {
+        ((), 1)
     }
 
-    fn close(&self) -> Result<()> {
-        self.checkpoint(Goal::All)?;
-        self.log.wipe(self.places.clone())
+    fn fits(&self, sorted: &Sorted<'_>) -> bool {
+        sorted.logged.len() <= self.places.len()
     }
-}
 
-impl Template {
     /// Steps 2 to 4.
-    fn write_log(&self, generation: u64, blocks: &[&LoggedBlock]) -> Result<()> {
-        let parts = blocks.iter().map(|b| Tag::new(b.class, Cause::Log));
-        let parts: Vec<_> = parts.zip(blocks.iter().map(|b| &b.content[..])).collect();
-        let entries = self.places.clone().zip(blocks).map(|(at, b)| Entry {
+    fn write(&self, _: &Head, sorted: &Sorted<'_>, _: &mut (), _: (u64, u32)) -> Result<u64> {
+        let blocks = sorted.logged.iter();
+        let parts = blocks.map(|b| (Tag::new(b.class, Cause::Log), &b.content[..]));
+        let entries = self.places.clone().zip(&sorted.logged);
+        let entries = entries.map(|(at, b)| Entry {
             home: b.home,
             at,
             crc: content_crc(&b.content),
         });
+        let mut generation = self.generation.lock();
         let map = Map {
-            generation,
+            generation: *generation + 1,
             transactions: 1,
             entries: entries.collect(),
         };
-        let mut body = Dirty::on(&*self.log.area.dev);
-        self.log.area.write(&mut body, self.places.start, &parts)?;
-        self.log.write_map(body, FIRST, &map)
+        let mut body = Dirty::on(&*self.log.dev);
+        let parts: Vec<_> = parts.collect();
+        self.mapped
+            .area
+            .write(&mut body, self.places.start, &parts)?;
+        self.mapped.write_map(body, FIRST, &map)?;
+        *generation += 1;
+        Ok(1)
     }
 
-    /// Everything home, and the log empty.
-    fn bring_home(&self, generation: &mut u64) -> Result<()> {
-        {
-            let held = self.held.read();
-            if held.is_empty() {
-                return Ok(());
-            }
-            let writes = held.iter().map(|(home, block)| Write {
-                home: *home,
-                class: block.class,
-                content: &block.content,
-            });
-            let (dev, size) = (&*self.log.area.dev, self.log.area.block_size);
-            write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-            if !is_planted(Bug::MissingCheckpointFlush) {
-                dev.flush(Cause::Checkpoint)?;
-            }
+    fn note<'t>(
+        &self,
+        index: &mut Changing<'_, WholeVersion<()>>,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        (): (),
+    ) {
+        for block in &sorted.logged {
+            index.insert(block.home, WholeVersion::new(block, head.sequence, ()));
         }
-        self.log
+    }
+
+    fn due(&self, _: Until) -> Option<Which> {
+        Some(Which::All)
+    }
+
+    fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
+        self.log.land(due.iter())
+    }
+
+    fn write_tail(&self, _: u64, _: Tid) -> Result<()> {
+        let mut generation = self.generation.lock();
+        self.mapped
             .write_empty(FIRST, *generation + 1, Cause::Checkpoint)?;
         *generation += 1;
-        self.held.write().clear();
         Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.mapped.wipe(self.places.clone())
     }
 }

@@ -22,7 +22,7 @@
 //! before, since an entry that recovery has set back looks as one that never had a block before.
 //! Freed blocks are not written home. Victims are those least recently used, found a few at a time.
 //!
-//! Recovery: [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region is
+//! Recovery: [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the region is
 //! ([`owner::LEFT`]).
 //!
 //! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is
@@ -38,13 +38,14 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool};
+use crate::engine::cache::{
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving,
+};
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, Parts, Registration, Result,
-    Snapshot, Trial, remnants,
+    About, Beside, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial,
+    remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -88,17 +89,12 @@ pub(crate) static ABOUT: About = About {
     name: "tinca",
     title: "Tinca: a cache in NVM; a commit switches the roles of its blocks",
     source: "Wei and others, SC 2017, as Yan, Huang, Huang, NPC 2019 tell it",
-    modes: &[],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
     nvm: Beside::Only(1 << 30),
     caches: true,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "commit of n blocks: n blocks in NVM, 3 fences each and 2 more; eviction: the block home",
-    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
+    recovery: &[LEFT, cache::LEFT, owner::LEFT],
     options: &[&BATCH, &KEEP_CACHE],
+    ..About::PLAIN
 };
 
 /// In the upper half of an entry's word, whose other bits are the block before this one, plus 1.

@@ -37,7 +37,7 @@
 //! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
 //! and not only at the checkpoint, since nothing would ever be written home from it.
 //!
-//! Recovery: [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region is
+//! Recovery: [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the region is
 //! ([`owner::LEFT`]).
 //!
 //! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
@@ -55,14 +55,15 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::scheme::{OnCache, Serving};
-use super::nvm::{self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State};
+use crate::engine::cache::{
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Serving, State,
+};
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout,
-    Parts, Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
+    About, Backlog, Beside, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Registration,
+    Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -116,18 +117,13 @@ pub(crate) static ABOUT: About = About {
     name: "ubj",
     title: "UBJ: the buffer cache in NVM is the journal; a commit freezes blocks where they are",
     source: "Lee, Bahn, Noh, FAST 2013",
-    modes: &[],
-    needs_journal_area: true,
-    in_memory: InMemory::Never,
-    needs_remap: false,
     nvm: Beside::Only(1 << 30),
     caches: true,
-    jbd2: Jbd2Log::Never,
-    atomic: true,
     cost: "commit: the changed bytes of clean blocks, frozen and new blocks whole, 2 fences; \
         checkpoint: the frozen blocks",
-    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
+    recovery: &[LEFT, cache::LEFT, owner::LEFT],
     options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &BATCH, &KEEP_CACHE],
+    ..About::PLAIN
 };
 
 static FROZEN: OptionAbout = OptionAbout {

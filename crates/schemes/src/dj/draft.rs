@@ -103,8 +103,6 @@ pub(super) struct Draft {
     pub(super) tags: Vec<BlockTag>,
     /// What goes to the journal.
     pub(super) wholes: Vec<(BlockRef, Tag)>,
-    /// Blocks that may go there.
-    pub(super) most_whole: usize,
     xor: Vec<u8>,
     delta: Vec<u8>,
 }

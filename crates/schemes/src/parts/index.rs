@@ -175,11 +175,6 @@ impl<V: Indexed> Changing<'_, V> {
         }
         self.change(&block, change);
     }
-
-    pub(crate) fn clear(&mut self) {
-        self.versions.map.clear();
-        (self.versions.held, self.versions.here) = (0, 0);
-    }
 }
 
 impl<V> Deref for Changing<'_, V> {

@@ -13,3 +13,4 @@ pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod ring;
 pub(crate) mod scan;
+pub(crate) mod version;

@@ -18,7 +18,7 @@
 
 mod region;
 mod room;
-pub(super) mod scheme;
+mod serving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,16 +35,17 @@ use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
 use self::region::BEYOND;
-pub(super) use self::region::{CacheRegion, LEFT};
+pub(crate) use self::region::{CacheRegion, LEFT};
+pub(crate) use self::serving::{OnCache, Serving};
 use crate::parts::area::JournalArea;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{
-    About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Relocates, Result, SchemeError, SchemeOptions, Terms, Wants,
+    About, CacheStats, Goal, Held, OpenArgs, OptionAbout, RecoveryReport, Result, SchemeError,
+    SchemeOptions, Terms,
 };
 use stetfs_sync::{Mutex, RwLock};
 
-pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
+pub(crate) static KEEP_CACHE: OptionAbout = OptionAbout {
     name: "keep-cache",
     syntax: "on|off",
     default: "off",
@@ -54,7 +55,7 @@ pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
 
 const SHARDS: usize = 64;
 
-pub(super) static BATCH: OptionAbout = OptionAbout {
+pub(crate) static BATCH: OptionAbout = OptionAbout {
     name: "batch",
     syntax: "auto|BLOCKS",
     default: "auto",
@@ -67,7 +68,7 @@ const PIECE: usize = 1024;
 
 /// What a block is to its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     Clean,
     Dirty,
     /// It was freed.
@@ -96,7 +97,7 @@ struct Shard {
 
 /// Blocks of the cache that are for the same. Each has its own way to find who goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pool {
+pub(crate) enum Pool {
     /// Least recently used.
     Data,
     /// Least often used.
@@ -125,21 +126,21 @@ struct Rooms {
 
 /// An entry and the block that it names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) entry: u32,
-    pub(super) slot: u32,
+pub(crate) struct Place {
+    pub(crate) entry: u32,
+    pub(crate) slot: u32,
 }
 
 /// What a commit may fill.
 #[derive(Default)]
-pub(super) struct Reserved {
-    pub(super) entries: Vec<u32>,
+pub(crate) struct Reserved {
+    pub(crate) entries: Vec<u32>,
     slots: [Vec<u32>; 2],
 }
 
 impl Reserved {
     /// One of the blocks that were reserved, of that pool if there were enough.
-    pub(super) fn slot(&mut self, pool: Pool) -> u32 {
+    pub(crate) fn slot(&mut self, pool: Pool) -> u32 {
         let [data, meta] = &mut self.slots;
         let slot = match pool {
             Pool::Data => data.pop().or_else(|| meta.pop()),
@@ -148,23 +149,23 @@ impl Reserved {
         slot.expect("it was reserved")
     }
 
-    pub(super) fn entry(&mut self) -> u32 {
+    pub(crate) fn entry(&mut self) -> u32 {
         self.entries.pop().expect("it was reserved")
     }
 }
 
 /// A block as a commit finds it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pinned {
-    pub(super) place: Place,
-    pub(super) state: State,
+pub(crate) struct Pinned {
+    pub(crate) place: Place,
+    pub(crate) state: State,
 }
 
 /// A block as a commit leaves it.
-pub(super) struct Changed {
-    pub(super) home: BlockNo,
-    pub(super) class: Class,
-    pub(super) place: Place,
+pub(crate) struct Changed {
+    pub(crate) home: BlockNo,
+    pub(crate) class: Class,
+    pub(crate) place: Place,
 }
 
 #[derive(Default)]
@@ -175,11 +176,11 @@ struct Counters {
     cow_copies: AtomicU64,
 }
 
-pub(super) struct NvmCache {
-    pub(super) pair: Pair,
-    pub(super) region: CacheRegion,
-    pub(super) dev: Arc<dyn BlockDev>,
-    pub(super) block_size: usize,
+pub(crate) struct NvmCache {
+    pub(crate) pair: Pair,
+    pub(crate) region: CacheRegion,
+    pub(crate) dev: Arc<dyn BlockDev>,
+    pub(crate) block_size: usize,
     blocks: u64,
     /// Blocks that leave together, if nobody wants more; none: a share of their pool.
     batch: Option<usize>,
@@ -245,7 +246,7 @@ impl NvmCache {
     /// `recover` sets it right, [adopts](Self::adopt) what counts, and says where the scheme goes
     /// on; it hears whether the cache was closed with what is in it. `newest` finds the newest
     /// transaction of a region.
-    pub(super) fn open<T>(
+    pub(crate) fn open<T>(
         about: &'static About,
         args: &OpenArgs,
         plan: CachePlan,
@@ -314,7 +315,7 @@ impl NvmCache {
     }
 
     /// Every entry of the region that is not free: for recovery.
-    pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+    pub(crate) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
         self.region.entries(|n, entry| {
             if entry.home.0 >= self.blocks {
                 BEYOND.met();
@@ -328,7 +329,7 @@ impl NvmCache {
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: another one says so of the same block.
-    pub(super) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
+    pub(crate) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
         if found.state.slot >= self.region.geometry.blocks() {
             BEYOND.met();
             return Err(Corrupt::NvmCache("an entry names a block beyond the cache").into());
@@ -393,21 +394,12 @@ impl NvmCache {
     }
 
     /// The terms of a scheme on this cache that wants to know nothing of changes.
-    pub(super) fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         // A quarter of all blocks, so that what the others take can be had.
         let most = stetfs_format::nvm_cache::CacheGeometry::MOST_IN_TRANSACTION;
         Terms {
-            promise: DataPromise::Atomic,
-            mark: Mark::PrivateLog,
-            max_transaction: (self.region.geometry.blocks() / 4).min(most),
-            logs_data: true,
-            logs_marked: true,
-            wants: Wants::default(),
-            relocates: Relocates::No,
-            places_new: false,
-            remaps: None,
-            is_buffer_cache: false,
             keeps: self.keeps,
+            ..Terms::plain((self.region.geometry.blocks() / 4).min(most))
         }
     }
 
@@ -416,7 +408,7 @@ impl NvmCache {
     }
 
     /// The pool that a block of the cache belongs to.
-    pub(super) fn pool_of(&self, slot: u32) -> Pool {
+    pub(crate) fn pool_of(&self, slot: u32) -> Pool {
         match slot < self.region.geometry.data {
             true => Pool::Data,
             false => Pool::Meta,
@@ -424,7 +416,7 @@ impl NvmCache {
     }
 
     /// The pool for blocks of that class.
-    pub(super) fn pool_for(&self, class: Class) -> Pool {
+    pub(crate) fn pool_for(&self, class: Class) -> Pool {
         match class == Class::Data || self.region.geometry.meta == 0 {
             true => Pool::Data,
             false => Pool::Meta,
@@ -441,7 +433,7 @@ impl NvmCache {
     // -- reading --
 
     /// A block, if it is in the cache.
-    pub(super) fn read(&self, home: BlockNo) -> Result<Held> {
+    pub(crate) fn read(&self, home: BlockNo) -> Result<Held> {
         let mut content = Block::zeroed(self.block_size);
         Ok(match self.read_part(home, 0, content.bytes_mut())? {
             true => Held::Here(content.into()),
@@ -450,7 +442,7 @@ impl NvmCache {
     }
 
     /// Reads a part of a block; false when it is not in the cache.
-    pub(super) fn read_part(&self, home: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_part(&self, home: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
         let shard = self.shard(home);
         let map = shard.map.read();
         let Some(cached) = map.get(&home).filter(|cached| cached.state != State::Dead) else {
@@ -468,7 +460,7 @@ impl NvmCache {
         Ok(true)
     }
 
-    pub(super) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+    pub(crate) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
         (0..u64::from(count)).any(|i| {
             let home = start.plus(i);
             let map = self.shard(home).map.read();
@@ -477,7 +469,7 @@ impl NvmCache {
     }
 
     /// Takes in what was read from home.
-    pub(super) fn fill(&self, home: BlockNo, class: Class, content: &[u8]) -> Result<()> {
+    pub(crate) fn fill(&self, home: BlockNo, class: Class, content: &[u8]) -> Result<()> {
         if !self.writable {
             return Ok(());
         }
@@ -520,7 +512,7 @@ impl NvmCache {
     // -- a commit --
 
     /// A block that a commit is going to change stays as it is until [`finish`](Self::finish).
-    pub(super) fn pin(&self, home: BlockNo) -> Option<Pinned> {
+    pub(crate) fn pin(&self, home: BlockNo) -> Option<Pinned> {
         let mut map = self.shard(home).map.write();
         let cached = map.get_mut(&home)?;
         cached.pinned = true;
@@ -535,7 +527,7 @@ impl NvmCache {
 
     /// A clean block that a transaction is going to change where it is, and that no other one is
     /// changing; pinned then.
-    pub(super) fn take_clean(&self, home: BlockNo) -> Option<Place> {
+    pub(crate) fn take_clean(&self, home: BlockNo) -> Option<Place> {
         let mut map = self.shard(home).map.write();
         let cached = map.get_mut(&home)?;
         if cached.pinned || cached.state != State::Clean {
@@ -549,13 +541,13 @@ impl NvmCache {
     }
 
     /// It is in the cache, and home has something else.
-    pub(super) fn is_dirty(&self, home: BlockNo) -> bool {
+    pub(crate) fn is_dirty(&self, home: BlockNo) -> bool {
         let map = self.shard(home).map.read();
         map.get(&home).is_some_and(|c| c.state == State::Dirty)
     }
 
     /// Changes a block where it lies. Nobody reads it meanwhile.
-    pub(super) fn change_in_place(
+    pub(crate) fn change_in_place(
         &self,
         home: BlockNo,
         change: impl FnOnce() -> Result<()>,
@@ -565,7 +557,7 @@ impl NvmCache {
     }
 
     /// A block of the cache and an entry for data, if there are some without making room.
-    pub(super) fn reserve_if_free(&self) -> Option<Place> {
+    pub(crate) fn reserve_if_free(&self) -> Option<Place> {
         let mut rooms = self.rooms.lock();
         let slot = rooms.slots[Pool::Data.index()].pop()?;
         let Some(entry) = rooms.entries.pop() else {
@@ -576,13 +568,13 @@ impl NvmCache {
     }
 
     /// Nothing names this place, on the medium neither.
-    pub(super) fn release(&self, place: Place) {
+    pub(crate) fn release(&self, place: Place) {
         self.give_back(&mut self.rooms.lock(), place);
     }
 
     /// A block that was changed where it is goes, if that is still its place: nobody wants what is
     /// there any more.
-    pub(super) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
+    pub(crate) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
         {
             let mut map = self.shard(home).map.write();
             let MapEntry::Occupied(cached) = map.entry(home) else {
@@ -602,7 +594,7 @@ impl NvmCache {
 
     /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room
     /// first if need be. Where there is none in a pool, it is from the other one.
-    pub(super) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
+    pub(crate) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
         let meta = pools.iter().filter(|pool| **pool == Pool::Meta).count();
         let mut want = [pools.len() - meta, meta];
         let mut is_settled = false;
@@ -671,14 +663,14 @@ impl NvmCache {
     }
 
     /// What awaited a fence is free: one was made.
-    pub(super) fn after_fence(&self) {
+    pub(crate) fn after_fence(&self) {
         let mut rooms = self.rooms.lock();
         self.free_awaiting(&mut rooms);
     }
 
     /// A commit is durable. Nothing names the places `freed_slots` of the cache any more, nor those
     /// `awaiting_fence` after the next fence.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &self,
         changed: &[Changed],
         freed_slots: &[u32],
@@ -726,14 +718,14 @@ impl NvmCache {
     }
 
     /// A commit copied so many blocks that it could not change where they were.
-    pub(super) fn note_copies(&self, copies: usize) {
+    pub(crate) fn note_copies(&self, copies: usize) {
         self.counters
             .cow_copies
             .fetch_add(usize_as_u64(copies), Relaxed);
     }
 
     /// Leaves everything at home and the region closed; or all of it where it is.
-    pub(super) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         if self.keeps {
             return self.pair.close(PairState::Kept);
         }
@@ -742,11 +734,11 @@ impl NvmCache {
     }
 
     /// Blocks that home has not.
-    pub(super) fn dirty(&self) -> usize {
+    pub(crate) fn dirty(&self) -> usize {
         self.dirty.load(Relaxed)
     }
 
-    pub(super) fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> CacheStats {
         let sum = |of: fn(&Shard) -> &AtomicU64| {
             let counts = self.shards.iter().map(|shard| of(shard).load(Relaxed));
             counts.sum()
@@ -768,7 +760,7 @@ impl NvmCache {
 
 impl Pinned {
     /// Home has something else; of a freed block nobody knows.
-    pub(super) fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.state != State::Clean
     }
 }

@@ -1,0 +1,245 @@
+//! The verbs of a scheme on a log, and the steps of its commits and checkpoints.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use stetfs_format::BlockNo;
+use stetfs_media::BlockRef;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{
+    ActionCount, Backlog, DirtyBlock, Goal, Held, Placement, Result, Scheme, SchemeError, Snapshot,
+};
+
+use super::{Goes, Head, OnLog, Sorted, Until};
+use crate::parts::home::Write;
+use crate::parts::index::Indexed;
+use crate::parts::period::Period;
+
+/// A scheme on a log.
+pub(crate) struct Serving<S>(pub(crate) S);
+
+impl<S: OnLog> Scheme for Serving<S> {
+    fn read(&self, block: BlockNo) -> Result<Held> {
+        let content = |version: &S::Version| Some(self.0.content(block, version));
+        let held = self.0.log().index.find(block, content).transpose()?;
+        Ok(held.map_or(Held::Home, Held::Here))
+    }
+
+    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        self.0.log().index.holds_any(start, count)
+    }
+
+    fn wants_changes(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
+        self.0.wants_changes(home, content)
+    }
+
+    fn place(&self, block: &DirtyBlock<'_>) -> Placement {
+        self.0.place(block)
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let (scheme, log) = (&self.0, self.0.log());
+        let _alone = S::ONE_AT_A_TIME.then(|| log.checkpointing.lock());
+        let sorted = self.sort(txn);
+        if !S::VOUCHES_FOR_DATA && !sorted.has_record() {
+            return match sorted.home.is_empty() && sorted.late.is_empty() {
+                true => Ok(()),
+                false => log.write_data_alone(sorted.home.into_iter().chain(sorted.late)),
+            };
+        }
+        let Some((head, draft, len)) = self.write(&sorted, txn.time)? else {
+            return Ok(());
+        };
+        self.note(&head, &sorted, draft, len, &txn.revoked);
+        if scheme.lands_at_once() {
+            self.bring_home(Until::Goal(Goal::All))?;
+        }
+        if sorted.late.is_empty() {
+            return Ok(());
+        }
+        log.write_data_alone(sorted.late.into_iter())
+    }
+
+    fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
+        let log = self.0.log();
+        let is_logged = {
+            let index = log.index.read();
+            blocks.iter().any(|(home, _)| index.contains_key(home))
+        };
+        if !S::OVERWRITES || is_logged {
+            // A replay would write over them.
+            return Ok(false);
+        }
+        log.write_data_alone(blocks.iter().map(Write::data))?;
+        Ok(true)
+    }
+
+    fn backlog(&self) -> Backlog {
+        let log = self.0.log();
+        let period = log.limits.period.as_ref();
+        Backlog {
+            is_due: log.used() > log.limits.most_used
+                || log.is_short_of_memory()
+                || self.0.is_due()
+                || period.is_some_and(Period::is_over),
+            forced: log.forced.load(Relaxed),
+        }
+    }
+
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        let _one = self.0.log().checkpointing.lock();
+        self.bring_home(Until::Goal(goal))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.checkpoint(Goal::All)?;
+        self.0.close()
+    }
+
+    fn actions(&self) -> Vec<ActionCount> {
+        self.0.actions()
+    }
+}
+
+impl<S: OnLog> Serving<S> {
+    fn sort<'t>(&self, txn: &'t Snapshot) -> Sorted<'t> {
+        let index = self.0.log().index.read();
+        let mut sorted = Sorted {
+            home: Vec::new(),
+            late: Vec::new(),
+            logged: Vec::with_capacity(txn.data.len() + txn.meta.len()),
+            logged_data: 0,
+            revoked: Vec::new(),
+        };
+        for block in &txn.data {
+            let goes = match index.contains_key(&block.home) {
+                true => Goes::Log,
+                false => self.0.goes(block),
+            };
+            match goes {
+                Goes::Home => sorted.home.push(block),
+                Goes::HomeLate => sorted.late.push(block),
+                Goes::Log => sorted.logged.push(block),
+            }
+        }
+        sorted.logged_data = sorted.logged.len();
+        sorted.logged.extend(&txn.meta);
+        if self.0.revokes() && !is_planted(Bug::ForgottenRevoke) {
+            let is_needed = |block: &&BlockNo| {
+                let found = index.get(*block);
+                found.is_some_and(|v| v.is_held() || !is_planted(Bug::EarlyForget))
+            };
+            sorted.revoked.extend(txn.revoked.iter().filter(is_needed));
+        }
+        sorted
+    }
+
+    /// Draft, room and write; `None`: there was nothing to write.
+    fn write<'t>(
+        &self,
+        sorted: &Sorted<'t>,
+        time: (u64, u32),
+    ) -> Result<Option<(Head, S::Draft<'t>, u64)>> {
+        let (scheme, log) = (&self.0, self.0.log());
+        let mut is_again = false;
+        loop {
+            let (mut draft, most) = scheme.draft(&log.head(), sorted, is_again);
+            if most == 0 {
+                return Ok(None);
+            }
+            self.make_room(most, sorted)?;
+            let head = log.head();
+            match scheme.write(&head, sorted, &mut draft, time) {
+                Ok(len) => return Ok(Some((head, draft, len))),
+                Err(error) if !is_again && scheme.tries_again(&error) => is_again = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the transaction fits, and until memory is not used up, checkpointing as far as
+    /// that takes.
+    fn make_room(&self, most: u64, sorted: &Sorted<'_>) -> Result<()> {
+        let log = self.0.log();
+        let fits = || most <= log.head().room && self.0.fits(sorted);
+        if most <= log.limits.room {
+            for until in [Until::Room(most), Until::Goal(Goal::All)] {
+                // The background may not keep up.
+                if fits() && log.index.here() <= 2 * log.limits.most_here {
+                    return Ok(());
+                }
+                log.forced.fetch_add(1, Relaxed);
+                let _one = (!S::ONE_AT_A_TIME).then(|| log.checkpointing.lock());
+                self.bring_home(until)?;
+            }
+            if fits() {
+                return Ok(());
+            }
+        }
+        Err(SchemeError::Unusable(format!(
+            "a transaction of {most} {} does not fit into its {}",
+            S::UNITS,
+            log.limits.room
+        )))
+    }
+
+    /// The transaction is durable: it is in the log, its versions are the newest, and what it freed
+    /// is gone.
+    fn note<'t>(
+        &self,
+        head: &Head,
+        sorted: &Sorted<'t>,
+        draft: S::Draft<'t>,
+        len: u64,
+        freed: &[BlockNo],
+    ) {
+        let log = self.0.log();
+        let mut span = log.span.lock();
+        span.transactions.push_back((head.sequence, head.at));
+        span.head += len;
+        span.sequence = head.sequence.next();
+        log.used.store(span.used(), Relaxed);
+        // Both at once: a checkpoint takes what is not in the index for home.
+        let span = (!is_planted(Bug::LateListing)).then_some(span);
+        let mut index = log.index.write();
+        self.0.note(&mut index, head, sorted, draft);
+        for block in freed {
+            index.remove(block);
+        }
+        drop((index, span));
+        if let Some(period) = &log.limits.period {
+            period.note_commit();
+        }
+    }
+
+    /// Brings versions home and moves the log's tail. One at a time.
+    fn bring_home(&self, until: Until) -> Result<()> {
+        let (scheme, log) = (&self.0, self.0.log());
+        let started = Instant::now();
+        let Some(which) = scheme.due(until) else {
+            return Ok(());
+        };
+        let mut due = log.take_due(which);
+        let landed = match due.is_empty() {
+            true => Ok(()),
+            false => scheme.land(&mut due),
+        };
+        log.busy_homes.release();
+        log.settle(&due, landed.is_ok());
+        landed?;
+        let (first, at) = log.first_needed();
+        if at != log.span.lock().tail {
+            if !is_planted(Bug::LateTail) {
+                scheme.write_tail(at, first)?;
+            }
+            scheme.leave(at, &due)?;
+            log.cut(at);
+            log.forget_before(first);
+        }
+        if let Some(period) = &log.limits.period {
+            let is_all_home = log.index.held() == 0;
+            period.note_checkpoint((!is_all_home).then_some(started));
+        }
+        Ok(())
+    }
+}
