@@ -252,7 +252,7 @@ fn logged(
         base: change.base,
         ranges: change.ranges,
         fresh: change.origin == Origin::Fresh,
-        whole: change.whole,
+        whole: change.whole && !is_planted(Bug::UnloggedWhole),
         owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
         relocated: change.origin == Origin::Relocated,
         spot: change.spot,

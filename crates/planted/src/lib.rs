@@ -20,14 +20,14 @@ pub enum Bug {
     MissingBodyFlush,
     /// The commit record is written, but nobody waits until it is durable.
     MissingRecordFlush,
-    /// Ordered data goes home after the transaction that refers to it.
-    LateOrderedData,
+    /// Data goes home behind the record of its transaction, and nobody waits until it is there.
+    LateData,
     /// Freed blocks are not revoked.
     ForgottenRevoke,
     /// The tag of a block that begins with JBD2's magic does not say that the log has zeros in its
     /// place.
     UntoldEscape,
-    /// The log of an empty journal is written before the superblock says where it begins.
+    /// The superblock does not say where the log of an empty journal begins.
     LateFirstMark,
     /// A checkpoint frees log space although what it wrote home was not flushed.
     MissingCheckpointFlush,
@@ -52,8 +52,6 @@ pub enum Bug {
     ForgottenOrphan,
     /// Freed blocks get a new owner before the transaction that freed them is durable.
     EarlyReuse,
-    /// A block that is written where it stays gets there after the commit that switches to it.
-    EarlySwitch,
     /// The journal's own pages are given back before the list that remaps them home is durable.
     EarlyRelease,
     /// Garbage collection takes the address in a page's spare area for that of what it holds, also
@@ -122,8 +120,6 @@ pub enum Bug {
     LostChange,
     /// The changed bytes of a new block are put over what its home had.
     UnzeroedBase,
-    /// Blocks that are written in place are written behind the flush of their commit.
-    LatePayload,
     /// Recovery takes the last transaction without a look at the blocks that it wrote in place.
     UncheckedPayload,
     /// The pages of a write that is to count as a whole count one by one.
@@ -192,11 +188,11 @@ bugs! {
     RecordBeforeBody "record-before-body" "commit record durable before its body is written";
     MissingBodyFlush "missing-body-flush" "no flush between body and commit record";
     MissingRecordFlush "missing-record-flush" "commit record not made durable";
-    LateOrderedData "late-ordered-data" "ordered data written after its commit";
+    LateData "late-data" "data written home after its commit";
     ForgottenRevoke "forgotten-revoke" "freed blocks not revoked";
     UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic";
     LateFirstMark "late-first-mark"
-        "superblock says where the log begins only after the first commit";
+        "superblock does not say where the log begins before a checkpoint";
     MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable";
     LateTail "late-tail" "log space used again before the tail is moved";
     UncheckedReplay "unchecked-replay" "no checksum check at replay";
@@ -209,8 +205,6 @@ bugs! {
     EarlyFsync "early-fsync" "fsync returns before the commit";
     ForgottenOrphan "forgotten-orphan" "orphans not in the list";
     EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable";
-    EarlySwitch "early-switch"
-        "mapping switched before the block that is logged in place is durable";
     EarlyRelease "early-release" "journal's pages given back before the remap is durable";
     BelievedSpare "believed-spare" "address in the spare area of a remapped page believed";
     ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers";
@@ -244,7 +238,6 @@ bugs! {
     LostCarry "lost-carry" "what is carried forward in the log not logged";
     LostChange "lost-change" "what changed on its way home taken for home";
     UnzeroedBase "unzeroed-base" "bytes of a new block put over what its home had";
-    LatePayload "late-payload" "blocks written in place behind their commit's flush";
     UncheckedPayload "unchecked-payload" "blocks written in place not checked at recovery";
     SplitWrite "split-write" "pages of an atomic write count one by one";
     PlacedOverLog "placed-over-log" "block written home of which the log has older bytes";
@@ -280,11 +273,26 @@ pub fn plant(bug: Option<Bug>) {
     PLANTED.store(number, std::sync::atomic::Ordering::SeqCst);
 }
 
+/// The bug that is planted.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub fn planted() -> Option<Bug> {
+    let number = PLANTED.load(std::sync::atomic::Ordering::Relaxed);
+    BUGS.get(usize::from(number)).map(|about| about.bug)
+}
+
+/// The bug that is planted: none, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn planted() -> Option<Bug> {
+    None
+}
+
 /// Whether this bug is planted.
 #[cfg(feature = "planted-bugs")]
 #[inline]
 pub fn is_planted(bug: Bug) -> bool {
-    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+    planted() == Some(bug)
 }
 
 /// Whether this bug is planted: never, in this build.

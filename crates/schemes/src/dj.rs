@@ -67,7 +67,7 @@ use crate::parts::area::JournalArea;
 use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
-use stetfs_planted::{Bug, is_planted};
+use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, Beside, DataMode, DataPromise, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts,
     RecoveryReport, Registration, Result, Scheme, Terms, Trial, Wants,
@@ -351,7 +351,7 @@ impl OnLog for Dj {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        let is_meant = block.whole && !block.fresh && !is_planted(Bug::UnloggedWhole);
+        let is_meant = block.whole && !block.fresh;
         match self.mode == DataMode::Journal || is_meant {
             true => Goes::Log,
             false => Goes::Home,
@@ -392,9 +392,7 @@ impl OnLog for Dj {
         let wholes = draft.wholes.iter();
         let parts: Vec<(Tag, &[u8])> = wholes.map(|(block, tag)| (*tag, &block[..])).collect();
         let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.medium);
-        if is_planted(Bug::MissingBodyFlush) {
-            self.area.write(&mut on_device, place.first, &parts)?;
-        } else if !(on_device.is_empty() && parts.is_empty()) {
+        if !(on_device.is_empty() && parts.is_empty()) {
             let first = place.first;
             in_region.rests_on(self.area.write_last(on_device, first, &parts, Cause::Log)?);
         }

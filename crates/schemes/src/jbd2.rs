@@ -95,7 +95,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::UnseenConflict,
         ]),
         Trial::new("jbd2-ordered", "data=ordered", Ground::Block).planted(&[
-            Bug::LateOrderedData,
+            Bug::LateData,
             Bug::ForgottenRevoke,
             Bug::IgnoredRevoke,
             Bug::EarlyReuse,
@@ -247,11 +247,10 @@ impl OnLog for Jbd2 {
         let is_new = block.fresh || block.relocated;
         let is_logged = match self.mode {
             DataMode::Journal => !(is_new && self.ways.places_new()),
-            _ => block.whole && !is_new && !is_planted(Bug::UnloggedWhole),
+            _ => block.whole && !is_new,
         };
         match self.mode {
             _ if is_logged => Goes::Log,
-            DataMode::Ordered if is_planted(Bug::LateOrderedData) => Goes::HomeLate,
             DataMode::Writeback if !block.whole => Goes::HomeLate,
             _ => Goes::Home,
         }
@@ -292,25 +291,11 @@ impl OnLog for Jbd2 {
             self.area.write_covering_commit(body, at, &parts)?;
         } else {
             if is_planted(Bug::RecordBeforeBody) {
-                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
+                self.area
+                    .write_record(commit_at, commit.bytes(), Cause::CommitRecord)?;
             }
-            if is_planted(Bug::MissingBodyFlush) {
-                self.area.write(&mut body, at, &parts)?;
-                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
-            } else {
-                let durable = self.area.write_last(body, at, &parts, Cause::Log)?;
-                match is_planted(Bug::MissingRecordFlush) {
-                    true => self
-                        .area
-                        .write_unvouched(commit_at, commit.bytes(), false)?,
-                    false => self.area.write_commit(durable, commit_at, commit.bytes())?,
-                }
-            }
-        }
-        if is_planted(Bug::LateFirstMark) && is_marked_empty {
-            let mut superblock = self.superblock.lock();
-            let bytes = superblock.update(at, sequence);
-            self.area.write_unvouched(0, bytes, false)?;
+            let durable = self.area.write_last(body, at, &parts, Cause::Log)?;
+            self.area.write_commit(durable, commit_at, commit.bytes())?;
         }
         Ok(len.into())
     }

@@ -200,14 +200,8 @@ impl MappedLog {
         let tag = Tag::new(Class::Journal, Cause::Log);
         let rest = rest.chunks(self.area.block_size);
         let rest: Vec<_> = rest.map(|block| (tag, block)).collect();
-        if is_planted(Bug::MissingBodyFlush) {
-            self.area.write_unvouched(at, head, true)?;
-        }
         let durable = self.area.write_last(body, at + 1, &rest, Cause::Log)?;
-        match is_planted(Bug::MissingRecordFlush) {
-            true => self.area.write_unvouched(at, head, false),
-            false => self.area.write_commit(durable, at, head),
-        }
+        self.area.write_commit(durable, at, head)
     }
 
     /// Writes a map without entries, which vouches for nothing; durable when it returns.
@@ -265,9 +259,7 @@ impl MappedLog {
             });
             write_home(dev, size, Cause::Recovery, writes.collect())?;
         }
-        if !is_planted(Bug::MissingReplayFlush) {
-            dev.flush(Cause::Recovery)?;
-        }
+        dev.flush(Cause::Recovery)?;
         Ok(RecoveryReport {
             was_needed: true,
             transactions: map.transactions,

@@ -61,7 +61,7 @@ use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use crate::parts::record::{Place, Record};
 use crate::parts::{reader, replay};
-use stetfs_planted::{Bug, is_planted};
+use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, DirtyBlock, Ground, InMemory, LoggedBlock, OpenArgs, OptionAbout, Parts, Placement,
     Ranges, Registration, Relocates, Result, SchemeError, Terms, Trial, Wants,
@@ -89,7 +89,7 @@ pub(crate) const ROW: Registration = Registration {
         Trial::new("shortcut-blk", "variant=blk", Ground::Memory),
         Trial::new("shortcut-blk-s", "variant=blk-s", Ground::Memory),
         Trial::new("shortcut-diff", "variant=diff", Ground::Memory),
-        Trial::new("shortcut-paper", "fences=paper", Ground::Memory).planted(&[Bug::EarlySwitch]),
+        Trial::new("shortcut-paper", "fences=paper", Ground::Memory).planted(&[Bug::LateData]),
         Trial::setting(
             "shortcut-blk-s-paper",
             "variant=blk-s,fences=paper,checkpoint=1",
@@ -433,22 +433,16 @@ impl OnLog for Shortcut {
             self.byte_log.write_state(at, word, Cause::Log)?;
         }
         let mut body = Dirty::in_memory(self.pmem());
-        if !is_planted(Bug::EarlySwitch) {
-            self.write_in_place(&mut body, &sorted.home)?;
+        for block in &sorted.home {
+            let tag = Tag::new(block.class, Cause::Home);
+            body.store_nt(self.offset(block.home), &block.content, tag)?;
         }
         let record = draft.record.seal(&place, state, time);
-        if is_planted(Bug::MissingRecordFlush) {
-            ring.write(&mut body, at, record)?;
-        } else if self.by_paper {
+        if self.by_paper {
             ring.write(&mut body, at, record)?;
             let word = state_word(COMMIT, sequence);
             let durable = body.submit()?.fence(Cause::Log)?;
             self.byte_log.write_commit(durable, at, word)?;
-            if is_planted(Bug::EarlySwitch) {
-                let mut late = Dirty::in_memory(self.pmem());
-                self.write_in_place(&mut late, &sorted.home)?;
-                let _durable = late.submit()?.fence(Cause::Home)?;
-            }
         } else {
             ring.write_covering_commit(body, at, record)?;
         }
@@ -491,9 +485,6 @@ impl OnLog for Shortcut {
                 let at = home + usize_as_u64(start);
                 self.pmem().store_nt(at, part, tag)?;
             }
-        }
-        if is_planted(Bug::MissingCheckpointFlush) {
-            return Ok(());
         }
         Ok(self.pmem().fence(Cause::Checkpoint)?)
     }
@@ -544,14 +535,5 @@ impl Shortcut {
             Class::InodeTable => Part::Ranges(ChunkKind::Inodes, changed.widened(self.inode_size)),
             _ => Part::Ranges(ChunkKind::Ranges, changed.clone()),
         }
-    }
-
-    /// Data that stays where it is written.
-    fn write_in_place(&self, body: &mut Dirty<'_>, blocks: &[&LoggedBlock]) -> Result<()> {
-        for block in blocks {
-            let tag = Tag::new(block.class, Cause::Home);
-            body.store_nt(self.offset(block.home), &block.content, tag)?;
-        }
-        Ok(())
     }
 }

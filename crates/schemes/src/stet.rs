@@ -86,7 +86,7 @@ pub(crate) const ROW: Registration = Registration {
         Trial::setting("stet-delta", "stet=delta", Ground::Block),
         Trial::new("stet-jbd2", "log=jbd2", Ground::Block).planted(&[Bug::MissingBodyFlush]),
         Trial::new("stet-switch", "stet=switch", Ground::Block)
-            .planted(&[Bug::LatePayload, Bug::EarlyReuse]),
+            .planted(&[Bug::LateData, Bug::EarlyReuse]),
         Trial::setting("stet-whole", "stet=whole", Ground::Block),
         Trial::setting("stet-flash", "medium=flash", Ground::Block),
         Trial::setting("stet-disk", "medium=disk", Ground::Block),
@@ -364,19 +364,11 @@ impl OnLog for Stet {
         };
         let record = draft.record.seal(&place, COMMIT, time);
         let mut body = Dirty::on(&*self.log.dev);
-        if is_planted(Bug::LatePayload) {
-            self.place.write(body, at, record, sequence)?;
-            let mut late = Dirty::on(&*self.log.dev);
-            self.log.write_data(&mut late, &sorted.home)?;
-            return Ok(len);
-        }
         self.log.write_data(&mut body, &sorted.home)?;
-        if !draft.placed.is_empty() {
-            self.write_placed(body, std::mem::take(&mut draft.placed), at, record)?;
-        } else if is_planted(Bug::MissingRecordFlush) {
-            ring.write_unvouched(at, record)?;
-        } else {
+        if draft.placed.is_empty() {
             self.place.write(body, at, record, sequence)?;
+        } else {
+            self.write_placed(body, std::mem::take(&mut draft.placed), at, record)?;
         }
         Ok(len)
     }
@@ -435,9 +427,7 @@ impl OnLog for Stet {
             let pieces = self.pieces(due, &contents);
             write_pieces(&*self.log.dev, Cause::Checkpoint, pieces)?;
         }
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            self.place.make_durable(&*self.log.dev)?;
-        }
+        self.place.make_durable(&*self.log.dev)?;
         for due in due {
             if let Some(ino) = due.version.ino {
                 self.rule.learn(ino, due.version.changes);

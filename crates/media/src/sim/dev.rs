@@ -23,6 +23,7 @@ use crate::sim::fault::{FaultPlan, plans_errors};
 use crate::sim::medium::Medium;
 use crate::sim::options::SimOptions;
 use crate::sim::power::Rig;
+use crate::sim::saboteur;
 use crate::sim::tape::Tape;
 use crate::sim::timing::{Model, Request};
 use crate::sim::volatile::Kind;
@@ -273,12 +274,15 @@ impl BlockDev for SimDev {
     }
 
     fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        let len = self.write(offset, parts, tag, true)?;
+        let len = self.write(offset, parts, tag, !saboteur::drops(tag.cause))?;
         self.meter.count_durable_write(tag, len);
         Ok(())
     }
 
     fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        if saboteur::drops(cause) {
+            return Ok(());
+        }
         let busy_ns = self.change(Entry::Flush { cause })?;
         self.meter.count_flush(cause);
         self.meter.count_cause_busy(cause, busy_ns);

@@ -34,6 +34,7 @@ mod options;
 mod pending;
 mod pmem;
 mod power;
+mod saboteur;
 mod tape;
 mod timing;
 mod volatile;

@@ -21,6 +21,7 @@ use crate::sim::entry::Entry;
 use crate::sim::fault::{FaultPlan, plans_errors};
 use crate::sim::medium::Medium;
 use crate::sim::power::Rig;
+use crate::sim::saboteur;
 use crate::sim::tape::Tape;
 use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
@@ -331,6 +332,9 @@ impl Pmem for SimPmem {
     }
 
     fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        if saboteur::drops(cause) {
+            return Ok(());
+        }
         self.change(Entry::Fence { cause }, 0)?;
         self.meter.count_fence(cause);
         Ok(())

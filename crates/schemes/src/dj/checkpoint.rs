@@ -57,9 +57,7 @@ impl Dj {
         if is_first {
             self.pair.note_in_volume(Cause::Checkpoint)?;
         }
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            dev.flush(Cause::Checkpoint)?;
-        }
+        dev.flush(Cause::Checkpoint)?;
         if !is_planted(Bug::DeltaTwice) {
             self.region
                 .note_home(due.iter().map(|due| due.version.tag))?;

@@ -183,9 +183,7 @@ fn replay(
         )?;
     }
     report.blocks = blocks;
-    if !is_planted(Bug::MissingReplayFlush) {
-        area.dev.flush(Cause::Recovery)?;
-    }
+    area.dev.flush(Cause::Recovery)?;
     let next = match is_planted(Bug::ReusedSequence) {
         true => superblock.fields.sequence,
         false => next.next(),

@@ -115,18 +115,6 @@ impl JournalArea {
         };
         Ok(body.write_commit(self.offset(at)?, &[record], tag)?)
     }
-
-    /// Writes a record that nothing vouches for: what planted bugs do.
-    pub(crate) fn write_unvouched(&self, at: u32, record: &[u8], durable: bool) -> Result<()> {
-        let tag = Tag::new(Class::Journal, Cause::CommitRecord);
-        let offset = self.offset(at)?;
-        match durable {
-            true => self.dev.write_durable(offset, &[record], tag)?,
-            false => self.dev.write_at(offset, record, tag)?,
-        }
-        Ok(())
-    }
-
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few
     /// requests as the area's layout allows.
     pub(crate) fn write(

@@ -43,11 +43,7 @@ impl<M: Medium> Reader<'_, M> {
 
     /// Whether each block that the transaction says was written in place is there.
     fn is_in_place(&self, found: &ByteTransaction) -> Result<bool> {
-        let is_unchecked = [
-            Bug::UncheckedReplay,
-            Bug::UncheckedPayload,
-            Bug::EarlySwitch,
-        ];
+        let is_unchecked = [Bug::UncheckedReplay, Bug::UncheckedPayload, Bug::LateData];
         if is_unchecked.into_iter().any(is_planted) {
             return Ok(true);
         }

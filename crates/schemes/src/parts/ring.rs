@@ -216,14 +216,6 @@ impl Ring<Arc<dyn Pmem>> {
 }
 
 impl Ring<Arc<dyn BlockDev>> {
-    /// Writes a record that nobody waits for: what planted bugs do.
-    pub(crate) fn write_unvouched(&self, at: u64, record: &[u8]) -> Result<()> {
-        for (offset, range) in self.places(at, record.len()) {
-            self.medium.write_at(offset, &record[range], LOG)?;
-        }
-        Ok(())
-    }
-
     /// What writes a record.
     pub(crate) fn runs<'r>(&self, at: u64, record: &'r [u8]) -> impl Iterator<Item = Run<'r>> {
         self.places(at, record.len()).map(|(offset, range)| Run {

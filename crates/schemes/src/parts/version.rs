@@ -2,7 +2,6 @@
 
 use stetfs_format::Tid;
 use stetfs_media::{BlockRef, Cause, Class};
-use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{LoggedBlock, Result};
 
 use crate::engine::log::{Due, Log, Version};
@@ -89,9 +88,6 @@ impl<P: Clone + Send + Sync> Log<WholeVersion<P>> {
         });
         let dev = &*self.dev;
         write_home(dev, self.block_size, Cause::Checkpoint, writes.collect())?;
-        if is_planted(Bug::MissingCheckpointFlush) {
-            return Ok(());
-        }
         Ok(dev.flush(Cause::Checkpoint)?)
     }
 }

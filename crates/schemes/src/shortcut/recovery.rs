@@ -14,7 +14,6 @@ use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use crate::parts::byte_log::{ByteLog, Claim, Start};
 use crate::parts::reader::{ByteTransaction, Reader};
-use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result};
 
 pub(super) fn recover(
@@ -75,8 +74,5 @@ fn apply(
         }
         Ok(())
     })?;
-    if is_planted(Bug::MissingReplayFlush) {
-        return Ok(());
-    }
     Ok(medium.fence(Cause::Recovery)?)
 }

@@ -112,9 +112,7 @@ impl NvmCache {
         }
         if any_written {
             self.pair.note_in_volume(Cause::Checkpoint)?;
-            if !is_planted(Bug::MissingCheckpointFlush) {
-                self.dev.flush(Cause::Checkpoint)?;
-            }
+            self.dev.flush(Cause::Checkpoint)?;
             self.pair.note_in_memory(Cause::Checkpoint)?;
         }
         // What an entry before one of these said must not outlive it.

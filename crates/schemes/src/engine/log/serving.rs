@@ -122,6 +122,9 @@ impl<S: OnLog> Serving<S> {
                 Goes::Log => sorted.logged.push(block),
             }
         }
+        if is_planted(Bug::LateData) {
+            sorted.late.append(&mut sorted.home);
+        }
         sorted.logged_data = sorted.logged.len();
         sorted.logged.extend(&txn.meta);
         if self.0.revokes() && !is_planted(Bug::ForgottenRevoke) {
