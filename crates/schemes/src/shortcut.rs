@@ -42,21 +42,23 @@
 //! Recovery: see [`recovery`].
 
 mod recovery;
+mod version;
 
 use std::sync::Arc;
 
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
-use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_format::width::usize_as_u64;
 use stetfs_format::{BlockNo, Tid};
+use stetfs_media::pmem::Dirty;
 use stetfs_media::pmem::LINE;
-use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
+use self::version::{Kept, PartialVersion};
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
 };
 use crate::parts::byte_log::{self, ByteLog};
-use crate::parts::index::{Changing, Index, Indexed};
+use crate::parts::index::{Changing, Index};
 use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use crate::parts::record::{Place, Record};
@@ -153,103 +155,6 @@ struct Shortcut {
     was_used: bool,
     /// The memory of the record before.
     record: Mutex<Record>,
-}
-
-struct PartialVersion {
-    class: Class,
-    /// The first and the last transaction that changed it since it was home.
-    oldest: Tid,
-    newest: Tid,
-    /// What differs from home, in whole words.
-    ranges: Ranges,
-    kept: Kept,
-}
-
-/// What is kept of a version.
-enum Kept {
-    /// The bytes of its ranges, one behind the other.
-    Parts(Vec<u8>),
-    /// All of it.
-    Whole(BlockRef),
-}
-
-impl Indexed for PartialVersion {
-    fn is_held(&self) -> bool {
-        !self.ranges.is_empty()
-    }
-}
-
-impl Version for PartialVersion {
-    /// It stays in the index, where nothing changes it meanwhile.
-    type Due = ();
-
-    fn oldest(&self) -> Tid {
-        self.oldest
-    }
-
-    fn newest(&self) -> Tid {
-        self.newest
-    }
-
-    fn leave(&mut self) {}
-
-    fn arrive(&mut self, (): &()) {
-        self.ranges = Ranges::new();
-        self.kept = Kept::Parts(Vec::new());
-    }
-}
-
-impl PartialVersion {
-    fn new(class: Class, tid: Tid) -> Self {
-        Self {
-            class,
-            oldest: tid,
-            newest: tid,
-            ranges: Ranges::new(),
-            kept: Kept::Parts(Vec::new()),
-        }
-    }
-
-    /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of
-    /// its own from the second change on, so that who changes a block again and again need not
-    /// leave the whole of it behind each time.
-    fn update(&mut self, tid: Tid, content: &BlockRef, changed: &Ranges) {
-        if self.ranges.is_empty() {
-            self.oldest = tid;
-        }
-        self.newest = tid;
-        self.ranges.add_all(&changed.widened(u64_as_usize(WORD)));
-        match &mut self.kept {
-            Kept::Parts(bytes) if self.ranges.bytes() <= content.len() / 4 => {
-                bytes.clear();
-                bytes.reserve_exact(self.ranges.bytes());
-                self.ranges
-                    .iter()
-                    .for_each(|r| bytes.extend_from_slice(&content[r]));
-            }
-            Kept::Whole(own) if own.is_unshared() => {
-                let own = own.make_mut();
-                changed
-                    .iter()
-                    .for_each(|r| own[r.clone()].copy_from_slice(&content[r]));
-            }
-            kept => *kept = Kept::Whole(content.clone()),
-        }
-    }
-
-    /// Its ranges and what is there.
-    fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        let mut done = 0;
-        self.ranges.iter().map(move |range| {
-            let start = range.start;
-            let bytes = match &self.kept {
-                Kept::Parts(bytes) => &bytes[done..done + range.len()],
-                Kept::Whole(content) => &content[range.clone()],
-            };
-            done += range.len();
-            (start, bytes)
-        })
-    }
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {

@@ -33,6 +33,8 @@
 //!
 //! Recovery: see [`recovery`].
 
+mod draft;
+mod long_runs;
 mod place;
 mod recovery;
 mod rule;
@@ -40,29 +42,28 @@ mod version;
 
 use std::ops::Range;
 
-use stetfs_format::private_log::{COMMIT, ChunkKind, Tail};
+use stetfs_format::private_log::{COMMIT, Tail};
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Dirty, Errno, MediaError};
 
+use self::draft::{Describing, Draft};
+use self::long_runs::LongRuns;
 use self::place::LogPlace;
 use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::version::{Content, RangesVersion};
-use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Until, Version, Which,
-};
-use crate::jbd2::{self, Ways};
+use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Until, Which};
+use crate::jbd2::{self};
 use crate::parts::fill::{FILL, filled};
 use crate::parts::home::{Piece, runs_of, write_pieces};
 use crate::parts::index::Changing;
 use crate::parts::look::changes_less;
 use crate::parts::record::{Place, Record};
 use crate::parts::{byte_log, owner, reader, replay};
-use stetfs_planted::{Bug, is_planted};
+use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, ActionCount, Beside, DirtyBlock, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs,
-    OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, SchemeError, Terms,
-    Trial, Wants,
+    OptionAbout, Parts, Placement, Registration, Result, SchemeError, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -158,33 +159,6 @@ const PARTS: u64 = 4;
 /// Bytes that a checkpoint writes home at a time.
 const BATCH: usize = 8 << 20;
 
-/// What is placed where the log is JBD2's, which logs blocks whole: bitmaps, descriptors and
-/// mapping of a run that is switched, and they go home too.
-struct LongRuns;
-
-impl LongRuns {
-    /// Of fewer blocks a run is logged and brought home for less than these cost: three blocks,
-    /// twice.
-    const LEAST: u32 = 7;
-}
-
-impl Ways for LongRuns {
-    fn relocates(&self) -> Relocates {
-        Relocates::Freely
-    }
-
-    fn places_new(&self) -> bool {
-        true
-    }
-
-    fn place(&self, block: &DirtyBlock<'_>) -> Placement {
-        match block.run >= Self::LEAST {
-            true => Placement::Relocate,
-            false => Placement::Home,
-        }
-    }
-}
-
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
     // Whatever they say, they must say it rightly before something is written.
@@ -248,28 +222,6 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((Box::new(Serving(stet)), terms, report))
 }
 
-/// A transaction's record, and what it has of the blocks that stay at their homes.
-struct Draft<'a> {
-    record: Record,
-    /// Those that the record has.
-    logged: Vec<Change<'a>>,
-    /// What is written home with the record, as a whole.
-    placed: Vec<Piece<'a>>,
-    /// Bytes that still can be.
-    room: usize,
-}
-
-/// What a transaction logs of a block.
-struct Change<'a> {
-    block: &'a LoggedBlock,
-    /// The bytes that the transaction changed.
-    changed: Ranges,
-    /// More than these: all that home has not got.
-    carried: bool,
-    /// Where in the record the chunk begins that has all of the block, if one has.
-    whole: Option<usize>,
-}
-
 impl OnLog for Stet {
     type Version = RangesVersion;
     type Draft<'t> = Draft<'t>;
@@ -327,12 +279,17 @@ impl OnLog for Stet {
                 false => self.room_in_place(sorted),
             },
         };
+        let to = Describing {
+            log: &self.log,
+            rule: &self.rule,
+            zeros: &self.zeros,
+        };
         draft.record.begin();
         let (data, metadata) = sorted.logged.split_at(sorted.logged_data);
-        self.describe(&mut draft, data);
+        draft.describe(&to, data);
         let bytes = draft.record.bytes();
-        self.describe(&mut draft, metadata);
-        self.describe_placed(&mut draft.record, &sorted.home);
+        draft.describe(&to, metadata);
+        draft.describe_placed(&to, &sorted.home);
         draft.record.revoke(&sorted.revoked);
         self.rule.is_sealed(draft.record.bytes() - bytes);
         // With blocks in place there is one even if it has nothing to say: otherwise the one before
@@ -477,128 +434,6 @@ impl Stet {
             }
             _ => 0,
         }
-    }
-
-    /// Puts the bytes of blocks that stay at their homes into the record, or to what is written
-    /// home with it.
-    fn describe<'a>(&self, draft: &mut Draft<'a>, stays: &[&'a LoggedBlock]) {
-        let (middle, fills) = {
-            let span = self.log.span.lock();
-            // A checkpoint is far away in the first half of what brings one.
-            (
-                span.behind_oldest(2),
-                span.used() > self.log.limits.most_used / 2,
-            )
-        };
-        let index = self.log.index.read();
-        for &block in stays {
-            if block.fresh || block.relocated {
-                self.describe_new(draft, block);
-                continue;
-            }
-            if block.ranges.is_empty() {
-                continue;
-            }
-            let old = index.get(&block.home);
-            // Recovery would put what the log has of it over what is home.
-            let is_logged = old.is_some() && !is_planted(Bug::PlacedOverLog);
-            if !is_logged && self.is_placed(draft, block) {
-                continue;
-            }
-            let delays = old.filter(|version| middle.is_after(version.oldest()));
-            let all = delays.and_then(RangesVersion::portable).map(|pending| {
-                let mut all = pending.clone();
-                all.add_all(&block.ranges);
-                all
-            });
-            let all = all.filter(|all| self.rule.carries(&block.ranges, all, fills));
-            let carried = all.is_some();
-            let ranges = match is_planted(Bug::LostCarry) {
-                false => all.as_ref().unwrap_or(&block.ranges),
-                true => &block.ranges,
-            };
-            let action = self.rule.logged(block, ranges);
-            let at = draft.record.bytes();
-            let (home, class, content) = (block.home, block.class, &block.content);
-            match action {
-                Action::Delta => {
-                    let kind = ChunkKind::Ranges;
-                    draft.record.ranges(kind, home, class, content, ranges);
-                }
-                _ => draft.record.block(home, class, content),
-            }
-            if let Some((ino, _)) = block.owner {
-                let changes = old.map_or(0, |version| version.changes);
-                self.rule.count(action, ino, &block.ranges, changes, at);
-            }
-            let is_whole = action == Action::Whole;
-            draft.logged.push(Change {
-                block,
-                changed: block.ranges.clone(),
-                carried: carried || is_whole,
-                whole: is_whole.then_some(at),
-            });
-        }
-    }
-
-    /// A block that lay in nobody's file, and is logged.
-    fn describe_new<'a>(&self, draft: &mut Draft<'a>, block: &'a LoggedBlock) {
-        let (home, class, content) = (block.home, block.class, &block.content);
-        let mut set = Ranges::new();
-        set.add_changes(0, &self.zeros, content);
-        let whole = Some(draft.record.bytes());
-        match self.rule.logged(block, &set) {
-            Action::Delta => draft.record.zeroed(home, class, content, &set),
-            _ => draft.record.block(home, class, content),
-        }
-        draft.logged.push(Change {
-            block,
-            changed: Ranges::whole(content.len()),
-            carried: true,
-            whole,
-        });
-    }
-
-    /// The checksums of what is written where it stays.
-    fn describe_placed(&self, record: &mut Record, home: &[&LoggedBlock]) {
-        let mut home: Vec<&LoggedBlock> = home.to_vec();
-        home.sort_unstable_by_key(|block| block.home);
-        for block in home.iter().filter(|block| block.relocated) {
-            if let Some((ino, _)) = block.owner {
-                self.rule.count(Action::Switch, ino, &block.ranges, 0, 0);
-            }
-        }
-        for run in home.chunk_by(|a, b| a.home.plus(1) == b.home && a.class == b.class) {
-            for run in run.chunks(usize::from(u16::MAX)) {
-                let contents = run.iter().map(|block| &block.content[..]);
-                record.run(run[0].home, run[0].class, contents);
-            }
-        }
-    }
-
-    /// Whether a block that the log has nothing of is to be written home with the record. Then it
-    /// is among what is.
-    fn is_placed<'a>(&self, draft: &mut Draft<'a>, block: &'a LoggedBlock) -> bool {
-        let Some((ino, _)) = block.owner.filter(|_| draft.room > 0) else {
-            return false;
-        };
-        let sectors = block.ranges.widened(self.rule.home_unit());
-        if sectors.bytes() > draft.room
-            || self.rule.choose(ino, &block.ranges, 0) != Action::InPlace
-        {
-            return false;
-        }
-        let data = draft.record.bytes();
-        self.rule
-            .count(Action::InPlace, ino, &block.ranges, 0, data);
-        draft.room -= sectors.bytes();
-        let start = self.offset(block.home);
-        draft.placed.extend(sectors.iter().map(|range| Piece {
-            offset: start + usize_as_u64(range.start),
-            class: block.class,
-            bytes: &block.content[range],
-        }));
-        true
     }
 
     /// Writes blocks home, in one with the record at this position; durable when it returns.

@@ -1,0 +1,165 @@
+//! A transaction's record while it is made: which of the actions is taken for each block, and what
+//! goes into the record for it.
+
+use stetfs_format::private_log::ChunkKind;
+use stetfs_format::width::usize_as_u64;
+use stetfs_media::BlockRef;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{LoggedBlock, Ranges};
+
+use super::rule::{Action, Rule};
+use super::version::RangesVersion;
+use crate::engine::log::{Log, Version};
+use crate::parts::home::Piece;
+use crate::parts::record::Record;
+
+/// What a record is made by.
+pub(super) struct Describing<'s> {
+    pub(super) log: &'s Log<RangesVersion>,
+    pub(super) rule: &'s Rule,
+    /// The content of a block of which nothing is known.
+    pub(super) zeros: &'s BlockRef,
+}
+
+/// A transaction's record, and what it has of the blocks that stay at their homes.
+pub(super) struct Draft<'a> {
+    pub(super) record: Record,
+    /// Those that the record has.
+    pub(super) logged: Vec<Change<'a>>,
+    /// What is written home with the record, as a whole.
+    pub(super) placed: Vec<Piece<'a>>,
+    /// Bytes that still can be.
+    pub(super) room: usize,
+}
+
+/// What a transaction logs of a block.
+pub(super) struct Change<'a> {
+    pub(super) block: &'a LoggedBlock,
+    /// The bytes that the transaction changed.
+    pub(super) changed: Ranges,
+    /// More than these: all that home has not got.
+    pub(super) carried: bool,
+    /// Where in the record the chunk begins that has all of the block, if one has.
+    pub(super) whole: Option<usize>,
+}
+
+impl<'a> Draft<'a> {
+    /// Puts the bytes of blocks that stay at their homes into the record, or to what is written
+    /// home with it.
+    pub(super) fn describe(&mut self, to: &Describing<'_>, stays: &[&'a LoggedBlock]) {
+        let (middle, fills) = {
+            let span = to.log.span.lock();
+            // A checkpoint is far away in the first half of what brings one.
+            (
+                span.behind_oldest(2),
+                span.used() > to.log.limits.most_used / 2,
+            )
+        };
+        let index = to.log.index.read();
+        for &block in stays {
+            if block.fresh || block.relocated {
+                self.describe_new(to, block);
+                continue;
+            }
+            if block.ranges.is_empty() {
+                continue;
+            }
+            let old = index.get(&block.home);
+            // Recovery would put what the log has of it over what is home.
+            let is_logged = old.is_some() && !is_planted(Bug::PlacedOverLog);
+            if !is_logged && self.is_placed(to, block) {
+                continue;
+            }
+            let delays = old.filter(|version| middle.is_after(version.oldest()));
+            let all = delays.and_then(RangesVersion::portable).map(|pending| {
+                let mut all = pending.clone();
+                all.add_all(&block.ranges);
+                all
+            });
+            let all = all.filter(|all| to.rule.carries(&block.ranges, all, fills));
+            let carried = all.is_some();
+            let ranges = match is_planted(Bug::LostCarry) {
+                false => all.as_ref().unwrap_or(&block.ranges),
+                true => &block.ranges,
+            };
+            let action = to.rule.logged(block, ranges);
+            let at = self.record.bytes();
+            let (home, class, content) = (block.home, block.class, &block.content);
+            match action {
+                Action::Delta => {
+                    let kind = ChunkKind::Ranges;
+                    self.record.ranges(kind, home, class, content, ranges);
+                }
+                _ => self.record.block(home, class, content),
+            }
+            if let Some((ino, _)) = block.owner {
+                let changes = old.map_or(0, |version| version.changes);
+                to.rule.count(action, ino, &block.ranges, changes, at);
+            }
+            let is_whole = action == Action::Whole;
+            self.logged.push(Change {
+                block,
+                changed: block.ranges.clone(),
+                carried: carried || is_whole,
+                whole: is_whole.then_some(at),
+            });
+        }
+    }
+
+    /// A block that lay in nobody's file, and is logged.
+    fn describe_new(&mut self, to: &Describing<'_>, block: &'a LoggedBlock) {
+        let (home, class, content) = (block.home, block.class, &block.content);
+        let mut set = Ranges::new();
+        set.add_changes(0, to.zeros, content);
+        let whole = Some(self.record.bytes());
+        match to.rule.logged(block, &set) {
+            Action::Delta => self.record.zeroed(home, class, content, &set),
+            _ => self.record.block(home, class, content),
+        }
+        self.logged.push(Change {
+            block,
+            changed: Ranges::whole(content.len()),
+            carried: true,
+            whole,
+        });
+    }
+
+    /// The checksums of what is written where it stays.
+    pub(super) fn describe_placed(&mut self, to: &Describing<'_>, home: &[&LoggedBlock]) {
+        let mut home: Vec<&LoggedBlock> = home.to_vec();
+        home.sort_unstable_by_key(|block| block.home);
+        for block in home.iter().filter(|block| block.relocated) {
+            if let Some((ino, _)) = block.owner {
+                to.rule.count(Action::Switch, ino, &block.ranges, 0, 0);
+            }
+        }
+        for run in home.chunk_by(|a, b| a.home.plus(1) == b.home && a.class == b.class) {
+            for run in run.chunks(usize::from(u16::MAX)) {
+                let contents = run.iter().map(|block| &block.content[..]);
+                self.record.run(run[0].home, run[0].class, contents);
+            }
+        }
+    }
+
+    /// Whether a block that the log has nothing of is to be written home with the record. Then it
+    /// is among what is.
+    fn is_placed(&mut self, to: &Describing<'_>, block: &'a LoggedBlock) -> bool {
+        let Some((ino, _)) = block.owner.filter(|_| self.room > 0) else {
+            return false;
+        };
+        let sectors = block.ranges.widened(to.rule.home_unit());
+        if sectors.bytes() > self.room || to.rule.choose(ino, &block.ranges, 0) != Action::InPlace {
+            return false;
+        }
+        let data = self.record.bytes();
+        to.rule.count(Action::InPlace, ino, &block.ranges, 0, data);
+        self.room -= sectors.bytes();
+        let start = block.home.0 * usize_as_u64(to.log.block_size);
+        self.placed.extend(sectors.iter().map(|range| Piece {
+            offset: start + usize_as_u64(range.start),
+            class: block.class,
+            bytes: &block.content[range],
+        }));
+        true
+    }
+}
