@@ -60,8 +60,9 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{DeltaRegion, TagWord};
+use crate::engine::log::serving::Serving;
 use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Version, Which,
+    DueOf, Goes, Head, Limits, Log, OnLog, Sorted, Span, Until, Version, Which,
 };
 use crate::parts::area::JournalArea;
 use crate::parts::index::{Changing, Index, Indexed};

@@ -45,9 +45,8 @@ use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 use self::record::Records;
 pub(super) use self::recovery::LEFT;
 pub(super) use self::ways::{Place, Plain, Ways};
-use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
-};
+use crate::engine::log::serving::Serving;
+use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Sorted, Span, Until, Which};
 use crate::parts::area::JournalArea;
 use crate::parts::fill::{FILL, filled};
 use crate::parts::index::{Changing, Index};
@@ -163,8 +162,8 @@ struct Jbd2 {
     superblock: Mutex<record::Super>,
 }
 
-/// A version, and the log block that holds it as it is; none when it had to be changed to be logged.
-/// Of one that was written home, none too.
+/// A version, and the log block that holds it as it is: none when it had to be changed to be
+/// logged, and none of one that was written home.
 type BlockVersion = WholeVersion<Option<u32>>;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {

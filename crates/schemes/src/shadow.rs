@@ -29,9 +29,8 @@ use stetfs_format::width::{must_fit_u32, u64_as_usize};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Cause, Dirty, Tag};
 
-use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
-};
+use crate::engine::log::serving::Serving;
+use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Sorted, Span, Until, Which};
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::fill::{FILL, filled};
 use crate::parts::index::{Changing, Index};

@@ -54,9 +54,8 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use self::version::{Kept, PartialVersion};
-use crate::engine::log::{
-    DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Span, Until, Which,
-};
+use crate::engine::log::serving::Serving;
+use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Sorted, Span, Until, Which};
 use crate::parts::byte_log::{self, ByteLog};
 use crate::parts::index::{Changing, Index};
 use crate::parts::look::changes_less;

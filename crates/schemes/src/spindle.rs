@@ -51,9 +51,9 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
+use crate::engine::cache::serving::{OnCache, Serving};
 use crate::engine::cache::{
-    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving,
-    State,
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool, State,
 };
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};

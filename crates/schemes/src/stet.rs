@@ -4,8 +4,8 @@
 //! changed bytes and the switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place
 //! of UBJ. Home and log are on a block device, or in byte-addressable memory; the log is the
 //! volume's journal area, as a ring of sectors, in memory of cache lines. Or the log is in memory
-//! beside the volume ([`place`]): then nothing is written where it stays, and what the log has whole
-//! is not kept in other memory.
+//! beside the volume ([`place`]): then nothing is written where it stays, and what the log has
+//! whole is not kept in other memory.
 //!
 //! A commit, in order of writes:
 //! 1. blocks that lay in nobody's file before (new ones, and those to which the file's mapping was
@@ -52,7 +52,8 @@ use self::long_runs::LongRuns;
 use self::place::LogPlace;
 use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::version::{Content, RangesVersion};
-use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Serving, Sorted, Until, Which};
+use crate::engine::log::serving::Serving;
+use crate::engine::log::{DueOf, Goes, Head, Limits, Log, OnLog, Sorted, Until, Which};
 use crate::jbd2::{self};
 use crate::parts::fill::{FILL, filled};
 use crate::parts::home::{Piece, runs_of, write_pieces};

@@ -55,8 +55,9 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
+use crate::engine::cache::serving::{OnCache, Serving};
 use crate::engine::cache::{
-    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Serving, State,
+    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State,
 };
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};

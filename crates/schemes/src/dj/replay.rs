@@ -84,8 +84,8 @@ impl Dj {
         self.region.forget_kept()
     }
 
-    /// Everything that was found is home. The next transaction skips a number, so that remains of an
-    /// incomplete one are never taken for it.
+    /// Everything that was found is home. The next transaction skips a number, so that remains of
+    /// an incomplete one are never taken for it.
     pub(super) fn begin_anew(&self) -> Result<()> {
         let mut span = self.log.span.lock();
         if !is_planted(Bug::ReusedSequence) {

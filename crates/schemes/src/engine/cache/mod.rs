@@ -18,7 +18,7 @@
 
 mod region;
 mod room;
-mod serving;
+pub(crate) mod serving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,6 @@ use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
 use self::region::BEYOND;
 pub(crate) use self::region::{CacheRegion, LEFT};
-pub(crate) use self::serving::{OnCache, Serving};
 use crate::parts::area::JournalArea;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{

@@ -25,7 +25,7 @@
 //! Locks, in this order: `checkpointing`, busy homes, `span`, the index. None but the first is held
 //! while a medium is used.
 
-mod serving;
+pub(crate) mod serving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,6 @@ use stetfs_media::{BlockDev, BlockRef, Dirty};
 use stetfs_scheme::{ActionCount, DirtyBlock, Goal, LoggedBlock, Placement, Result, SchemeError};
 use stetfs_sync::Mutex;
 
-pub(crate) use self::serving::Serving;
 use crate::parts::home::{BusyHomes, Write};
 use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::period::Period;
