@@ -353,9 +353,10 @@ impl OnLog for Dj {
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
         let is_meant = block.whole && !block.fresh;
-        match self.mode == DataMode::Journal || is_meant {
-            true => Goes::Log,
-            false => Goes::Home,
+        if self.mode == DataMode::Journal || is_meant {
+            Goes::Log
+        } else {
+            Goes::Home
         }
     }
 

@@ -18,7 +18,6 @@
 //! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
-#![allow(clippy::match_bool)]
 
 pub mod delta;
 mod dj;

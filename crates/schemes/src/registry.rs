@@ -121,13 +121,12 @@ mod tests {
                         None => (*one == name).then_some("on"),
                     })
                     .collect();
-                match option.syntax.chars().all(|c| !c.is_uppercase()) {
-                    true => {
-                        for value in option.syntax.split('|').filter(|value| *value != default) {
-                            assert!(values.contains(&value), "{}: {name}={value}", about.name);
-                        }
+                if option.syntax.chars().all(|c| !c.is_uppercase()) {
+                    for value in option.syntax.split('|').filter(|value| *value != default) {
+                        assert!(values.contains(&value), "{}: {name}={value}", about.name);
                     }
-                    false => assert!(!values.is_empty(), "{}: {name}", about.name),
+                } else {
+                    assert!(!values.is_empty(), "{}: {name}", about.name)
                 }
             }
         }

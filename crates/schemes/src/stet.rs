@@ -186,10 +186,11 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let bed = Bed {
         block_size: args.block_size,
         log: unit,
-        home: match place.is_beside() {
+        home: if place.is_beside() {
+            u32_as_usize(args.dev.sector_size())
+        } else {
             // A log in the volume may have longer units than the device has now.
-            false => unit,
-            true => u32_as_usize(args.dev.sector_size()),
+            unit
         },
         is_beside: place.is_beside(),
         is_atomic: !place.is_beside() && args.dev.atomic_write().is_some(),
@@ -264,9 +265,10 @@ impl OnLog for Stet {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        match block.relocated || block.fresh && !self.place.is_beside() {
-            true => Goes::Home,
-            false => Goes::Log,
+        if block.relocated || block.fresh && !self.place.is_beside() {
+            Goes::Home
+        } else {
+            Goes::Log
         }
     }
 
@@ -275,9 +277,10 @@ impl OnLog for Stet {
             record: std::mem::take(&mut *self.record.lock()),
             logged: Vec::with_capacity(sorted.logged.len()),
             placed: Vec::new(),
-            room: match is_again {
-                true => 0,
-                false => self.room_in_place(sorted),
+            room: if is_again {
+                0
+            } else {
+                self.room_in_place(sorted)
             },
         };
         let to = Describing {
@@ -295,9 +298,10 @@ impl OnLog for Stet {
         self.rule.is_sealed(draft.record.bytes() - bytes);
         // With blocks in place there is one even if it has nothing to say: otherwise the one before
         // would stay the last, which recovery compares with what is in place.
-        let len = match draft.record.is_empty() && draft.placed.is_empty() {
-            true => 0,
-            false => draft.record.len(self.place.ring().unit),
+        let len = if draft.record.is_empty() && draft.placed.is_empty() {
+            0
+        } else {
+            draft.record.len(self.place.ring().unit)
         };
         (draft, len)
     }

@@ -250,9 +250,10 @@ impl OnCache for Ubj {
         let (start, bytes, is_past) = {
             let mut changing = self.changing.lock();
             let changing = changing.get_mut(&spot).expect("it was given");
-            let (start, bytes) = match std::mem::replace(&mut changing.is_filled, true) {
-                true => (offset, &content[offset..offset + len]),
-                false => (0, content),
+            let (start, bytes) = if std::mem::replace(&mut changing.is_filled, true) {
+                (offset, &content[offset..offset + len])
+            } else {
+                (0, content)
             };
             let is_in_words = start.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD);
             let is_past = is_in_words && bytes.len() >= MUCH;
@@ -264,9 +265,10 @@ impl OnCache for Ubj {
             (start, bytes, is_past)
         };
         let at = at + usize_as_u64(start);
-        match is_past {
-            true => pmem.store_nt(at, bytes, tag)?,
-            false => pmem.store(at, bytes, tag)?,
+        if is_past {
+            pmem.store_nt(at, bytes, tag)?
+        } else {
+            pmem.store(at, bytes, tag)?
         }
         Ok(())
     }
@@ -483,9 +485,10 @@ fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
     let mut dropped = Vec::new();
     cache.entries(|n, entry| {
         let tid = Tid(entry.state.high);
-        let counts = match entry.state.is_dirty {
-            true => !tid.is_after(committed) || is_planted(Bug::UncheckedReplay),
-            false => is_kept,
+        let counts = if entry.state.is_dirty {
+            !tid.is_after(committed) || is_planted(Bug::UncheckedReplay)
+        } else {
+            is_kept
         };
         match (entry.state.is_dirty, counts) {
             (true, true) => COMMITTED.met(),

@@ -45,14 +45,17 @@ impl Rule {
     pub(super) fn of(about: &'static About, options: &SchemeOptions) -> Result<Self> {
         let name = options.value(&COMPRESS);
         let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
-        let unknown = || match is_former(name) {
-            true => SchemeError::Option {
-                scheme: about.name,
-                why: format!(
-                    "compress={name}: lzo|ranges; {name} is in `stetfs lab dj-fig4` alone"
-                ),
-            },
-            false => options.wrong(about, &COMPRESS),
+        let unknown = || {
+            if is_former(name) {
+                SchemeError::Option {
+                    scheme: about.name,
+                    why: format!(
+                        "compress={name}: lzo|ranges; {name} is in `stetfs lab dj-fig4` alone"
+                    ),
+                }
+            } else {
+                options.wrong(about, &COMPRESS)
+            }
         };
         Ok(Self {
             threshold: options.percent(about, &THRESHOLD)?,
@@ -79,9 +82,10 @@ impl Rule {
             return false;
         }
         self.with.compress(xor, delta);
-        let most = match self.by_size {
-            true => size * u64_as_usize(self.threshold) / 100,
-            false => size - 1,
+        let most = if self.by_size {
+            size * u64_as_usize(self.threshold) / 100
+        } else {
+            size - 1
         };
         delta.len() + DELTA_HEADER <= most
     }
@@ -129,15 +133,14 @@ impl Draft {
             let is_delta = rule.makes_delta(block, &mut self.xor, &mut self.delta);
             let length = DELTA_HEADER + self.delta.len();
             let deltas = self.record.0.len() - Record::tag_at(count) + length;
-            let tag = match is_delta && Record::length(count, deltas) <= room {
-                true => {
-                    let flags = TagFlags::from_bits_retain(u16::from(rule.with.number()) << 8);
-                    self.log_delta(block, flags)
-                }
-                false => self.log_whole(
+            let tag = if is_delta && Record::length(count, deltas) <= room {
+                let flags = TagFlags::from_bits_retain(u16::from(rule.with.number()) << 8);
+                self.log_delta(block, flags)
+            } else {
+                self.log_whole(
                     block,
                     area.step(place.first, must_fit_u32(self.wholes.len())),
-                ),
+                )
             };
             self.tags.push(tag);
         }

@@ -67,9 +67,10 @@ impl DeltaRegion {
 
     /// The position that a tail names, in a region that is divided as it would be now.
     pub(super) fn checked_position(&self, tail: Tail) -> Result<u64> {
-        let at = match self.is_divided_so()? {
-            true => self.position(tail),
-            false => None,
+        let at = if self.is_divided_so()? {
+            self.position(tail)
+        } else {
+            None
         };
         at.ok_or_else(|| {
             let shown = self.ring.medium.describe();

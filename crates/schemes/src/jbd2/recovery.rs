@@ -184,9 +184,10 @@ fn replay(
     }
     report.blocks = blocks;
     area.dev.flush(Cause::Recovery)?;
-    let next = match is_planted(Bug::ReusedSequence) {
-        true => superblock.fields.sequence,
-        false => next.next(),
+    let next = if is_planted(Bug::ReusedSequence) {
+        superblock.fields.sequence
+    } else {
+        next.next()
     };
     area.write_record(0, superblock.update(0, next), Cause::Recovery)
 }
@@ -289,9 +290,10 @@ impl Reader<'_> {
                 Some(BlockType::Commit) => {
                     let commit =
                         CommitBlock::decode(block.bytes(), self.format).and_then(|commit| {
-                            match is_planted(Bug::UncheckedReplay) {
-                                true => Ok(()),
-                                false => commit.check_transaction(crc),
+                            if is_planted(Bug::UncheckedReplay) {
+                                Ok(())
+                            } else {
+                                commit.check_transaction(crc)
                             }
                         });
                     let next = self.area.step(at, 1);

@@ -117,9 +117,10 @@ impl BusyHomes {
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
-        match runs.is_empty() {
-            true => Ok(()),
-            false => Ok(body.write_many(&runs)?),
+        if runs.is_empty() {
+            Ok(())
+        } else {
+            Ok(body.write_many(&runs)?)
         }
     }
 
@@ -131,9 +132,10 @@ impl BusyHomes {
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
-        let _durable = match runs.is_empty() {
-            true => body.submit().flush(Cause::Home)?,
-            false => body.write_last_many(&runs, Cause::Home)?,
+        let _durable = if runs.is_empty() {
+            body.submit().flush(Cause::Home)?
+        } else {
+            body.write_last_many(&runs, Cause::Home)?
         };
         Ok(())
     }

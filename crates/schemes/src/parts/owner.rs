@@ -121,10 +121,11 @@ pub(crate) fn claim(
     }
     area.read(RECORD_BLOCK, &mut raw)?;
     let ours = VolumeRecord::newest(&raw);
-    let ours = match args.has_private_log {
-        true => Some(ours.inspect_err(|_| NO_RECORD.met())?),
+    let ours = if args.has_private_log {
+        Some(ours.inspect_err(|_| NO_RECORD.met())?)
+    } else {
         // Whatever is there may be an earlier record, or a block of JBD2's log.
-        false => None,
+        None
     };
     if ours.as_ref().is_some_and(|ours| ours.uuid != args.uuid) {
         NO_RECORD.met();
@@ -210,12 +211,11 @@ fn check_usable(
     look: &dyn Look,
 ) -> Result<()> {
     let shown = pmem.describe();
-    let may_overwrite = |why: &str| match args.nvm_new {
-        true => {
+    let may_overwrite = |why: &str| {
+        if args.nvm_new {
             OVERWRITTEN.met();
             Ok(())
-        }
-        false => {
+        } else {
             FOREIGN.met();
             Err(SchemeError::Nvm(format!(
                 "{shown} {why}: it is left as it is; name an empty file, or say nvm-new to \
@@ -447,9 +447,10 @@ impl Pair {
         now.region.checkpoint += 1;
         now.region.tail = tail;
         for (n, at) in STATE_OFFSETS.into_iter().enumerate() {
-            let raw = match usize_as_u64(n) == now.region.count % 2 {
-                true => now.region.encode(self.header.seed()),
-                false => [0; RegionState::SIZE],
+            let raw = if usize_as_u64(n) == now.region.count % 2 {
+                now.region.encode(self.header.seed())
+            } else {
+                [0; RegionState::SIZE]
             };
             self.pmem.store_nt(at, &raw, CONTROL)?;
         }
@@ -478,9 +479,10 @@ impl Pair {
         self.dev.flush(Cause::Recovery)?;
         let was_kept = now.volume.state == PairState::Kept;
         let caught_up = now.volume.checkpoint + u64::from(was_kept);
-        now.region.state = match was_kept {
-            true => PairState::Open,
-            false => PairState::Homing,
+        now.region.state = if was_kept {
+            PairState::Open
+        } else {
+            PairState::Homing
         };
         now.region.checkpoint = caught_up;
         self.write_region(&mut now.region, Cause::Recovery)?;

@@ -78,9 +78,10 @@ impl<'a> Draft<'a> {
             });
             let all = all.filter(|all| to.rule.carries(&block.ranges, all, fills));
             let carried = all.is_some();
-            let ranges = match is_planted(Bug::LostCarry) {
-                false => all.as_ref().unwrap_or(&block.ranges),
-                true => &block.ranges,
+            let ranges = if is_planted(Bug::LostCarry) {
+                &block.ranges
+            } else {
+                all.as_ref().unwrap_or(&block.ranges)
             };
             let action = to.rule.logged(block, ranges);
             let at = self.record.bytes();

@@ -75,9 +75,10 @@ impl LogPlace {
         }
         let size = args.block_size;
         let area = JournalArea::new(args.dev.clone(), size, args.log.clone());
-        let is_inside = match args.has_private_log {
-            true => is_inside(&area, size)?,
-            false => None,
+        let is_inside = if args.has_private_log {
+            is_inside(&area, size)?
+        } else {
+            None
         };
         match (&args.nvm, is_inside) {
             (None, Some(false)) => {

@@ -96,9 +96,10 @@ fn add(
 ) -> Result<()> {
     let (size, block) = (args.block_size, bytes.block);
     let is_all = bytes.is_all && !is_planted(Bug::UnzeroedBase);
-    let mut changed = match is_all {
-        true => Ranges::whole(size),
-        false => Ranges::new(),
+    let mut changed = if is_all {
+        Ranges::whole(size)
+    } else {
+        Ranges::new()
     };
     let content = match versions.get(&block).map(RangesVersion::content) {
         _ if is_all && log.is_beside() => Content::Logged(bytes.at),

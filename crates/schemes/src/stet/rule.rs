@@ -192,9 +192,12 @@ impl Rule {
         let expected = self.expected.of(ino).max((u32::from(changes) + 1) * ONE);
         let share = |bytes: usize| bytes * u32_as_usize(ONE) / u32_as_usize(expected);
         let home = changed.widened(self.bed.home).bytes();
-        let logged = |bytes| match self.bed.is_beside {
-            true => 0,
-            false => self.record.cost(so_far, bytes),
+        let logged = |bytes| {
+            if self.bed.is_beside {
+                0
+            } else {
+                self.record.cost(so_far, bytes)
+            }
         };
         let block = self.bed.block_size;
         [
@@ -208,9 +211,10 @@ impl Rule {
     /// Whether a record that needs `changed` of a block takes `all` that home has not got: it saves
     /// the sectors that would go home. In memory beside the volume always, when the log `fills`.
     pub(super) fn carries(&self, changed: &Ranges, all: &Ranges, fills: bool) -> bool {
-        match self.bed.is_beside {
-            true => fills,
-            false => all.bytes() <= changed.bytes() + self.bed.home / 2,
+        if self.bed.is_beside {
+            fills
+        } else {
+            all.bytes() <= changed.bytes() + self.bed.home / 2
         }
     }
 

@@ -408,17 +408,19 @@ impl NvmCache {
 
     /// The pool that a block of the cache belongs to.
     pub(crate) fn pool_of(&self, slot: u32) -> Pool {
-        match slot < self.region.geometry.data {
-            true => Pool::Data,
-            false => Pool::Meta,
+        if slot < self.region.geometry.data {
+            Pool::Data
+        } else {
+            Pool::Meta
         }
     }
 
     /// The pool for blocks of that class.
     pub(crate) fn pool_for(&self, class: Class) -> Pool {
-        match class == Class::Data || self.region.geometry.meta == 0 {
-            true => Pool::Data,
-            false => Pool::Meta,
+        if class == Class::Data || self.region.geometry.meta == 0 {
+            Pool::Data
+        } else {
+            Pool::Meta
         }
     }
 
@@ -434,9 +436,10 @@ impl NvmCache {
     /// A block, if it is in the cache.
     pub(crate) fn read(&self, home: BlockNo) -> Result<Held> {
         let mut content = Block::zeroed(self.block_size);
-        Ok(match self.read_part(home, 0, content.bytes_mut())? {
-            true => Held::Here(content.into()),
-            false => Held::Home,
+        Ok(if self.read_part(home, 0, content.bytes_mut())? {
+            Held::Here(content.into())
+        } else {
+            Held::Home
         })
     }
 
@@ -635,9 +638,10 @@ impl NvmCache {
 
     fn scarce(&self, want: &[usize; 2]) -> Pool {
         let rooms = self.rooms.lock();
-        match rooms.slots[1].len() < want[1] {
-            true => Pool::Meta,
-            false => Pool::Data,
+        if rooms.slots[1].len() < want[1] {
+            Pool::Meta
+        } else {
+            Pool::Data
         }
     }
 

@@ -73,9 +73,10 @@ impl CacheRegion {
                 geometry.block_size
             )));
         }
-        match geometry.is_for(plan) {
-            true => Ok(geometry),
-            false => Err(Corrupt::NvmCache("the region is divided for another scheme").into()),
+        if geometry.is_for(plan) {
+            Ok(geometry)
+        } else {
+            Err(Corrupt::NvmCache("the region is divided for another scheme").into())
         }
     }
 

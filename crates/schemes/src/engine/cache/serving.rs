@@ -66,9 +66,10 @@ impl<S: OnCache> Scheme for Serving<S> {
 
     fn commit(&self, txn: &Snapshot) -> Result<()> {
         let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
-        match blocks.is_empty() {
-            true => self.0.cache().finish(&[], &[], &[], &txn.revoked),
-            false => self.0.commit(txn, &blocks)?,
+        if blocks.is_empty() {
+            self.0.cache().finish(&[], &[], &[], &txn.revoked)
+        } else {
+            self.0.commit(txn, &blocks)?
         }
         self.0.let_go(Some(txn.tid))
     }

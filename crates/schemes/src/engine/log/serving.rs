@@ -42,9 +42,10 @@ impl<S: OnLog> Scheme for Serving<S> {
         let _alone = S::ONE_AT_A_TIME.then(|| log.checkpointing.lock());
         let sorted = self.sort(txn);
         if !S::VOUCHES_FOR_DATA && !sorted.has_record() {
-            return match sorted.home.is_empty() && sorted.late.is_empty() {
-                true => Ok(()),
-                false => log.write_data_alone(sorted.home.into_iter().chain(sorted.late)),
+            return if sorted.home.is_empty() && sorted.late.is_empty() {
+                Ok(())
+            } else {
+                log.write_data_alone(sorted.home.into_iter().chain(sorted.late))
             };
         }
         let Some((head, draft, len)) = self.write(&sorted, txn.time)? else {
@@ -112,9 +113,10 @@ impl<S: OnLog> Serving<S> {
             revoked: Vec::new(),
         };
         for block in &txn.data {
-            let goes = match index.contains_key(&block.home) {
-                true => Goes::Log,
-                false => self.0.goes(block),
+            let goes = if index.contains_key(&block.home) {
+                Goes::Log
+            } else {
+                self.0.goes(block)
             };
             match goes {
                 Goes::Home => sorted.home.push(block),
@@ -223,9 +225,10 @@ impl<S: OnLog> Serving<S> {
             return Ok(());
         };
         let mut due = log.take_due(which);
-        let landed = match due.is_empty() {
-            true => Ok(()),
-            false => scheme.land(&mut due),
+        let landed = if due.is_empty() {
+            Ok(())
+        } else {
+            scheme.land(&mut due)
         };
         log.busy_homes.release();
         log.settle(&due, landed.is_ok());
