@@ -251,10 +251,13 @@ fn logged(
         content: page.content.clone(),
         base: change.base,
         ranges: change.ranges,
-        fresh: change.origin == Origin::Fresh,
+        origin: match change.origin {
+            Origin::Old | Origin::Unread => stetfs_scheme::Origin::Old,
+            Origin::Fresh => stetfs_scheme::Origin::Fresh,
+            Origin::Relocated => stetfs_scheme::Origin::Relocated,
+        },
         whole: change.whole && !is_planted(Bug::UnloggedWhole),
         owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
-        relocated: change.origin == Origin::Relocated,
         spot: change.spot,
     }
 }

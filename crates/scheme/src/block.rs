@@ -21,18 +21,35 @@ pub struct LoggedBlock {
     /// The bytes that the transaction changed, or the bytes that it wrote: see
     /// [`Wants::changed_bytes`](crate::Wants::changed_bytes).
     pub ranges: Ranges,
-    /// The block was free or a hole before, so its old content means nothing.
-    pub fresh: bool,
+    /// What its home was before the transaction.
+    pub origin: Origin,
     /// For file data: it changes with its transaction or not at all, whatever the mode says of
     /// other data. Only where [`Terms::logs_marked`](crate::Terms::logs_marked) allows it.
     pub whole: bool,
     /// For file data: the file and the block of the file.
     pub owner: Option<(InodeNo, LBlock)>,
-    /// The home is new: this transaction switched the file's mapping to it.
-    pub relocated: bool,
     /// The place where the scheme keeps it already
     /// ([`Cache::before_write`](crate::Cache::before_write)).
     pub spot: Option<Spot>,
+}
+
+/// What a block's home was before the transaction that changed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The block's: an older content of it is there, or in the log.
+    Old,
+    /// Free, or nobody's: what lies there means nothing.
+    Fresh,
+    /// The same, and the block had another home: this transaction switched the file's mapping to
+    /// this one.
+    Relocated,
+}
+
+impl Origin {
+    /// What lies at the home means nothing.
+    pub fn is_new(self) -> bool {
+        self != Self::Old
+    }
 }
 
 /// A transaction, closed and complete.

@@ -42,7 +42,7 @@ mod terms;
 mod trial;
 
 pub use about::{About, Beside, DataMode, InMemory, Jbd2Log, OptionAbout, SchemeOptions};
-pub use block::{DirtyBlock, LoggedBlock, Snapshot};
+pub use block::{DirtyBlock, LoggedBlock, Origin, Snapshot};
 pub use cache::{Cache, CacheStats, Spot};
 pub use error::{Result, SchemeError};
 pub use open::{LogExtent, OpenArgs, Opened, Parts, RecoveryReport, Registration};

@@ -70,8 +70,8 @@ use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::Bug;
 use stetfs_scheme::{
-    About, Beside, DataMode, DataPromise, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts,
-    RecoveryReport, Registration, Result, Scheme, Terms, Trial, Wants,
+    About, Beside, DataMode, DataPromise, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Origin,
+    Parts, RecoveryReport, Registration, Result, Scheme, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -352,7 +352,7 @@ impl OnLog for Dj {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        let is_meant = block.whole && !block.fresh;
+        let is_meant = block.whole && block.origin != Origin::Fresh;
         if self.mode == DataMode::Journal || is_meant {
             Goes::Log
         } else {

@@ -243,7 +243,7 @@ impl OnLog for Jbd2 {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        let is_new = block.fresh || block.relocated;
+        let is_new = block.origin.is_new();
         let is_logged = match self.mode {
             DataMode::Journal => !(is_new && self.ways.places_new()),
             _ => block.whole && !is_new,

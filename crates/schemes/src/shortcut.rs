@@ -279,8 +279,7 @@ impl OnLog for Shortcut {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        let is_new = block.fresh || block.relocated;
-        if self.variant.switches() && is_new {
+        if self.variant.switches() && block.origin.is_new() {
             Goes::Home
         } else {
             Goes::Log
@@ -430,7 +429,7 @@ impl Shortcut {
     /// What of a block that does not stay where it is written goes into the log.
     fn part(&self, block: &LoggedBlock) -> Part {
         let is_data = block.owner.is_some();
-        if block.fresh || block.relocated || (is_data && self.variant == Variant::Blk) {
+        if block.origin.is_new() || (is_data && self.variant == Variant::Blk) {
             return Part::Whole;
         }
         let changed = &block.ranges;

@@ -58,8 +58,8 @@ use crate::engine::cache::{
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Beside, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Registration, Result,
-    Snapshot, Trial, remnants,
+    About, Beside, Ground, LoggedBlock, OpenArgs, OptionAbout, Origin, Parts, Ranges, Registration,
+    Result, Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -261,7 +261,7 @@ impl Spindle {
             return How::Whole;
         };
         let is_meta = self.cache.pool_of(before.place.slot) == Pool::Meta;
-        if !is_meta || before.state == State::Dead || block.fresh {
+        if !is_meta || before.state == State::Dead || block.origin == Origin::Fresh {
             return How::Whole;
         }
         let size = u32_as_usize(self.cache.region.geometry.sub_block);

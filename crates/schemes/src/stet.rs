@@ -64,7 +64,7 @@ use crate::parts::{byte_log, owner, reader, replay};
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, ActionCount, Beside, DirtyBlock, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs,
-    OptionAbout, Parts, Placement, Registration, Result, SchemeError, Terms, Trial, Wants,
+    OptionAbout, Origin, Parts, Placement, Registration, Result, SchemeError, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -265,7 +265,7 @@ impl OnLog for Stet {
     }
 
     fn goes(&self, block: &LoggedBlock) -> Goes {
-        if block.relocated || block.fresh && !self.place.is_beside() {
+        if block.origin == Origin::Relocated || block.origin.is_new() && !self.place.is_beside() {
             Goes::Home
         } else {
             Goes::Log

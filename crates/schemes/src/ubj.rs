@@ -63,8 +63,8 @@ use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Beside, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Registration,
-    Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
+    About, Backlog, Beside, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Origin, Parts,
+    Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -408,7 +408,7 @@ impl OnCache for Ubj {
 impl Ubj {
     /// Logs what changed in a block, if that is how it is committed: where it lies then.
     fn log_changes(&self, log: &mut ChangeLog, block: &LoggedBlock) -> Option<Place> {
-        if !self.logs_changes || block.spot.is_some() || block.fresh {
+        if !self.logs_changes || block.spot.is_some() || block.origin == Origin::Fresh {
             return None;
         }
         let changed = block.ranges.widened(WORD);

@@ -9,7 +9,7 @@ use stetfs_media::{Block, BlockRef, Cause, Tag};
 use crate::delta::{COMPRESSORS, Compressor, difference, is_former};
 use crate::engine::log::{Head, Sorted};
 use crate::parts::area::JournalArea;
-use stetfs_scheme::{About, LoggedBlock, OptionAbout, Result, SchemeError, SchemeOptions};
+use stetfs_scheme::{About, LoggedBlock, OptionAbout, Origin, Result, SchemeError, SchemeOptions};
 
 pub(super) static THRESHOLD: OptionAbout = OptionAbout {
     name: "threshold",
@@ -70,7 +70,11 @@ impl Rule {
 
     /// Whether a block becomes a delta, which is then in `delta`; `xor` is scratch.
     fn makes_delta(&self, block: &LoggedBlock, xor: &mut Vec<u8>, delta: &mut Vec<u8>) -> bool {
-        let Some(base) = block.base.as_ref().filter(|_| !block.fresh) else {
+        let Some(base) = block
+            .base
+            .as_ref()
+            .filter(|_| block.origin != Origin::Fresh)
+        else {
             return false;
         };
         let size = block.content.len();

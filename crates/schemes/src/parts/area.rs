@@ -117,6 +117,7 @@ impl JournalArea {
     }
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few
     /// requests as the area's layout allows.
+    #[cfg(feature = "testing")]
     pub(crate) fn write(
         &self,
         body: &mut Dirty<'_>,

@@ -5,7 +5,7 @@ use stetfs_format::private_log::ChunkKind;
 use stetfs_format::width::usize_as_u64;
 use stetfs_media::BlockRef;
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{LoggedBlock, Ranges};
+use stetfs_scheme::{LoggedBlock, Origin, Ranges};
 
 use super::rule::{Action, Rule};
 use super::version::RangesVersion;
@@ -57,7 +57,7 @@ impl<'a> Draft<'a> {
         };
         let index = to.log.index.read();
         for &block in stays {
-            if block.fresh || block.relocated {
+            if block.origin.is_new() {
                 self.describe_new(to, block);
                 continue;
             }
@@ -129,7 +129,8 @@ impl<'a> Draft<'a> {
     pub(super) fn describe_placed(&mut self, to: &Describing<'_>, home: &[&LoggedBlock]) {
         let mut home: Vec<&LoggedBlock> = home.to_vec();
         home.sort_unstable_by_key(|block| block.home);
-        for block in home.iter().filter(|block| block.relocated) {
+        let switched = home.iter().filter(|b| b.origin == Origin::Relocated);
+        for block in switched {
             if let Some((ino, _)) = block.owner {
                 to.rule.count(Action::Switch, ino, &block.ranges, 0, 0);
             }

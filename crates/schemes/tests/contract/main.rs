@@ -20,7 +20,7 @@ use stetfs_media::sim::{CrashPoint, Keep, SimOptions, Timing};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
     About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LogExtent, LoggedBlock, Mark,
-    Opened, Ranges, Registration, SchemeError, SchemeOptions, Snapshot, Trial,
+    Opened, Origin, Ranges, Registration, SchemeError, SchemeOptions, Snapshot, Trial,
 };
 use stetfs_schemes::{SCHEMES, find};
 
@@ -584,7 +584,7 @@ fn judge(
 fn a_transaction_that_was_dropped_does_not_come_back() {
     let stet = find("stet").expect("a scheme");
     let rig = Rig::new(stet.about);
-    let block = |home: u64, class: Class, fresh: bool, byte: u8| {
+    let block = |home: u64, class: Class, origin: Origin, byte: u8| {
         let mut content = Block::zeroed(BLOCK);
         content.bytes_mut().fill(byte);
         LoggedBlock {
@@ -593,10 +593,9 @@ fn a_transaction_that_was_dropped_does_not_come_back() {
             content: content.into(),
             base: None,
             ranges: Ranges::whole(BLOCK),
-            fresh,
+            origin,
             whole: false,
             owner: (class == Class::Data).then_some((InodeNo(12), LBlock(0))),
-            relocated: false,
             spot: None,
         }
     };
@@ -608,11 +607,15 @@ fn a_transaction_that_was_dropped_does_not_come_back() {
         time: (u64::from(tid), 0),
     };
     let opened = rig.open(stet, false).expect("it opens");
-    let first = transaction(1, block(200, Class::Directory, true, 1), Vec::new());
-    let in_place = block(203, Class::Data, true, 9);
+    let first = transaction(
+        1,
+        block(200, Class::Directory, Origin::Fresh, 1),
+        Vec::new(),
+    );
+    let in_place = block(203, Class::Data, Origin::Fresh, 9);
     let second = transaction(
         2,
-        block(200, Class::Directory, false, 2),
+        block(200, Class::Directory, Origin::Old, 2),
         vec![in_place.clone()],
     );
     for txn in [&first, &second] {
@@ -668,11 +671,10 @@ fn a_disk_recovers_in_a_few_turns() {
                 class: Class::Directory,
                 content,
                 ranges,
-                fresh: false,
+                origin: Origin::Old,
                 base: opened.terms.wants.base.then(|| old.clone()),
                 whole: false,
                 owner: None,
-                relocated: false,
                 spot: None,
             };
             let txn = Snapshot {

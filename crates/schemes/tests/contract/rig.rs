@@ -9,8 +9,8 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
-    About, Beside, DataMode, Ground, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges,
-    Registration, Remnant, SchemeOptions, Snapshot, Trial, Wants,
+    About, Beside, DataMode, Ground, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Origin,
+    Ranges, Registration, Remnant, SchemeOptions, Snapshot, Trial, Wants,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -312,10 +312,9 @@ pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wan
             content,
             base: old.filter(|_| wants.base).cloned(),
             ranges,
-            fresh: old.is_none(),
+            origin: origin_of(&old),
             whole: block % 4 == 1,
             owner: is_data.then_some((InodeNo(block as u32), LBlock(0))),
-            relocated: false,
             spot: None,
         };
         match is_data {
@@ -324,6 +323,15 @@ pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wan
         }
     }
     snapshot
+}
+
+/// What a home was that had this content.
+fn origin_of(old: &Option<impl Sized>) -> Origin {
+    if old.is_none() {
+        Origin::Fresh
+    } else {
+        Origin::Old
+    }
 }
 
 /// A transaction of so many whole blocks of metadata, behind the log.
@@ -350,11 +358,10 @@ pub(crate) fn transaction_of(
             class: Class::Directory,
             content,
             ranges: Ranges::whole(BLOCK),
-            fresh: old.is_none(),
+            origin: origin_of(&old),
             base: old.filter(|_| base),
             whole: false,
             owner: None,
-            relocated: false,
             spot: None,
         }
     });
