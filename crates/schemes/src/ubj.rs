@@ -37,61 +37,34 @@
 //! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
 //! and not only at the checkpoint, since nothing would ever be written home from it.
 //!
-//! Recovery: [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the region is
+//! Recovery: [`recovery`], what any such cache finds ([`cache::LEFT`]), and whose the region is
 //! ([`owner::LEFT`]).
 //!
 //! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
 //! before the next commit; a second cut finds the same, or less of it to do.
 
+mod recovery;
+
 use std::time::Instant;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use smallvec::SmallVec;
-use stetfs_format::nvm_cache::{
-    CachePlan, Change, ChangeLog, Entry, EntryState, HEAD_OFFSET, RingEnd,
-};
+use stetfs_format::nvm_cache::{CachePlan, Change, ChangeLog, EntryState, HEAD_OFFSET, RingEnd};
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
 use crate::engine::cache::serving::{OnCache, Serving};
-use crate::engine::cache::{
-    self, BATCH, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State,
-};
+use crate::engine::cache::{self, BATCH, Changed, KEEP_CACHE, NvmCache, Place, Pool, State};
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, Beside, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Origin, Parts,
-    Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
+    Registration, Result, Snapshot, Spot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
-
-remnants! {
-    LEFT:
-    COMMITTED "a frozen block of a transaction that the commit's word includes"
-        => "it counts; of several of one block the newest",
-        "its lines were durable before the word";
-    UNCOMMITTED "a frozen block of a later one"
-        => "it is dropped",
-        "nobody was told that it is durable; what it was is at home, or in a frozen block of its \
-            own";
-    CLEAN "a clean block"
-        => "it is dropped",
-        "it may have been about to change; home has what it was";
-    CLEAN_KEPT "a clean block, in a cache that an unmount kept"
-        => "it counts", "nobody changed it since";
-    CHANGES "a log of the transaction that the commit's word names"
-        => "its bytes go into those of its blocks that are frozen",
-        "they may not have been durable there; a block that is not frozen any more has them at \
-            home";
-    NO_CHANGES "a log of any other one"
-        => "nothing",
-        "it was durable in the blocks before the next transaction was, or is no transaction";
-    BAD_CHANGES "a log of the transaction that the word names, damaged, or longer than its room"
-        => "error", "it was durable before the word";
-}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -122,7 +95,7 @@ pub(crate) static ABOUT: About = About {
     caches: true,
     cost: "commit: the changed bytes of clean blocks, frozen and new blocks whole, 2 fences; \
         checkpoint: the frozen blocks",
-    recovery: &[LEFT, cache::LEFT, owner::LEFT],
+    recovery: &[recovery::LEFT, cache::LEFT, owner::LEFT],
     options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &BATCH, &KEEP_CACHE],
     ..About::PLAIN
 };
@@ -144,7 +117,6 @@ static COW: OptionAbout = OptionAbout {
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const COMMIT: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
-const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Ubj {
     cache: NvmCache,
@@ -192,7 +164,14 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         meta: None,
         changes: true,
     };
-    let (cache, left, report) = NvmCache::open(&ABOUT, &args, plan, true, newest, recover)?;
+    let (cache, left, report) = NvmCache::open(
+        &ABOUT,
+        &args,
+        plan,
+        true,
+        recovery::newest,
+        recovery::recover,
+    )?;
     let committed = left.unwrap_or(Tid(0));
     let blocks = u64::from(cache.region.geometry.blocks());
     let terms = Terms {
@@ -469,103 +448,4 @@ impl Ubj {
         }
         Ok(changing.place)
     }
-}
-
-/// The newest transaction in a region.
-fn newest(region: &CacheRegion) -> Result<Tid> {
-    Ok(region.end(HEAD_OFFSET)?.sequence)
-}
-
-/// Drops what is not committed, and brings what was logged to where it belongs; the newest
-/// transaction.
-fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
-    let region = &cache.region;
-    let committed = region.end(HEAD_OFFSET)?.sequence;
-    let mut newest: HashMap<BlockNo, (u32, Entry)> = HashMap::new();
-    let mut dropped = Vec::new();
-    cache.entries(|n, entry| {
-        let tid = Tid(entry.state.high);
-        let counts = if entry.state.is_dirty {
-            !tid.is_after(committed) || is_planted(Bug::UncheckedReplay)
-        } else {
-            is_kept
-        };
-        match (entry.state.is_dirty, counts) {
-            (true, true) => COMMITTED.met(),
-            (true, false) => UNCOMMITTED.met(),
-            (false, true) => CLEAN_KEPT.met(),
-            (false, false) => CLEAN.met(),
-        }
-        if !counts {
-            dropped.push(n);
-            return Ok(());
-        }
-        let known = newest.entry(entry.home).or_insert((n, entry));
-        if known.0 != n {
-            let is_newer = !known.1.state.is_dirty
-                || entry.state.is_dirty && tid.is_after(Tid(known.1.state.high));
-            dropped.push(if is_newer { known.0 } else { n });
-            if is_newer {
-                *known = (n, entry);
-            }
-        }
-        Ok(())
-    })?;
-    for n in dropped {
-        region.store_state(n, None, RECOVERY)?;
-    }
-    let frozen = newest.values().map(|(_, entry)| entry.state);
-    let frozen = frozen.filter(|state| state.is_dirty);
-    let frozen: HashSet<u32> = frozen.map(|state| state.slot).collect();
-    replay(cache, committed, &frozen)?;
-    region.fence(Cause::Recovery)?;
-    // A commit that was cut short left a log with the number that the next one will have.
-    for tid in [committed, committed.next()] {
-        // Number and length are in one word: half a header would be a damaged log.
-        region.store_word(region.geometry.changes_at(tid), 0, RECOVERY)?;
-    }
-    for (n, entry) in newest.into_values() {
-        cache.adopt(n, entry)?;
-    }
-    Ok(committed)
-}
-
-/// Stores the logged bytes of a transaction in those of its blocks that are still frozen.
-fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
-    let region = &cache.region;
-    let (pmem, geometry) = (&region.pmem, region.geometry);
-    let at = geometry.changes_at(tid);
-    let mut header = [0; ChangeLog::HEADER_SIZE];
-    pmem.load(at, &mut header, RECOVERY)?;
-    let size = match ChangeLog::length(&header, tid) {
-        0 => {
-            NO_CHANGES.met();
-            return Ok(());
-        }
-        bytes => header.len() + u32_as_usize(bytes),
-    };
-    if size > u32_as_usize(geometry.changes) {
-        BAD_CHANGES.met();
-        return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
-    }
-    let mut raw = vec![0; size];
-    pmem.load(at, &mut raw, RECOVERY)?;
-    let log = ChangeLog::decode(raw, region.seed).inspect_err(|_| BAD_CHANGES.met())?;
-    CHANGES.met();
-    for change in log.changes() {
-        let Change {
-            slot,
-            offset,
-            bytes,
-        } = change.inspect_err(|_| BAD_CHANGES.met())?;
-        if offset + bytes.len() > cache.block_size || !(offset | bytes.len()).is_multiple_of(WORD) {
-            BAD_CHANGES.met();
-            return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
-        }
-        if frozen.contains(&slot) {
-            let at = geometry.slot_at(slot) + usize_as_u64(offset);
-            pmem.store_nt(at, bytes, RECOVERY)?;
-        }
-    }
-    Ok(())
 }

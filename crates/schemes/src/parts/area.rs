@@ -115,6 +115,7 @@ impl JournalArea {
         };
         Ok(body.write_commit(self.offset(at)?, &[record], tag)?)
     }
+
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few
     /// requests as the area's layout allows.
     #[cfg(feature = "testing")]
