@@ -4,6 +4,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/functions.rs"]
+mod functions;
 
 use std::collections::BTreeSet;
 use std::fs;
