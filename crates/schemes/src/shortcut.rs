@@ -75,7 +75,7 @@ pub(crate) const ROW: Registration = Registration {
     make: open,
     trials: &[
         Trial::new("shortcut-adp-s", "variant=adp-s", Ground::Memory).planted(&[
-            Bug::MissingRecordFlush,
+            Bug::MissingBodyFlush,
             Bug::ForgottenRevoke,
             Bug::MissingCheckpointFlush,
             Bug::LateTail,
