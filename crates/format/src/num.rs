@@ -64,13 +64,20 @@ impl LBlock {
     }
 }
 
-impl GroupNo {
-    /// Its place in a list of all groups.
-    #[inline]
-    pub const fn index(self) -> usize {
-        u32_as_usize(self.0)
-    }
+/// Numbers that count from 0 without gaps.
+macro_rules! indexes {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// Its place in a list of all.
+            #[inline]
+            pub const fn index(self) -> usize {
+                u32_as_usize(self.0)
+            }
+        })*
+    };
 }
+
+indexes!(GroupNo, PageNo, BlockAddr);
 
 /// A transaction's sequence number. It wraps, so it is compared by distance
 /// (JBD2's `tid_gt`, `tid_geq`), never by `<`.

@@ -83,11 +83,11 @@ impl Blocks {
     }
 
     pub(crate) fn get(&self, block: BlockAddr) -> &Block {
-        &self.all[u32_as_usize(block.0)]
+        &self.all[block.index()]
     }
 
     fn get_mut(&mut self, block: BlockAddr) -> &mut Block {
-        &mut self.all[u32_as_usize(block.0)]
+        &mut self.all[block.index()]
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockAddr, &Block)> {

@@ -44,7 +44,7 @@ impl Core {
     pub(crate) fn checkpoint(&mut self) -> Result<(), Stop> {
         self.touch_scattered();
         let checkpoint = self.take_seq();
-        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
+        let mut data = vec![0; self.geometry().page_len()];
         for map_page in 0..self.shape.map_pages {
             if !self.table.dirty[u32_as_usize(map_page)] {
                 continue;
@@ -118,7 +118,7 @@ impl Core {
 
     /// Programs an anchor into both slots. It is durable when this returns.
     pub(crate) fn write_anchor(&mut self, anchor: &FtlAnchor) -> Result<(), Stop> {
-        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
+        let mut data = vec![0; self.geometry().page_len()];
         anchor.encode(&mut data);
         let mut written = false;
         for slot in 0..self.anchors.slots.len() {

@@ -108,8 +108,8 @@ impl Core {
         let mut blocks = Blocks::new(geometry.blocks, geometry.pages_per_block);
         let mut bad = vec![false; u32_as_usize(geometry.blocks)];
         for block in (0..geometry.blocks).map(BlockAddr) {
-            bad[u32_as_usize(block.0)] = flash.is_bad(block)?;
-            if bad[u32_as_usize(block.0)] {
+            bad[block.index()] = flash.is_bad(block)?;
+            if bad[block.index()] {
                 blocks.put_to(block, Use::Bad, 0);
             } else if block.0 < crate::shape::ANCHOR_BLOCKS {
                 blocks.put_to(block, Use::Anchor, 0);
@@ -120,7 +120,7 @@ impl Core {
             blocks,
             table: Table::new(&shape),
             log: Log::default(),
-            anchors: Anchors::new(geometry, |block| bad[u32_as_usize(block.0)]),
+            anchors: Anchors::new(geometry, |block| bad[block.index()]),
             streams: [None; STREAMS],
             pool: Vec::new(),
             is_refilling: false,
@@ -131,7 +131,7 @@ impl Core {
             lifespan: Lifespan::default(),
             stats: FtlStats::default(),
             stopped: None,
-            copy: vec![0; u32_as_usize(geometry.page_bytes)],
+            copy: vec![0; geometry.page_len()],
             flash,
             shape,
             uuid,
@@ -306,7 +306,7 @@ impl Core {
         if blocks.is_empty() {
             return Ok(());
         }
-        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
+        let mut data = vec![0; self.geometry().page_len()];
         pool::encode(&blocks, &mut data);
         self.program(Stream::Map, PageKind::Pool, 0, &data, MAP_TAG)?;
         self.log.pages += 1;

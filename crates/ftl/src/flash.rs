@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use stetfs_format::ftl::{FtlSpare, SpareCodec};
 use stetfs_format::num::{BlockAddr, PageNo};
-use stetfs_format::width::u32_as_usize;
 use stetfs_media::nand::{Nand, NandError};
 use stetfs_media::{Cause, Tag};
 
@@ -53,7 +52,7 @@ impl Flash {
             } else {
                 (strength - strength / 4).max(1)
             },
-            spare: vec![0xff; u32_as_usize(geometry.spare_bytes)],
+            spare: vec![0xff; geometry.spare_len()],
             nand,
         }
     }

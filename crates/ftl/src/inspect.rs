@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::PageNo;
-use stetfs_format::width::{u32_as_usize, usize_as_u64};
+use stetfs_format::width::usize_as_u64;
 use stetfs_media::nand::Nand;
 use stetfs_media::{Class, Tag};
 
@@ -79,7 +79,7 @@ impl Inspection {
     /// Reads every page that holds something.
     pub fn check(&mut self) -> Result<FtlCheck, FtlError> {
         let mut check = FtlCheck::default();
-        let mut data = vec![0; u32_as_usize(self.core.geometry().page_bytes)];
+        let mut data = vec![0; self.core.geometry().page_len()];
         let tag = Tag::read(Class::Data);
         for page in (0..self.core.geometry().pages()).map(PageNo) {
             if !self.core.map.is_live(page) {

@@ -85,7 +85,7 @@ impl Core {
     pub(crate) fn write_record(&mut self, seq: u64, runs: &[FtlRun]) -> Result<(), Stop> {
         let parts = runs.chunks(self.runs_a_page());
         let count = must_fit(parts.len());
-        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
+        let mut data = vec![0; self.geometry().page_len()];
         for (part, runs) in (0..).zip(parts) {
             let page = FtlLog {
                 seq,

@@ -74,13 +74,13 @@ impl Map {
     }
 
     pub(crate) fn is_live(&self, page: PageNo) -> bool {
-        self.owners[u32_as_usize(page.0)] != NO_PAGE
+        self.owners[page.index()] != NO_PAGE
     }
 
     /// All owners of a page; the first is the one that a spare area names when the page is
     /// programmed.
     pub(crate) fn owners(&self, page: PageNo) -> Owners {
-        let first = self.owners[u32_as_usize(page.0)];
+        let first = self.owners[page.index()];
         let mut all = Owners::new();
         if first != NO_PAGE {
             all.push(first & !SHARED);
@@ -93,7 +93,7 @@ impl Map {
 
     /// Makes `logical` an owner of `page`. Returns whether the page became live.
     fn add_owner(&mut self, page: PageNo, logical: u32) -> bool {
-        let first = &mut self.owners[u32_as_usize(page.0)];
+        let first = &mut self.owners[page.index()];
         if *first == NO_PAGE {
             *first = logical;
             return true;
@@ -105,7 +105,7 @@ impl Map {
 
     /// Ends that. Returns whether the page is dead now.
     fn remove_owner(&mut self, page: PageNo, logical: u32) -> bool {
-        let first = &mut self.owners[u32_as_usize(page.0)];
+        let first = &mut self.owners[page.index()];
         if *first & SHARED == 0 {
             assert_eq!(*first, logical, "the owner of page {page}");
             *first = NO_PAGE;
@@ -144,8 +144,8 @@ impl Map {
         for logical in &owners {
             self.places[u32_as_usize(*logical)] = to.0;
         }
-        let entry = std::mem::replace(&mut self.owners[u32_as_usize(from.0)], NO_PAGE);
-        self.owners[u32_as_usize(to.0)] = entry;
+        let entry = std::mem::replace(&mut self.owners[from.index()], NO_PAGE);
+        self.owners[to.index()] = entry;
         if let Some(rest) = self.sharers.remove(&from.0) {
             self.sharers.insert(to.0, rest);
         }

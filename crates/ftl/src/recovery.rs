@@ -335,8 +335,8 @@ enum Look {
 /// Reads a page that may be an anchor. Its checksum begins with the UUID that it says to have.
 fn read_anchor(nand: &Arc<dyn Nand>, page: PageNo) -> Result<Look, NandError> {
     let geometry = nand.geometry();
-    let mut data = vec![0; u32_as_usize(geometry.page_bytes)];
-    let mut spare = vec![0; u32_as_usize(geometry.spare_bytes)];
+    let mut data = vec![0; geometry.page_len()];
+    let mut spare = vec![0; geometry.spare_len()];
     match nand.read(page, &mut data, &mut spare, TAG) {
         Ok(_) => {}
         Err(NandError::Uncorrectable { .. }) => return Ok(Look::Nothing),
@@ -385,7 +385,7 @@ impl Core {
     /// Reads the map of the checkpoint.
     fn load_map(&mut self, anchor: &FtlAnchor) -> Result<(), FtlError> {
         let shape = self.shape;
-        let mut data = vec![0; u32_as_usize(shape.geometry.page_bytes)];
+        let mut data = vec![0; shape.geometry.page_len()];
         for (directory, page) in (0..).zip(&anchor.directories) {
             let _ = self.read_map_page(*page, PageKind::Directory, directory, &mut data)?;
             let first = directory * shape.entries;
@@ -430,7 +430,7 @@ impl Core {
 
     /// Looks at everything that may be newer than the checkpoint.
     fn scan(&mut self, anchor: &FtlAnchor, scan: &mut Scan) -> Result<(), FtlError> {
-        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
+        let mut data = vec![0; self.geometry().page_len()];
         let mut blocks: Vec<(BlockAddr, bool)> = Vec::new();
         blocks.extend(anchor.open.iter().map(|block| (*block, true)));
         blocks.extend(anchor.pool.iter().map(|block| (*block, false)));

@@ -221,6 +221,16 @@ impl NandGeometry {
         block.0 % self.planes
     }
 
+    /// Bytes of data in a page, as a length in memory.
+    pub const fn page_len(&self) -> usize {
+        u32_as_usize(self.page_bytes)
+    }
+
+    /// Bytes of the spare area of a page, as a length in memory.
+    pub const fn spare_len(&self) -> usize {
+        u32_as_usize(self.spare_bytes)
+    }
+
     /// Bytes of data and spare area of a page.
     pub const fn cell_bytes(&self) -> usize {
         u32_as_usize(self.page_bytes + self.spare_bytes)

@@ -122,13 +122,9 @@ impl<S: Store> NandDev<S> {
             "misuse of the NAND part: page {page} of {}",
             geometry.pages()
         );
-        let data = data.unwrap_or(u32_as_usize(geometry.page_bytes));
+        let data = data.unwrap_or(geometry.page_len());
         assert!(
-            (data, spare)
-                == (
-                    u32_as_usize(geometry.page_bytes),
-                    u32_as_usize(geometry.spare_bytes)
-                ),
+            (data, spare) == (geometry.page_len(), geometry.spare_len()),
             "misuse of the NAND part: {data} + {spare} bytes for a page of {} + {}",
             geometry.page_bytes,
             geometry.spare_bytes
@@ -367,8 +363,8 @@ impl<S: Store> Nand for NandDev<S> {
         let mut state = self.state.lock();
         let change = NandEntry::MarkBad { block, cause };
         state.change(&mut supply, Op::Write, None, change)?;
-        let busy_ns = u64::from(self.part.timing.program_ns)
-            + self.bus_ns(u32_as_usize(self.part.geometry.spare_bytes));
+        let busy_ns =
+            u64::from(self.part.timing.program_ns) + self.bus_ns(self.part.geometry.spare_len());
         self.rig.clock.advance(busy_ns);
         self.meter.count_cause_busy(cause, busy_ns);
         Ok(())

@@ -39,7 +39,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 use stetfs_format::nand::{NandEcc, NandGeometry};
 use stetfs_format::num::{BlockAddr, PageNo};
-use stetfs_format::width::{low8, must_fit, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{low8, must_fit, usize_as_u64};
 use stetfs_sys::mtd::{Info, Kind, Mtd};
 
 use super::contract::{Corrected, Nand};
@@ -155,11 +155,7 @@ impl MtdNand {
         tag: Tag,
     ) -> Result<Corrected, NandError> {
         let start = self.start(page);
-        assert_eq!(
-            spare.len(),
-            u32_as_usize(self.geometry.spare_bytes),
-            "a spare area"
-        );
+        assert_eq!(spare.len(), self.geometry.spare_len(), "a spare area");
         let began = Instant::now();
         let mut stored = [0; STORED];
         let (done, statistics) = self.mtd.read(start, data, &mut stored);
@@ -221,7 +217,7 @@ impl Nand for MtdNand {
         spare: &mut [u8],
         tag: Tag,
     ) -> Result<Corrected, NandError> {
-        assert_eq!(data.len(), u32_as_usize(self.geometry.page_bytes), "a page");
+        assert_eq!(data.len(), self.geometry.page_len(), "a page");
         self.read_page(page, data, spare, tag)
     }
 
@@ -231,12 +227,8 @@ impl Nand for MtdNand {
 
     fn program(&self, page: PageNo, data: &[u8], spare: &[u8], tag: Tag) -> Result<(), NandError> {
         let start = self.start(page);
-        assert_eq!(data.len(), u32_as_usize(self.geometry.page_bytes), "a page");
-        assert_eq!(
-            spare.len(),
-            u32_as_usize(self.geometry.spare_bytes),
-            "a spare area"
-        );
+        assert_eq!(data.len(), self.geometry.page_len(), "a page");
+        assert_eq!(spare.len(), self.geometry.spare_len(), "a spare area");
         let mut stored = [0; STORED];
         stored[..RECORD].copy_from_slice(&spare[BAD_MARK + 1..]);
         protect(&mut stored);

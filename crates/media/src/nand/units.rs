@@ -120,8 +120,8 @@ impl UnitNand {
             data.extend_from_slice(&unit.data);
             spare.extend_from_slice(&unit.spare);
         }
-        data.resize(u32_as_usize(page.page_bytes), 0xff);
-        spare.resize(u32_as_usize(page.spare_bytes), 0xff);
+        data.resize(page.page_len(), 0xff);
+        spare.resize(page.spare_len(), 0xff);
         state.register = None;
         let tag = waiting.units[0].tag;
         self.below.program(waiting.page, &data, &spare, tag)?;
@@ -197,8 +197,8 @@ impl Nand for UnitNand {
             Some(held) => held,
             None => {
                 let whole = self.below.geometry();
-                let mut page_data = vec![0; u32_as_usize(whole.page_bytes)];
-                let mut page_spare = vec![0; u32_as_usize(whole.spare_bytes)];
+                let mut page_data = vec![0; whole.page_len()];
+                let mut page_spare = vec![0; whole.spare_len()];
                 let read = self.below.read(page, &mut page_data, &mut page_spare, tag);
                 let corrected = match read {
                     Ok(corrected) => corrected,
@@ -229,7 +229,7 @@ impl Nand for UnitNand {
         }
         state.register = None;
         let (page, index) = self.place(unit);
-        let mut whole = vec![0; u32_as_usize(self.below.geometry().spare_bytes)];
+        let mut whole = vec![0; self.below.geometry().spare_len()];
         let corrected = match self.below.read_spare(page, &mut whole, tag) {
             Err(NandError::Uncorrectable { .. }) => {
                 return Err(NandError::Uncorrectable { page: unit });
