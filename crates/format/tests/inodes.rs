@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use image::{Image, Volume, on_every_kind};
+use stetfs_format::inode::INODE_LAYOUT;
 use stetfs_format::{Corrupt, FileType, Inode, InodeFlags, InodeNo, Time};
 
 /// The section of `debugfs stat` for each inode.
@@ -367,4 +368,44 @@ fn space_in_the_unit_that_holds_it() {
     let mut no_huge = *sb.geometry();
     no_huge.huge_file = false;
     assert!(!inode.set_blocks_512(1 << 32, &no_huge));
+}
+
+/// An older kernel gave inodes less room: a field counts if it ends where `i_extra_isize` says, or
+/// before (the kernel's `EXT4_FITS_IN_INODE`).
+#[test]
+fn extra_fields_are_those_that_fit() {
+    let volume = Image::make(&["-t", "ext4"], 8 * 1024).map(|image| image.read());
+    let Some(Volume { sb, .. }) = volume else {
+        return;
+    };
+    let (ino, time) = (InodeNo(11), Time { sec: -1, nsec: 1 });
+    for extra_isize in (0..=32).step_by(4) {
+        let inode = Inode {
+            version: u64::MAX,
+            projid: 7,
+            extra_isize,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            crtime: time,
+            ..Inode::new(0o100_600, InodeFlags::empty(), 0, &sb)
+        };
+        let mut raw = vec![0; sb.inode_size()];
+        inode.encode_fresh(&mut raw, ino, &sb);
+        for field in INODE_LAYOUT.fields {
+            let (end, is_extra) = (field.offset + field.size, field.offset >= 0x84);
+            let is_there = raw[field.offset..end].iter().any(|&byte| byte != 0);
+            let fits = end <= 128 + usize::from(extra_isize);
+            assert!(
+                !is_extra || is_there == fits,
+                "{} {extra_isize}",
+                field.name
+            );
+        }
+        let back = Inode::decode(&raw, ino, &sb).expect("it was encoded");
+        let has = |fits| extra_isize >= fits;
+        assert_eq!(back.version == u64::MAX, has(28), "{extra_isize}");
+        assert_eq!(back.projid == 7, has(32), "{extra_isize}");
+        assert_eq!(back.crtime == time, has(24), "{extra_isize}");
+    }
 }

@@ -38,10 +38,12 @@ impl Core {
         self.make_room_for(must_fit::<_, u32>(blocks) + 1)?;
         let mut changes = Vec::with_capacity(pages.len());
         for (i, &(logical, data, tag)) in pages.iter().enumerate() {
-            let kind = match i + 1 == pages.len() {
-                _ if is_planted(Bug::SplitWrite) => PageKind::Data,
-                false => PageKind::Staged,
-                true => PageKind::Last,
+            let kind = if is_planted(Bug::SplitWrite) {
+                PageKind::Data
+            } else if i + 1 < pages.len() {
+                PageKind::Staged
+            } else {
+                PageKind::Last
             };
             let stream = self.stream_of(logical);
             let page = self.program(stream, kind, logical, data, tag)?;
