@@ -16,9 +16,10 @@ const FIRST_PLACE: u64 = 4;
 /// Where a log block lies, in bytes.
 fn log_at(n: u64) -> u64 {
     let first = u64::from(LOG[0].len);
-    let block = match n < first {
-        true => LOG[0].start.plus(n),
-        false => LOG[1].start.plus(n - first),
+    let block = if n < first {
+        LOG[0].start.plus(n)
+    } else {
+        LOG[1].start.plus(n - first)
     };
     block.0 * BLOCK as u64
 }

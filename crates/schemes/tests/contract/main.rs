@@ -5,7 +5,6 @@
 //! Transactions overwrite metadata and data, free blocks and use them again; some blocks begin as a
 //! record of JBD2 does. The model is the list of contents after each transaction.
 #![forbid(unsafe_code)]
-#![allow(clippy::match_bool)]
 
 #[cfg(feature = "testing")]
 mod examples;

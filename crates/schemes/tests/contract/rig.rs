@@ -96,9 +96,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(about: &About) -> Self {
-        let dev: Arc<dyn BlockDev> = match about.in_memory == InMemory::Only {
-            true => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
-            false => Arc::new(SimDev::new(volume())),
+        let dev: Arc<dyn BlockDev> = if about.in_memory == InMemory::Only {
+            Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume()))))
+        } else {
+            Arc::new(SimDev::new(volume()))
         };
         Self {
             dev,
@@ -317,9 +318,10 @@ pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wan
             owner: is_data.then_some((InodeNo(block as u32), LBlock(0))),
             spot: None,
         };
-        match is_data {
-            true => snapshot.data.push(logged),
-            false => snapshot.meta.push(logged),
+        if is_data {
+            snapshot.data.push(logged)
+        } else {
+            snapshot.meta.push(logged)
         }
     }
     snapshot
