@@ -403,6 +403,7 @@ impl OnLog for Dj {
         let ring = &self.region.ring;
         ring.write_covering_commit(in_region, head.at, &draft.record.0)?;
         self.region.note_committed(head.sequence)?;
+        self.pair.note_commit(head.sequence);
         Ok(usize_as_u64(draft.record.0.len()))
     }
 
@@ -414,7 +415,6 @@ impl OnLog for Dj {
         mut draft: Draft,
     ) {
         let sequence = head.sequence;
-        self.pair.note_commit(sequence);
         let blocks = must_fit_u32(draft.wholes.len());
         {
             let mut journal = self.journal.lock();

@@ -53,7 +53,7 @@ impl<S: OnLog> Scheme for Serving<S> {
         };
         self.note(&head, &sorted, draft, len, &txn.revoked);
         if scheme.lands_at_once() {
-            self.bring_home(Until::Goal(Goal::All))?;
+            self.checkpoint_within(Until::Goal(Goal::All))?;
         }
         if sorted.late.is_empty() {
             return Ok(());
@@ -174,8 +174,7 @@ impl<S: OnLog> Serving<S> {
                     return Ok(());
                 }
                 log.forced.fetch_add(1, Relaxed);
-                let _one = (!S::ONE_AT_A_TIME).then(|| log.checkpointing.lock());
-                self.bring_home(until)?;
+                self.checkpoint_within(until)?;
             }
             if fits() {
                 return Ok(());
@@ -215,6 +214,13 @@ impl<S: OnLog> Serving<S> {
         if let Some(period) = &log.limits.period {
             period.note_commit();
         }
+    }
+
+    /// A checkpoint within a commit.
+    fn checkpoint_within(&self, until: Until) -> Result<()> {
+        // Otherwise the commit itself keeps others from it.
+        let _one = (!S::ONE_AT_A_TIME).then(|| self.0.log().checkpointing.lock());
+        self.bring_home(until)
     }
 
     /// Brings versions home and moves the log's tail. One at a time.
