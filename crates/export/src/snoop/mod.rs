@@ -320,10 +320,13 @@ impl Snoop {
         let Some((log, copy)) = state.log.as_ref().zip(state.table.copy_of(block)) else {
             return Ok(false);
         };
-        let place = log.block.start_of(log.place(copy.at));
+        let (place, size) = (log.place(copy.at), log.block);
         let found = &mut state.copy.bytes_mut()[..content.len()];
         let is_same = copy.crc == crc32c(!0, content)
-            && self.below.read_at(place, found, LOG_READ).is_ok()
+            && self
+                .below
+                .read_at(size.start_of(place), found, LOG_READ)
+                .is_ok()
             && found == content;
         state.table.release(block);
         if !is_same {
@@ -339,9 +342,9 @@ impl Snoop {
         }
         state.pending.extend((0..sectors).map(|n| RemapPair {
             home: block * sectors + n,
-            journal: place * sectors + n,
+            journal: place.0 * sectors + n,
         }));
-        state.touched.extend([block, place]);
+        state.touched.extend([block, place.0]);
         state.stats.remapped += 1;
         Ok(true)
     }
