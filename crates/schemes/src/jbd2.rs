@@ -228,6 +228,7 @@ impl OnLog for Jbd2 {
     type Draft<'t> = record::Body;
 
     const UNITS: &'static str = "blocks";
+    const STOPS_AT_GOAL: bool = true;
     const OVERWRITES: bool = true;
 
     fn log(&self) -> &Log<BlockVersion> {

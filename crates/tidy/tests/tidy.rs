@@ -36,7 +36,8 @@ fn files() -> BTreeSet<PathBuf> {
         let of_fuzzing = ["corpus", "artifacts", "target"]
             .iter()
             .any(|made| name == *made);
-        of_fuzzing && path.parent().is_some_and(|dir| dir.ends_with("fuzz"))
+        let of_fuzzing = of_fuzzing && path.parent().is_some_and(|dir| dir.ends_with("fuzz"));
+        of_fuzzing || name == "__pycache__"
     };
     let entries = |dir: &Path| {
         let entries =

@@ -15,7 +15,8 @@
 //! A checkpoint:
 //! 1. *due*: the versions that go home; their homes are busy from here on;
 //! 2. *land*: they are home, durable;
-//! 3. *tail*: the log begins with the first transaction that a replay still needs, durable;
+//! 3. *tail*: the log begins with the first transaction that a replay still needs, or with one
+//!    before that, durable;
 //! 4. *forget*: the log has nothing any more of what it had before the tail.
 //!
 //! A version stays listed until the tail has passed the last transaction that has something of it,
@@ -144,6 +145,9 @@ pub(crate) trait OnLog: Send + Sync {
     const ONE_AT_A_TIME: bool = false;
     /// Data goes home with a record that vouches for it. Otherwise data alone needs none.
     const VOUCHES_FOR_DATA: bool = false;
+    /// The tail moves to the transaction that [`Which::Before`] names, and no further. Otherwise it
+    /// moves to the first that a replay needs.
+    const STOPS_AT_GOAL: bool = false;
     /// Data may be [overwritten](stetfs_scheme::Scheme::overwrite) without a transaction.
     const OVERWRITES: bool = false;
 
@@ -448,14 +452,15 @@ impl<V: Version> Log<V> {
         }
     }
 
-    /// The first transaction that a replay needs, and where it is.
-    fn first_needed(&self) -> (Tid, u64) {
+    /// The first transaction that a replay needs, and where it is; or `goal`.
+    fn first_needed(&self, goal: Option<Tid>) -> (Tid, u64) {
         let span = self.span.lock();
         let index = self.index.read();
-        let held = index.values().filter(|version| version.is_held());
-        let oldest = held
-            .map(V::oldest)
-            .reduce(|a, b| if a.is_after(b) { b } else { a });
+        let oldest = goal.or_else(|| {
+            let held = index.values().filter(|version| version.is_held());
+            held.map(V::oldest)
+                .reduce(|a, b| if a.is_after(b) { b } else { a })
+        });
         let tid = oldest.unwrap_or(span.sequence);
         (tid, span.position_of(tid))
     }

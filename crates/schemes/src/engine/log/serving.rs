@@ -10,7 +10,7 @@ use stetfs_scheme::{
     ActionCount, Backlog, DirtyBlock, Goal, Held, Placement, Result, Scheme, SchemeError, Snapshot,
 };
 
-use super::{Goes, Head, OnLog, Sorted, Until};
+use super::{Goes, Head, OnLog, Sorted, Until, Which};
 use crate::parts::home::Write;
 use crate::parts::index::Indexed;
 use crate::parts::period::Period;
@@ -239,7 +239,11 @@ impl<S: OnLog> Serving<S> {
         log.busy_homes.release();
         log.settle(&due, landed.is_ok());
         landed?;
-        let (first, at) = log.first_needed();
+        let goal = match which {
+            Which::Before(first) if S::STOPS_AT_GOAL => Some(first),
+            _ => None,
+        };
+        let (first, at) = log.first_needed(goal);
         if at != log.span.lock().tail {
             if !is_planted(Bug::LateTail) {
                 scheme.write_tail(at, first)?;
