@@ -83,14 +83,15 @@ struct AssumptionData<'a> {
 }
 
 /// The page of a ground. `show`: the number that the words below the table are about; `docs`: the
-/// directory of documents with the papers' claims, figures and assumptions.
+/// directory of documents with the papers' claims and assumptions, beside which `results/reports`
+/// has the figures.
 ///
 /// # Errors
 /// There is no such number; of the documents and plots.
 pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     number(show)?;
     let claims = docs.map(Claims::read).transpose()?;
-    let store = docs.map(|docs| Store::new(docs.join("reports")));
+    let store = docs.map(|docs| Store::new(docs.join("../results/reports")));
     let judged = match (&claims, &store) {
         (Some(claims), Some(store)) => claims.judge(store)?,
         _ => Vec::new(),

@@ -170,7 +170,7 @@ impl<S: OnLog> Serving<S> {
         if most <= log.limits.room {
             for until in [Until::Room(most), Until::Goal(Goal::All)] {
                 // The background may not keep up.
-                if fits() && log.index.here() / 2 <= log.limits.most_here {
+                if fits() && log.index.here() <= log.limits.most_here.saturating_mul(2) {
                     return Ok(());
                 }
                 log.forced.fetch_add(1, Relaxed);
