@@ -9,9 +9,9 @@ use stetfs::MountOptions;
 use crate::args::Fsck;
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result, TRUNCATED};
+use crate::flash::loan::Loan;
 use crate::image;
 use crate::info::VolumeInfo;
-use crate::loan::Loan;
 use crate::size::Size;
 use crate::{e2fsprogs, mounts, output};
 

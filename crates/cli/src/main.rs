@@ -20,23 +20,20 @@ mod disk;
 mod docs;
 mod drain;
 mod e2fsprogs;
-mod export;
 mod failure;
 mod files;
+mod flash;
 mod fsck;
 mod holds;
 mod image;
 mod info;
 mod journal;
 mod list;
-mod loan;
 mod logging;
 mod mkfs;
 mod mount;
 mod mounts;
 mod names;
-mod nand;
-mod nbd;
 mod output;
 mod place;
 mod schemes;
@@ -158,7 +155,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         command: NandCommand::Export(args),
     }) = &cli.command
     {
-        return export::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
+        return flash::export::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
     }
     #[cfg(feature = "crash")]
     if let Command::Crash(args) = &cli.command {
@@ -191,7 +188,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Rm(args) => files::rm(args),
         Command::Mkdir(args) => files::mkdir(args),
         Command::Schemes(args) => schemes::run(args),
-        Command::Nand(args) => nand::run(args),
+        Command::Nand(args) => flash::nand::run(args),
         Command::Completions(args) => complete::run(args),
         Command::Man(args) => docs::man(args),
     }?;

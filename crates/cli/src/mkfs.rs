@@ -12,9 +12,9 @@ use stetfs_media::nand::NandFile;
 
 use crate::args::Mkfs;
 use crate::failure::{Explain, Failure, Result};
+use crate::flash::loan::Loan;
 use crate::holds::{self, Holds};
 use crate::info::VolumeInfo;
-use crate::loan::Loan;
 use crate::mounts;
 use crate::size::Size;
 use crate::{disk, e2fsprogs, output};

@@ -4,7 +4,7 @@
 //! The command runs in a view of its own (a mount namespace), in which overlayfs stands over the
 //! directory: what it changes goes to a layer beside it, on the same volume. When it has ended with
 //! 0, the volume's server lays the layer over the directory in one transaction
-//! (`stetfs_fuse::layer`).
+//! (`stetfs_fuse::tx::layer`).
 //!
 //! Two processes: this one, which stays outside, and a second of the same program, which makes the
 //! view and runs the command in it (`inside.rs`). `place.rs` has what lies in the directory
@@ -21,8 +21,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use stetfs_fuse::layer::plan::{self, Plan, plan};
 use stetfs_fuse::mountinfo;
+use stetfs_fuse::tx::layer::plan::{self, Plan, plan};
 use stetfs_sys::file_ioctl::{LayOver, lay_over};
 
 use crate::args::{Layer, Tx};

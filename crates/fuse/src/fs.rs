@@ -30,10 +30,10 @@ use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::backend::Backend;
 use crate::caller::{caller, creator};
 use crate::errno::{Outcome, errno};
-use crate::groups::{self, Ask};
-use crate::layer;
 use crate::options::{Allow, Transport};
 use crate::server::FsServer;
+use crate::tx::groups::{self, Ask};
+use crate::tx::layer;
 use crate::wire::abi::{self, Capabilities, InHeader, Opcode};
 use crate::wire::{Answer, Answered, Offer, Request, Server, Terms, Ticket, What, ring};
 

@@ -20,9 +20,9 @@ use stetfs_format::inode::InodeFlags;
 use crate::backend::Backend;
 use crate::caller::caller;
 use crate::errno::{Outcome, errno};
-use crate::groups;
-use crate::layer;
 use crate::server::FsServer;
+use crate::tx::groups;
+use crate::tx::layer;
 use crate::wire::abi::InHeader;
 use numbers::*;
 

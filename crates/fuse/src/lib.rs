@@ -9,6 +9,7 @@
 //! - `server.rs`: what a server knows; `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`,
 //!   `ioctl.rs`): each request becomes one operation of a [`Backend`], which for a volume is one of
 //!   [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
+//! - [`tx`]: transactions of a program or a command: groups and layers.
 //! - [`companion`]: what happens to the mount point when the server dies.
 //! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
 //! - [`control`]: statistics and commands through the mount; [`mod@umount`]: unmounting and waiting
@@ -28,7 +29,6 @@ mod errno;
 mod export;
 mod files;
 mod fs;
-mod groups;
 mod ioctl;
 mod keeper;
 mod known;
@@ -46,13 +46,13 @@ pub mod backend;
 pub mod background;
 pub mod companion;
 pub mod control;
-pub mod layer;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;
 pub mod question;
 pub mod session;
 pub mod system_log;
+pub mod tx;
 pub mod umount;
 pub mod wire;
 

@@ -18,14 +18,14 @@ use crate::aside::Aside;
 use crate::attr;
 use crate::backend::Backend;
 use crate::errno::Outcome;
-use crate::groups::Groups;
 use crate::keeper::{Bell, Keeper};
 use crate::known::Known;
 use crate::late::Late;
-use crate::layer::Layer;
 use crate::opens::Opens;
 use crate::options::FuseOptions;
 use crate::room::Room;
+use crate::tx::groups::Groups;
+use crate::tx::layer::Layer;
 use crate::wire::Notifier;
 use crate::wire::abi::{self, Opcode};
 

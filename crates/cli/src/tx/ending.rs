@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stetfs_format::width::must_fit;
-use stetfs_fuse::layer::plan;
+use stetfs_fuse::tx::layer::plan;
 
 use crate::failure::{Failure, Result};
 use crate::shown::shown;

@@ -27,7 +27,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
-use stetfs_fuse::layer::plan::{PLACE, UPPER};
+use stetfs_fuse::tx::layer::plan::{PLACE, UPPER};
 use stetfs_sys::namespace::unshare_mounts;
 
 use super::ending::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};

@@ -1,6 +1,6 @@
 //! A layer in memory: a directory of the tmpfs that is mounted out of sight. When the command has
 //! ended, all that is in it goes to the volume's server in batches of records, from which it makes
-//! the layer on the volume (`stetfs_fuse::layer`). So a file that the command makes costs no
+//! the layer on the volume (`stetfs_fuse::tx::layer`). So a file that the command makes costs no
 //! requests of its own.
 //!
 //! The walk makes each directory the working one, so that no path gets too long.
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat, XattrFlags};
 use rustix::io::Errno;
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
-use stetfs_fuse::layer::plan::{DEPTH_MAX, UPPER};
-use stetfs_fuse::layer::records::{self, BATCH_LEN, Record};
+use stetfs_fuse::tx::layer::plan::{DEPTH_MAX, UPPER};
+use stetfs_fuse::tx::layer::records::{self, BATCH_LEN, Record};
 use stetfs_sys::file_ioctl::{FillLayer, LayOver, fill_layer};
 
 use super::ending::{EXIT_FAILED, refused, too_deep};

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use stetfs_fuse::layer::plan::{PLACE, TRASH, UPPER};
+use stetfs_fuse::tx::layer::plan::{PLACE, TRASH, UPPER};
 use stetfs_sys::file_ioctl::begin_layer;
 
 use super::ending::failed;

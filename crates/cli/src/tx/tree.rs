@@ -11,7 +11,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use serde::Serialize;
 use stetfs_format::width::{low16, must_fit};
-use stetfs_fuse::layer::plan::{About, Change, Child, Found, Tree, What, Xattr, listed};
+use stetfs_fuse::tx::layer::plan::{About, Change, Child, Found, Tree, What, Xattr, listed};
 
 use crate::failure::Result;
 use crate::output::{self, JsonList};

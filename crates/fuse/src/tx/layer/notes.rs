@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use stetfs_format::InodeNo;
 
 use crate::attr::inode;
-use crate::groups;
 use crate::ioctl::numbers::{FSSETXATTR, SETFLAGS, SETFLAGS_32, SETVERSION};
+use crate::tx::groups;
 use crate::wire::{Request, What};
 
 /// How many changes are noted. After that everything counts as changed.

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use stetfs_format::InodeNo;
 
 use crate::errno::Outcome;
-use crate::groups::{Name, STETFS};
 use crate::ioctl::numbers::{READ, WRITE, number};
+use crate::tx::groups::{Name, STETFS};
 use crate::wire::Request;
 use make::Making;
 use notes::Notes;

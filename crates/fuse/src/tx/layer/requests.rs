@@ -17,9 +17,9 @@ use crate::attr::{inode, node};
 use crate::backend::Backend;
 use crate::caller::{caller, caller_with_groups};
 use crate::errno::{Outcome, errno};
-use crate::groups::{Name, new_name};
 use crate::opens::How;
 use crate::server::FsServer;
+use crate::tx::groups::{Name, new_name};
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 

@@ -19,9 +19,9 @@ use stetfs_media::nand::NandFile;
 
 use crate::args::NandExport;
 use crate::failure::{Explain, Failure, Result};
+use crate::flash::nbd::Nbd;
 use crate::logging::Log;
 use crate::mount::{check, launch, open_log};
-use crate::nbd::Nbd;
 
 /// The allocator takes addresses in large pieces, all of which would be locked in memory if they
 /// could be used at once. It reads this when the process starts.
