@@ -1,12 +1,13 @@
-//! Gives the shared library its soname: by it the dynamic linker tells versions of the library
-//! apart that programs in C cannot take for each other. It is what cargo-c gives it.
+//! Gives the shared library its soname, the one that cargo-c gives it. By the soname the dynamic
+//! linker tells incompatible versions of the library apart.
 
 use std::env;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let version = |part: &str| env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
-    // What must change when the interface does (https://semver.org, "Major version zero").
+    // The part of the version that must change when the interface does (https://semver.org, "Major
+    // version zero").
     let compatible = match (version("MAJOR"), version("MINOR")) {
         (major, minor) if major == "0" && minor == "0" => format!("0.0.{}", version("PATCH")),
         (major, minor) if major == "0" => format!("0.{minor}"),

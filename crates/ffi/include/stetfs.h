@@ -16,42 +16,42 @@
 #include <stdlib.h>
 
 /**
- * Open for writing too; without it for reading.
+ * Open for reading and writing. Without this flag: for reading.
  */
 #define STETFS_WRITE 1
 
 /**
- * Make the file if it is not there.
+ * Create the file if it does not exist.
  */
 #define STETFS_CREATE 2
 
 /**
- * With `STETFS_CREATE`: it must not be there.
+ * With `STETFS_CREATE`: fail with -EEXIST if the file exists.
  */
 #define STETFS_EXCLUSIVE 4
 
 /**
- * Cut it to length 0.
+ * Truncate the file to length 0.
  */
 #define STETFS_TRUNCATE 8
 
 /**
- * Bytes of the longest name with the 0 behind it.
+ * Bytes of the longest name and the 0 behind it.
  */
 #define STETFS_NAME_SIZE 256
 
 /**
- * An open file of a volume. Several threads may use it.
+ * An open file of a volume. Several threads may use it at once.
  */
 typedef struct StetfsFile StetfsFile;
 
 /**
- * Changes that become one transaction. One thread at a time uses it.
+ * Changes that become one transaction. Only one thread at a time may use it.
  */
 typedef struct StetfsGroup StetfsGroup;
 
 /**
- * A mounted volume. Several threads may use it.
+ * A mounted volume. Several threads may use it at once.
  */
 typedef struct StetfsVolume StetfsVolume;
 
@@ -64,13 +64,13 @@ typedef struct {
    */
   int64_t seconds;
   /**
-   * Nanoseconds of the second, less than 1000000000.
+   * Nanoseconds of the second, below 1000000000.
    */
   uint32_t nanoseconds;
 } StetfsTime;
 
 /**
- * What is known of a file, as stat(2) has it.
+ * The attributes of a file, as stat(2) gives them.
  */
 typedef struct {
   /**
@@ -82,7 +82,7 @@ typedef struct {
    */
   uint64_t size;
   /**
-   * Space in units of 512 bytes.
+   * Allocated space in units of 512 bytes.
    */
   uint64_t blocks;
   /**
@@ -90,7 +90,7 @@ typedef struct {
    */
   uint32_t mode;
   /**
-   * Number of names.
+   * Number of names (hard links).
    */
   uint32_t nlink;
   /**
@@ -102,11 +102,11 @@ typedef struct {
    */
   uint32_t gid;
   /**
-   * Of a device file.
+   * Major number of a device file.
    */
   uint32_t major;
   /**
-   * Of a device file.
+   * Minor number of a device file.
    */
   uint32_t minor;
   /**
@@ -128,7 +128,7 @@ typedef struct {
 } StetfsStat;
 
 /**
- * A name in a directory.
+ * An entry of a directory.
  */
 typedef struct {
   /**
@@ -136,8 +136,8 @@ typedef struct {
    */
   uint64_t ino;
   /**
-   * File type as `d_type` of readdir(3) has it: 4 a directory, 8 a regular file, 10 a symbolic
-   * link, 0 unknown.
+   * File type, as `d_type` of readdir(3): 4 a directory, 8 a regular file, 10 a symbolic link, 0
+   * unknown.
    */
   uint8_t kind;
   /**
@@ -151,22 +151,24 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Why the last call of this thread failed, in words. Good until the next one fails.
+ * Returns why the last failed call of this thread failed, in words. The string is valid until the
+ * next failure in this thread.
  */
 const char *stetfs_message(void);
 
 /**
- * Opens the volume in a file or block device and keeps everybody else out, with mount options as
- * `stetfs mount -o` takes them (NULL: none). What a crash has left is recovered.
+ * Opens the volume in a file or block device and locks it against everybody else. `options` are
+ * mount options as `stetfs mount -o` takes them (NULL: none). Recovers the volume after a crash.
  *
  * # Safety
- * `image` and `options` are strings, `out` is a pointer's place.
+ * `image` is a string, `options` a string or NULL, `out` points to a pointer.
  */
 int stetfs_open(const char *image, const char *options, StetfsVolume **out);
 
 /**
- * Makes everything durable, leaves a clean volume and frees it, also when it fails: then the next
- * open recovers what was confirmed. Its files and groups must be closed before.
+ * Closes a volume: makes everything durable, leaves the volume clean and frees it. It is freed on
+ * failure too; then the next open recovers everything that was confirmed. Close its files and
+ * groups first. NULL does nothing.
  *
  * # Safety
  * Nobody uses the volume any more.
@@ -174,7 +176,7 @@ int stetfs_open(const char *image, const char *options, StetfsVolume **out);
 int stetfs_close(StetfsVolume *volume);
 
 /**
- * Returns when everything that was done before is durable.
+ * Makes everything durable that was done before. Returns when it is.
  *
  * # Safety
  * The volume is open.
@@ -182,7 +184,7 @@ int stetfs_close(StetfsVolume *volume);
 int stetfs_sync(const StetfsVolume *volume);
 
 /**
- * Makes a directory.
+ * Creates a directory.
  *
  * # Safety
  * The volume is open, `path` is a string.
@@ -190,7 +192,7 @@ int stetfs_sync(const StetfsVolume *volume);
 int stetfs_mkdir(const StetfsVolume *volume, const char *path, uint16_t mode);
 
 /**
- * Removes a name of something that is no directory.
+ * Removes a name of a file that is no directory.
  *
  * # Safety
  * The volume is open, `path` is a string.
@@ -198,7 +200,7 @@ int stetfs_mkdir(const StetfsVolume *volume, const char *path, uint16_t mode);
 int stetfs_unlink(const StetfsVolume *volume, const char *path);
 
 /**
- * Renames; what had the new name is gone.
+ * Renames `from` to `to`. Replaces a file that has the name `to`.
  *
  * # Safety
  * The volume is open, both paths are strings.
@@ -206,10 +208,11 @@ int stetfs_unlink(const StetfsVolume *volume, const char *path);
 int stetfs_rename(const StetfsVolume *volume, const char *from, const char *to);
 
 /**
- * Opens a file by its path from the root, with `STETFS_...` flags; a new one gets `mode`.
+ * Opens a file by its path. `flags` are `STETFS_...` flags. A new file gets the permissions
+ * `mode`.
  *
  * # Safety
- * The volume is open, `path` is a string, `out` is a pointer's place.
+ * The volume is open, `path` is a string, `out` points to a pointer.
  */
 int stetfs_open_file(const StetfsVolume *volume,
                      const char *path,
@@ -218,7 +221,8 @@ int stetfs_open_file(const StetfsVolume *volume,
                      StetfsFile **out);
 
 /**
- * Closes a file. What was written and not synced is kept, and may be lost in a crash.
+ * Closes a file. Data that was written and not synced stays in the file, but a crash may lose it.
+ * NULL does nothing.
  *
  * # Safety
  * Nobody uses the file any more.
@@ -226,7 +230,7 @@ int stetfs_open_file(const StetfsVolume *volume,
 int stetfs_close_file(StetfsFile *file);
 
 /**
- * Reads; how many bytes there were before the file's end.
+ * Reads up to `len` bytes at `offset`. Returns how many it read: fewer only at the file's end.
  *
  * # Safety
  * The file is open, `out` has `len` bytes.
@@ -234,7 +238,8 @@ int stetfs_close_file(StetfsFile *file);
 int64_t stetfs_read(const StetfsFile *file, uint8_t *out, uintptr_t len, uint64_t offset);
 
 /**
- * Writes; how many bytes, which are fewer on a full volume. Durable after `stetfs_fsync`.
+ * Writes `len` bytes at `offset`. Returns how many it wrote: fewer on a full volume. They are
+ * durable after `stetfs_fsync`.
  *
  * # Safety
  * The file is open for writing, `from` has `len` bytes.
@@ -242,7 +247,7 @@ int64_t stetfs_read(const StetfsFile *file, uint8_t *out, uintptr_t len, uint64_
 int64_t stetfs_write(const StetfsFile *file, const uint8_t *from, uintptr_t len, uint64_t offset);
 
 /**
- * Returns when the file's changes are durable, its name among them.
+ * Makes the file's changes durable, also its name. Returns when they are.
  *
  * # Safety
  * The file is open.
@@ -250,7 +255,7 @@ int64_t stetfs_write(const StetfsFile *file, const uint8_t *from, uintptr_t len,
 int stetfs_fsync(const StetfsFile *file);
 
 /**
- * Makes the file so long.
+ * Sets the file's length to `size` bytes.
  *
  * # Safety
  * The file is open for writing.
@@ -258,7 +263,7 @@ int stetfs_fsync(const StetfsFile *file);
 int stetfs_truncate(const StetfsFile *file, uint64_t size);
 
 /**
- * The file's length in bytes.
+ * Returns the file's length in bytes.
  *
  * # Safety
  * The file is open.
@@ -266,9 +271,9 @@ int stetfs_truncate(const StetfsFile *file, uint64_t size);
 int64_t stetfs_size(const StetfsFile *file);
 
 /**
- * Begins a group of changes of this volume, which nobody else sees before it is committed and
- * which then happen as one transaction. The data of existing files that are written in it must be
- * journaled (`data=journal`, `atomic=all`, or a scheme that journals all data).
+ * Begins a group of changes. `stetfs_commit` makes them one transaction; nobody else sees them
+ * before. The data of existing files that the group writes must be journaled (`data=journal`,
+ * `atomic=all`, or a scheme that journals all data).
  *
  * # Safety
  * The volume is open.
@@ -276,8 +281,8 @@ int64_t stetfs_size(const StetfsFile *file);
 StetfsGroup *stetfs_begin(const StetfsVolume *volume);
 
 /**
- * Stages all of the bytes, or nothing of them: -EFBIG when one transaction does not hold them,
- * -ENOSPC on a full volume. What was staged before stays staged.
+ * Stages a write: all of the bytes, or none on failure. -EFBIG: one transaction cannot hold them;
+ * -ENOSPC: the volume is full. What was staged before stays staged.
  *
  * # Safety
  * Group and file are open and of one volume, `from` has `len` bytes.
@@ -289,7 +294,8 @@ int stetfs_group_write(StetfsGroup *group,
                        uint64_t offset);
 
 /**
- * Reads as the file will be; how many bytes there will be before its end.
+ * Reads the file as it will be after the commit. Returns how many bytes it read: fewer than `len`
+ * only at the end that the file will have.
  *
  * # Safety
  * Group and file are open and of one volume, `out` has `len` bytes.
@@ -301,7 +307,7 @@ int64_t stetfs_group_read(const StetfsGroup *group,
                           uint64_t offset);
 
 /**
- * Makes the file so long when the group is committed.
+ * Stages a new length of the file: `size` bytes.
  *
  * # Safety
  * Group and file are open.
@@ -309,17 +315,17 @@ int64_t stetfs_group_read(const StetfsGroup *group,
 int stetfs_group_truncate(StetfsGroup *group, const StetfsFile *file, uint64_t size);
 
 /**
- * Makes a file, which others find when the group is committed, and opens it for writing. What is
- * written to it, with or without the group, need not fit into a transaction. Paths in a group are
- * as the group sees them.
+ * Creates a file and opens it for reading and writing. Others find it once the group is committed.
+ * Writes to it, with or without the group, need not fit into a transaction. The functions of a
+ * group take paths as the group sees them.
  *
  * # Safety
- * The group is open, `path` is a string, `out` is a pointer's place.
+ * The group is open, `path` is a string, `out` points to a pointer.
  */
 int stetfs_group_create(StetfsGroup *group, const char *path, uint16_t mode, StetfsFile **out);
 
 /**
- * Makes a directory.
+ * Creates a directory.
  *
  * # Safety
  * The group is open, `path` is a string.
@@ -327,7 +333,7 @@ int stetfs_group_create(StetfsGroup *group, const char *path, uint16_t mode, Ste
 int stetfs_group_mkdir(StetfsGroup *group, const char *path, uint16_t mode);
 
 /**
- * Makes a symbolic link at `path`.
+ * Creates a symbolic link at `path` that leads to `target`.
  *
  * # Safety
  * The group is open, both are strings.
@@ -335,7 +341,7 @@ int stetfs_group_mkdir(StetfsGroup *group, const char *path, uint16_t mode);
 int stetfs_group_symlink(StetfsGroup *group, const char *target, const char *path);
 
 /**
- * Gives the file at `from`, which is no directory, one more name.
+ * Gives the file at `from` one more name, `to`. `from` may be no directory.
  *
  * # Safety
  * The group is open, both paths are strings.
@@ -343,7 +349,7 @@ int stetfs_group_symlink(StetfsGroup *group, const char *target, const char *pat
 int stetfs_group_link(StetfsGroup *group, const char *from, const char *to);
 
 /**
- * Removes a name of something that is no directory.
+ * Removes a name of a file that is no directory.
  *
  * # Safety
  * The group is open, `path` is a string.
@@ -351,7 +357,7 @@ int stetfs_group_link(StetfsGroup *group, const char *from, const char *to);
 int stetfs_group_unlink(StetfsGroup *group, const char *path);
 
 /**
- * Removes a directory that is empty then.
+ * Removes a directory, which must be empty as the group sees it.
  *
  * # Safety
  * The group is open, `path` is a string.
@@ -359,7 +365,7 @@ int stetfs_group_unlink(StetfsGroup *group, const char *path);
 int stetfs_group_rmdir(StetfsGroup *group, const char *path);
 
 /**
- * Renames; what had the new name is gone.
+ * Renames `from` to `to`. Replaces a file that has the name `to`.
  *
  * # Safety
  * The group is open, both paths are strings.
@@ -367,7 +373,8 @@ int stetfs_group_rmdir(StetfsGroup *group, const char *path);
 int stetfs_group_rename(StetfsGroup *group, const char *from, const char *to);
 
 /**
- * Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+ * Sets an extended attribute. Does not follow a symbolic link at the end of `path`. `flags` are
+ * those of setxattr(2).
  *
  * # Safety
  * The group is open, path and name are strings, `value` has `len` bytes.
@@ -380,7 +387,7 @@ int stetfs_group_setxattr(StetfsGroup *group,
                           int flags);
 
 /**
- * Removes an extended attribute of what the path names itself.
+ * Removes an extended attribute. Does not follow a symbolic link at the end of `path`.
  *
  * # Safety
  * The group is open, path and name are strings.
@@ -388,8 +395,9 @@ int stetfs_group_setxattr(StetfsGroup *group,
 int stetfs_group_removexattr(StetfsGroup *group, const char *path, const char *name);
 
 /**
- * Reads an extended attribute of what the path names itself, as the group sees it; gives how long
- * it is. With a `len` of 0 that is all.
+ * Reads an extended attribute as the group sees it, and returns its length. A `len` of 0 asks for
+ * the length alone; -ERANGE: `out` is too short. Does not follow a symbolic link at the end of
+ * `path`.
  *
  * # Safety
  * The group is open, path and name are strings, `out` has `len` bytes.
@@ -401,7 +409,8 @@ int64_t stetfs_group_getxattr(StetfsGroup *group,
                               uintptr_t len);
 
 /**
- * Reads the names of extended attributes, each ended by a 0, as `stetfs_group_getxattr` a value.
+ * Lists the names of the extended attributes, each ended by a 0, and returns their length
+ * together. `len` and symbolic links are as in `stetfs_group_getxattr`.
  *
  * # Safety
  * The group is open, the path is a string, `out` has `len` bytes.
@@ -409,10 +418,10 @@ int64_t stetfs_group_getxattr(StetfsGroup *group,
 int64_t stetfs_group_listxattr(StetfsGroup *group, const char *path, uint8_t *out, uintptr_t len);
 
 /**
- * Makes all of it happen, durable on return; the group is empty then and can be used again. On
- * failure nothing has happened and everything is still staged (-EBUSY: somebody has changed
- * meanwhile what the group changes, a file by another group or a name), unless the device has
- * failed.
+ * Commits the group: all of its changes happen, and are durable on return. Then the group is empty
+ * and can be used again. On failure nothing has happened and everything stays staged, unless the
+ * device has failed. -EBUSY: somebody has meanwhile changed a name, or by another group a file,
+ * that this group changes.
  *
  * # Safety
  * The group is open.
@@ -420,7 +429,7 @@ int64_t stetfs_group_listxattr(StetfsGroup *group, const char *path, uint8_t *ou
 int stetfs_commit(StetfsGroup *group);
 
 /**
- * Forgets what is staged, and frees the group.
+ * Drops what is staged and frees the group. NULL does nothing.
  *
  * # Safety
  * Nobody uses the group any more.
@@ -428,20 +437,21 @@ int stetfs_commit(StetfsGroup *group);
 void stetfs_end(StetfsGroup *group);
 
 /**
- * Says what the path names; with `follow` other than 0, what a symbolic link at its end leads to.
+ * Reads the attributes of what `path` names. Follows a symbolic link at its end if `follow` is not
+ * 0.
  *
  * # Safety
- * The volume is open, `path` is a string, `out` is a place for one.
+ * The volume is open, `path` is a string, `out` points to a `StetfsStat`.
  */
 int stetfs_stat(const StetfsVolume *volume, const char *path, int follow, StetfsStat *out);
 
 /**
- * The next name in a directory: 1 if there is one, 0 at the end. `cookie` says where to go on: 0
- * at first, then what the call before has left there. "." and ".." are among the names. What is
- * made and removed meanwhile may be missing or not; everything else comes once.
+ * Reads the next entry of a directory. Returns 1 if there is one, 0 at the end. `*cookie` is 0 at
+ * first; each call leaves there where the next one goes on. "." and ".." are entries too. Names
+ * that are created or removed meanwhile may be missing; every other name comes once.
  *
  * # Safety
- * The volume is open, `path` is a string, `cookie` and `out` are places.
+ * The volume is open, `path` is a string, `cookie` and `out` point to values of their types.
  */
 int stetfs_readdir(const StetfsVolume *volume,
                    const char *path,
@@ -457,7 +467,7 @@ int stetfs_readdir(const StetfsVolume *volume,
 int stetfs_rmdir(const StetfsVolume *volume, const char *path);
 
 /**
- * Makes a symbolic link at `path`.
+ * Creates a symbolic link at `path` that leads to `target`.
  *
  * # Safety
  * The volume is open, both are strings.
@@ -465,8 +475,8 @@ int stetfs_rmdir(const StetfsVolume *volume, const char *path);
 int stetfs_symlink(const StetfsVolume *volume, const char *target, const char *path);
 
 /**
- * Reads where a symbolic link leads; gives how long that is, without a 0 behind it. With a `len`
- * of 0 that is all.
+ * Reads the target of a symbolic link, without a 0 behind it, and returns its length. A `len` of 0
+ * asks for the length alone; -ERANGE: `out` is too short.
  *
  * # Safety
  * The volume is open, `path` is a string, `out` has `len` bytes.
@@ -474,7 +484,7 @@ int stetfs_symlink(const StetfsVolume *volume, const char *target, const char *p
 int64_t stetfs_readlink(const StetfsVolume *volume, const char *path, uint8_t *out, uintptr_t len);
 
 /**
- * Gives the file at `from`, which is no directory, one more name.
+ * Gives the file at `from` one more name, `to`. `from` may be no directory.
  *
  * # Safety
  * The volume is open, both paths are strings.
@@ -482,7 +492,7 @@ int64_t stetfs_readlink(const StetfsVolume *volume, const char *path, uint8_t *o
 int stetfs_link(const StetfsVolume *volume, const char *from, const char *to);
 
 /**
- * Sets the permissions, at most 07777, of what the path leads to.
+ * Sets the permissions, at most 07777. Follows a symbolic link at the end of `path`.
  *
  * # Safety
  * The volume is open, `path` is a string.
@@ -490,7 +500,8 @@ int stetfs_link(const StetfsVolume *volume, const char *from, const char *to);
 int stetfs_chmod(const StetfsVolume *volume, const char *path, uint16_t mode);
 
 /**
- * Sets the owner and the group of what the path names itself; -1 leaves one as it is.
+ * Sets the owner and the group; -1 leaves one as it is. Does not follow a symbolic link at the end
+ * of `path`.
  *
  * # Safety
  * The volume is open, `path` is a string.
@@ -498,8 +509,8 @@ int stetfs_chmod(const StetfsVolume *volume, const char *path, uint16_t mode);
 int stetfs_chown(const StetfsVolume *volume, const char *path, uint32_t uid, uint32_t gid);
 
 /**
- * Sets the times of the last access and of the last change of the content of what the path leads
- * to; NULL leaves one as it is.
+ * Sets the times of the last access and of the last change of the content; NULL leaves one as it
+ * is. Follows a symbolic link at the end of `path`.
  *
  * # Safety
  * The volume is open, `path` is a string, the times are NULL or times.
@@ -510,7 +521,8 @@ int stetfs_utimes(const StetfsVolume *volume,
                   const StetfsTime *mtime);
 
 /**
- * Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+ * Sets an extended attribute. Does not follow a symbolic link at the end of `path`. `flags` are
+ * those of setxattr(2).
  *
  * # Safety
  * The volume is open, path and name are strings, `value` has `len` bytes.
@@ -523,7 +535,7 @@ int stetfs_setxattr(const StetfsVolume *volume,
                     int flags);
 
 /**
- * Removes an extended attribute of what the path names itself.
+ * Removes an extended attribute. Does not follow a symbolic link at the end of `path`.
  *
  * # Safety
  * The volume is open, path and name are strings.
@@ -531,8 +543,8 @@ int stetfs_setxattr(const StetfsVolume *volume,
 int stetfs_removexattr(const StetfsVolume *volume, const char *path, const char *name);
 
 /**
- * Reads an extended attribute of what the path names itself; gives how long it is. With a `len` of
- * 0 that is all.
+ * Reads an extended attribute and returns its length. A `len` of 0 asks for the length alone;
+ * -ERANGE: `out` is too short. Does not follow a symbolic link at the end of `path`.
  *
  * # Safety
  * The volume is open, path and name are strings, `out` has `len` bytes.
@@ -544,7 +556,8 @@ int64_t stetfs_getxattr(const StetfsVolume *volume,
                         uintptr_t len);
 
 /**
- * Reads the names of extended attributes, each ended by a 0, as `stetfs_getxattr` a value.
+ * Lists the names of the extended attributes, each ended by a 0, and returns their length
+ * together. `len` and symbolic links are as in `stetfs_getxattr`.
  *
  * # Safety
  * The volume is open, the path is a string, `out` has `len` bytes.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Groups of writes on a mounted stetfs volume: what is written through several open files happens
- * as one transaction, whole or not at all, and nobody else sees it before. docs/ATOMIC.md says
- * which files can have a group; two-files.c uses one.
+ * Groups of writes on a mounted stetfs volume. Writes through several open files happen as one
+ * transaction, entirely or not at all, and nobody else sees them before. docs/ATOMIC.md says which
+ * files can have a group; two-files.c uses one.
  *
- * COMMIT and ABORT, and BEGIN for one file alone (START), are F2FS's (linux/f2fs.h).
+ * COMMIT, ABORT, and BEGIN for one file alone (START) are F2FS's (linux/f2fs.h).
  */
 #ifndef STETFS_IOCTL_H
 #define STETFS_IOCTL_H
@@ -12,53 +12,54 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* What a group is called. Nobody guesses it; who knows it may join. */
+/* A group's name. It cannot be guessed, and everybody who knows it may join. */
 struct stetfs_group {
 	__u8 name[16];
 };
 
 /*
- * What is written through this open file from now on is staged in a new group; or in the one that
- * it has begun before, which goes on. Closing the file aborts the group.
- * EBADF: it is not open for writing; EOPNOTSUPP: it can have no group; EBUSY: not while somebody has
- * it open for writing through the page cache. Before it says so it waits for a second, since
- * the server hears of a close after close(2) has returned.
+ * Begins a group, or goes on with the one that this open file has begun before. What is written
+ * through the file from now on is staged. Closing the file aborts the group.
+ * EBADF: the file is not open for writing; EOPNOTSUPP: it can have no group; EBUSY: somebody has it
+ * open for writing through the page cache. The call waits up to a second for such writers to close,
+ * since the server hears of a close after close(2) has returned.
  */
 #define STETFS_IOC_BEGIN_GROUP _IOR(0xe7, 1, struct stetfs_group)
 
 /*
- * What is written through this open file from now on is staged in that group. Closing the file
- * leaves what it has staged to the others.
- * ENOENT: the group is over, or never was; EBUSY: the file is in another; and as above.
+ * Joins the group of that name: what is written through this open file from now on is staged in
+ * it. Closing the file leaves what it has staged in the group.
+ * ENOENT: the group is over, or never was; EBUSY: the file is in another group; others as above.
  */
 #define STETFS_IOC_JOIN_GROUP _IOW(0xe7, 2, struct stetfs_group)
 
 /*
- * What is staged in the group of this open file happens, all of it, and is durable on return; no
- * file is in the group any more. Without a group it is an fsync.
- * EBUSY: another group that wrote to one of the files was committed first, ENOSPC and the like:
- * nothing has happened, and all is staged still. ECANCELED: another open file, or its end, has
- * aborted the group.
+ * Commits the group of this open file: everything that is staged in it happens, and is durable on
+ * return. No file is in the group any more. Without a group this is an fsync.
+ * EBUSY: another group that wrote to one of the files was committed first. After EBUSY, ENOSPC and
+ * the like nothing has happened, and everything stays staged. ECANCELED: another open file has
+ * aborted the group, or was closed and aborted it.
  */
 #define STETFS_IOC_COMMIT_GROUP _IO(0xf5, 2)
 
 /*
- * Nothing that is staged in the group of this open file happens. With a writeback cache the kernel
- * believes that the files have got longer; ftruncate(2) to the right size tells it (ATOMIC.md).
+ * Drops what is staged in the group of this open file. With a writeback cache the kernel believes
+ * that the files have grown; ftruncate(2) to the right size corrects this (ATOMIC.md).
  */
 #define STETFS_IOC_ABORT_GROUP _IO(0xf5, 5)
 
 /*
- * What `stetfs tx` does with the layer of overlayfs that a command has written to.
+ * The calls by which `stetfs tx` commits what its command has written to a layer of overlayfs.
  *
- * BEGIN_LAYER, of a file that is open for writing in DIR/.stetfs-tx: from now on the volume takes
- * note of who changes what, until the file is closed. One at a time: EBUSY.
+ * BEGIN_LAYER, of a file that is open for writing in DIR/.stetfs-tx: until that file is closed, the
+ * volume notes who changes what. EBUSY: there is such a layer already.
  *
- * LAY_OVER, of the open directory DIR: what is in DIR/.stetfs-tx/upper, which overlayfs has mounted
- * no more, is laid over DIR, as overlayfs shows it, in one transaction that is durable on return.
- * Directories that go are in DIR/.stetfs-tx/trash then. ECANCELED: the layer's file was closed;
- * EBUSY: others have changed what the layer changes, `path` says where; EFBIG: it is more than one
- * transaction holds. Nothing has happened then.
+ * LAY_OVER, of the open directory DIR: changes DIR to what overlayfs showed with the layer in
+ * DIR/.stetfs-tx/upper, in one transaction that is durable on return. overlayfs must be unmounted.
+ * Removed directories are in DIR/.stetfs-tx/trash afterwards.
+ * ECANCELED: the layer's file was closed; EBUSY: others have changed what the layer changes, and
+ * `path` says where; EFBIG: the layer is more than one transaction holds. After an error nothing
+ * has happened.
  */
 struct stetfs_lay_over {
 	__u8 name[16];
@@ -69,25 +70,25 @@ struct stetfs_lay_over {
 #define STETFS_IOC_LAY_OVER _IOWR(0xe7, 4, struct stetfs_lay_over)
 
 /*
- * A layer that is not on the volume is made in DIR/.stetfs-tx/upper, an empty directory, before
- * LAY_OVER: by FILL_LAYER, of the open directory DIR, as often as it takes, with the rights of the
- * caller.
+ * FILL_LAYER, of the open directory DIR: copies a layer that is not on the volume to
+ * DIR/.stetfs-tx/upper, an empty directory, before LAY_OVER. Each call takes one batch of records,
+ * and has the rights of its caller.
  *
- * A batch is a row of records. Behind each are its name and its data, and as many bytes as make all
- * of it a multiple of 8. It ends with a record of kind 0, or where there is no room for another.
+ * A batch is a row of records. Each is followed by its name, by its data, and by bytes that fill it
+ * up to a multiple of 8. The batch ends with a record of kind 0, or where no other record fits.
  *
  * MAKE  makes a file in the open directory, and opens it. The data are a struct stetfs_record_file,
- *       and behind it the target of a symbolic link. The first record of all, without a name, opens
- *       the layer itself.
- * LINK  gives a file another name in the open directory: the file of that number, from 0 on, among
- *       those with `has_links`.
- * DATA  writes the data at the offset `number`; without data, the length becomes `number`.
- * XATTR gives an extended attribute to what is open: the data are its value, or, if `number` is 1,
- *       a part of it, and the next record has more.
- * DONE  says that what was opened last is done. It gets its permissions and times now.
+ *       followed by the target if it is a symbolic link. The first record of all has no name, and
+ *       opens the layer itself.
+ * LINK  gives a file another name in the open directory. `number` counts the files that were made
+ *       with `has_links`, from 0 on.
+ * DATA  writes the data at the offset `number`. Without data it sets the length to `number`.
+ * XATTR sets an extended attribute of what is open. The data are its value; if `number` is 1 they
+ *       are a part of it, and the next record has more.
+ * DONE  finishes what was opened last: sets its permissions and times.
  *
- * EINVAL: a record is not like this; ECANCELED: the layer's file was closed; otherwise as in making
- * such a file on the volume, `path` says which. Nothing of DIR itself changes.
+ * EINVAL: a record breaks these rules; ECANCELED: the layer's file was closed; any other error is
+ * from making such a file on the volume, and `path` says which file. Nothing in DIR itself changes.
  */
 struct stetfs_record {
 	__u16 kind;

@@ -1,7 +1,8 @@
-//! The library's interface for C: `include/stetfs.h`, which is made from this file.
+//! The library's interface for C. `include/stetfs.h` is made from this file and `c/tree.rs`.
 //!
-//! Every function gives 0 or a count, or a negative errno; [`stetfs_message`] says it in words.
-//! Here are volumes, files and groups; `c/tree.rs` has what else a volume offers by path.
+//! Functions of type `c_int` or `i64` return 0 or a count, or a negative errno; [`stetfs_message`]
+//! says why in words. This file has volumes, files and groups. `c/tree.rs` has the other calls that
+//! take a path.
 
 pub mod tree;
 
@@ -18,38 +19,38 @@ use stetfs::{
 use stetfs_format::InodeNo;
 use stetfs_media::MediaError;
 
-/// A mounted volume. Several threads may use it.
+/// A mounted volume. Several threads may use it at once.
 pub struct StetfsVolume {
     fs: Fs,
 }
 
-/// An open file of a volume. Several threads may use it.
+/// An open file of a volume. Several threads may use it at once.
 pub struct StetfsFile {
     fs: Fs,
     ino: InodeNo,
-    /// It was opened for writing.
+    /// True if it was opened for writing.
     writes: bool,
 }
 
-/// Changes that become one transaction. One thread at a time uses it.
+/// Changes that become one transaction. Only one thread at a time may use it.
 pub struct StetfsGroup {
     group: Group,
 }
 
-/// Open for writing too; without it for reading.
+/// Open for reading and writing. Without this flag: for reading.
 pub const STETFS_WRITE: c_int = 1;
-/// Make the file if it is not there.
+/// Create the file if it does not exist.
 pub const STETFS_CREATE: c_int = 2;
-/// With `STETFS_CREATE`: it must not be there.
+/// With `STETFS_CREATE`: fail with -EEXIST if the file exists.
 pub const STETFS_EXCLUSIVE: c_int = 4;
-/// Cut it to length 0.
+/// Truncate the file to length 0.
 pub const STETFS_TRUNCATE: c_int = 8;
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Why a call fails.
+/// Why a call failed: the errno, and the words for [`stetfs_message`].
 struct Failed {
     errno: rustix::io::Errno,
     why: String,
@@ -87,17 +88,17 @@ fn invalid(why: impl ToString) -> Failed {
 
 type Result<T, E = Failed> = std::result::Result<T, E>;
 
-/// What C gets; the words are kept for [`stetfs_message`].
+/// Converts a result into what C gets. Keeps an error's words for [`stetfs_message`].
 fn answer(result: Result<i64>) -> i64 {
     result.unwrap_or_else(|failed| {
-        // A message has no NUL of ours; one in a name ends it.
+        // A string of C cannot hold a NUL.
         let words = CString::new(failed.why.replace('\0', "?")).unwrap_or_default();
         MESSAGE.set(words);
         -i64::from(failed.errno.raw_os_error())
     })
 }
 
-/// The same of a call that has nothing to count.
+/// Converts the result of a call that has nothing to count: 0 on success.
 fn done<T>(result: Result<T>) -> c_int {
     c_int::try_from(answer(result.map(|_| 0))).unwrap_or(-1)
 }
@@ -121,7 +122,7 @@ unsafe fn string<'a>(text: *const c_char) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(invalid)
 }
 
-/// Whether there can be so many bytes.
+/// Fails if `at` is null although `len` is not 0, and if no memory has `len` bytes.
 fn check_memory(at: *const u8, len: usize) -> Result<()> {
     match isize::try_from(len) {
         Ok(1..) if at.is_null() => Err(invalid("a null pointer where bytes were wanted")),
@@ -131,29 +132,29 @@ fn check_memory(at: *const u8, len: usize) -> Result<()> {
 }
 
 /// # Safety
-/// `at` is null, or `len` bytes that live as long as the call.
+/// `at` is null, or points to `len` bytes that live as long as the call.
 unsafe fn memory<'a>(at: *const u8, len: usize) -> Result<&'a [u8]> {
     check_memory(at, len)?;
     Ok(match len {
         0 => &[],
-        // SAFETY: by the contract, and there can be so many.
+        // SAFETY: by the contract, and `check_memory` has passed `len`.
         _ => unsafe { slice::from_raw_parts(at, len) },
     })
 }
 
 /// # Safety
-/// As [`memory`]; nobody else uses them.
+/// As [`memory`]; nobody else uses the bytes meanwhile.
 unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> Result<&'a mut [u8]> {
     check_memory(at, len)?;
     Ok(match len {
         0 => &mut [],
-        // SAFETY: by the contract, and there can be so many.
+        // SAFETY: by the contract, and `check_memory` has passed `len`.
         _ => unsafe { slice::from_raw_parts_mut(at, len) },
     })
 }
 
 impl StetfsFile {
-    /// A file that is open once more for it.
+    /// Wraps an inode that was opened once for this value.
     fn new(fs: &Fs, ino: InodeNo, writes: bool) -> Self {
         let fs = fs.clone();
         Self { fs, ino, writes }
@@ -185,7 +186,8 @@ impl StetfsGroup {
     }
 }
 
-/// Gives a value to who has room for it, or wants to know how much that takes.
+/// Copies `value` to `out` and returns its length. An empty `out` asks for the length alone; one
+/// that is too short fails with [`Error::Range`].
 fn fill(out: &mut [u8], value: &[u8]) -> Result<i64> {
     if !out.is_empty() {
         let out = out.get_mut(..value.len()).ok_or(Error::Range)?;
@@ -194,7 +196,7 @@ fn fill(out: &mut [u8], value: &[u8]) -> Result<i64> {
     Ok(count(value.len()))
 }
 
-/// The flags of setxattr(2).
+/// Translates the flags of setxattr(2).
 fn how_to_set(flags: c_int) -> Result<SetXattr> {
     match XattrFlags::from_bits(flags.cast_unsigned()) {
         Some(XattrFlags::CREATE) => Ok(SetXattr::Create),
@@ -208,20 +210,21 @@ fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-// Of the functions below each relies on what the header says: pointers to volumes, files and groups
-// are ones that were given and not closed; buffers have their lengths; strings end with a NUL.
+// The functions below rely on what the header says: pointers to volumes, files and groups come from
+// this library and are not closed; buffers have their lengths; strings end with a NUL.
 
-/// Why the last call of this thread failed, in words. Good until the next one fails.
+/// Returns why the last failed call of this thread failed, in words. The string is valid until the
+/// next failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn stetfs_message() -> *const c_char {
     MESSAGE.with_borrow(|message| message.as_ptr())
 }
 
-/// Opens the volume in a file or block device and keeps everybody else out, with mount options as
-/// `stetfs mount -o` takes them (NULL: none). What a crash has left is recovered.
+/// Opens the volume in a file or block device and locks it against everybody else. `options` are
+/// mount options as `stetfs mount -o` takes them (NULL: none). Recovers the volume after a crash.
 ///
 /// # Safety
-/// `image` and `options` are strings, `out` is a pointer's place.
+/// `image` is a string, `options` a string or NULL, `out` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_open(
     image: *const c_char,
@@ -249,8 +252,9 @@ pub unsafe extern "C" fn stetfs_open(
     done(open())
 }
 
-/// Makes everything durable, leaves a clean volume and frees it, also when it fails: then the next
-/// open recovers what was confirmed. Its files and groups must be closed before.
+/// Closes a volume: makes everything durable, leaves the volume clean and frees it. It is freed on
+/// failure too; then the next open recovers everything that was confirmed. Close its files and
+/// groups first. NULL does nothing.
 ///
 /// # Safety
 /// Nobody uses the volume any more.
@@ -264,7 +268,7 @@ pub unsafe extern "C" fn stetfs_close(volume: *mut StetfsVolume) -> c_int {
     done(volume.fs.unmount().map_err(Failed::from))
 }
 
-/// Returns when everything that was done before is durable.
+/// Makes everything durable that was done before. Returns when it is.
 ///
 /// # Safety
 /// The volume is open.
@@ -274,7 +278,7 @@ pub unsafe extern "C" fn stetfs_sync(volume: *const StetfsVolume) -> c_int {
     done(unsafe { &*volume }.fs.sync().map_err(Failed::from))
 }
 
-/// Makes a directory.
+/// Creates a directory.
 ///
 /// # Safety
 /// The volume is open, `path` is a string.
@@ -293,7 +297,7 @@ pub unsafe extern "C" fn stetfs_mkdir(
     }))
 }
 
-/// Removes a name of something that is no directory.
+/// Removes a name of a file that is no directory.
 ///
 /// # Safety
 /// The volume is open, `path` is a string.
@@ -307,7 +311,7 @@ pub unsafe extern "C" fn stetfs_unlink(volume: *const StetfsVolume, path: *const
     }))
 }
 
-/// Renames; what had the new name is gone.
+/// Renames `from` to `to`. Replaces a file that has the name `to`.
 ///
 /// # Safety
 /// The volume is open, both paths are strings.
@@ -329,10 +333,11 @@ pub unsafe extern "C" fn stetfs_rename(
     done(rename())
 }
 
-/// Opens a file by its path from the root, with `STETFS_...` flags; a new one gets `mode`.
+/// Opens a file by its path. `flags` are `STETFS_...` flags. A new file gets the permissions
+/// `mode`.
 ///
 /// # Safety
-/// The volume is open, `path` is a string, `out` is a pointer's place.
+/// The volume is open, `path` is a string, `out` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_open_file(
     volume: *const StetfsVolume,
@@ -376,7 +381,8 @@ fn open_file(fs: &Fs, path: &[u8], flags: c_int, mode: u16) -> Result<InodeNo> {
     Ok(ino)
 }
 
-/// Closes a file. What was written and not synced is kept, and may be lost in a crash.
+/// Closes a file. Data that was written and not synced stays in the file, but a crash may lose it.
+/// NULL does nothing.
 ///
 /// # Safety
 /// Nobody uses the file any more.
@@ -390,7 +396,7 @@ pub unsafe extern "C" fn stetfs_close_file(file: *mut StetfsFile) -> c_int {
     done(file.fs.release(file.ino).map_err(Failed::from))
 }
 
-/// Reads; how many bytes there were before the file's end.
+/// Reads up to `len` bytes at `offset`. Returns how many it read: fewer only at the file's end.
 ///
 /// # Safety
 /// The file is open, `out` has `len` bytes.
@@ -406,7 +412,8 @@ pub unsafe extern "C" fn stetfs_read(
     answer(out.and_then(|out| Ok(count(file.fs.read(file.ino, offset, out)?))))
 }
 
-/// Writes; how many bytes, which are fewer on a full volume. Durable after `stetfs_fsync`.
+/// Writes `len` bytes at `offset`. Returns how many it wrote: fewer on a full volume. They are
+/// durable after `stetfs_fsync`.
 ///
 /// # Safety
 /// The file is open for writing, `from` has `len` bytes.
@@ -427,7 +434,7 @@ pub unsafe extern "C" fn stetfs_write(
     answer(write())
 }
 
-/// Returns when the file's changes are durable, its name among them.
+/// Makes the file's changes durable, also its name. Returns when they are.
 ///
 /// # Safety
 /// The file is open.
@@ -438,7 +445,7 @@ pub unsafe extern "C" fn stetfs_fsync(file: *const StetfsFile) -> c_int {
     done(file.fs.fsync(file.ino, false).map_err(Failed::from))
 }
 
-/// Makes the file so long.
+/// Sets the file's length to `size` bytes.
 ///
 /// # Safety
 /// The file is open for writing.
@@ -463,7 +470,7 @@ fn of_size(size: u64) -> SetAttr {
     }
 }
 
-/// The file's length in bytes.
+/// Returns the file's length in bytes.
 ///
 /// # Safety
 /// The file is open.
@@ -475,9 +482,9 @@ pub unsafe extern "C" fn stetfs_size(file: *const StetfsFile) -> i64 {
     answer(attr.map(|attr| i64::try_from(attr.size).unwrap_or(i64::MAX)))
 }
 
-/// Begins a group of changes of this volume, which nobody else sees before it is committed and
-/// which then happen as one transaction. The data of existing files that are written in it must be
-/// journaled (`data=journal`, `atomic=all`, or a scheme that journals all data).
+/// Begins a group of changes. `stetfs_commit` makes them one transaction; nobody else sees them
+/// before. The data of existing files that the group writes must be journaled (`data=journal`,
+/// `atomic=all`, or a scheme that journals all data).
 ///
 /// # Safety
 /// The volume is open.
@@ -488,8 +495,8 @@ pub unsafe extern "C" fn stetfs_begin(volume: *const StetfsVolume) -> *mut Stetf
     Box::into_raw(Box::new(StetfsGroup { group }))
 }
 
-/// Stages all of the bytes, or nothing of them: -EFBIG when one transaction does not hold them,
-/// -ENOSPC on a full volume. What was staged before stays staged.
+/// Stages a write: all of the bytes, or none on failure. -EFBIG: one transaction cannot hold them;
+/// -ENOSPC: the volume is full. What was staged before stays staged.
 ///
 /// # Safety
 /// Group and file are open and of one volume, `from` has `len` bytes.
@@ -513,7 +520,8 @@ pub unsafe extern "C" fn stetfs_group_write(
     done(stage())
 }
 
-/// Reads as the file will be; how many bytes there will be before its end.
+/// Reads the file as it will be after the commit. Returns how many bytes it read: fewer than `len`
+/// only at the end that the file will have.
 ///
 /// # Safety
 /// Group and file are open and of one volume, `out` has `len` bytes.
@@ -534,7 +542,7 @@ pub unsafe extern "C" fn stetfs_group_read(
     answer(read())
 }
 
-/// Makes the file so long when the group is committed.
+/// Stages a new length of the file: `size` bytes.
 ///
 /// # Safety
 /// Group and file are open.
@@ -556,12 +564,12 @@ pub unsafe extern "C" fn stetfs_group_truncate(
     done(cut())
 }
 
-/// Makes a file, which others find when the group is committed, and opens it for writing. What is
-/// written to it, with or without the group, need not fit into a transaction. Paths in a group are
-/// as the group sees them.
+/// Creates a file and opens it for reading and writing. Others find it once the group is committed.
+/// Writes to it, with or without the group, need not fit into a transaction. The functions of a
+/// group take paths as the group sees them.
 ///
 /// # Safety
-/// The group is open, `path` is a string, `out` is a pointer's place.
+/// The group is open, `path` is a string, `out` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_group_create(
     group: *mut StetfsGroup,
@@ -575,7 +583,7 @@ pub unsafe extern "C" fn stetfs_group_create(
         let c = Caller::root();
         let (dir, name) = group.resolve_parent(&c, path?)?;
         let made = group.change(&c, &Change::Make((dir.ino, name), New::File(mode)))?;
-        // Once for the group, once for the caller.
+        // The group keeps its own open; this one is the caller's.
         group
             .fs()
             .open(&c, made.ino, OpenFlags::READ | OpenFlags::WRITE)?;
@@ -587,7 +595,7 @@ pub unsafe extern "C" fn stetfs_group_create(
     }))
 }
 
-/// Makes a directory.
+/// Creates a directory.
 ///
 /// # Safety
 /// The group is open, `path` is a string.
@@ -608,7 +616,7 @@ pub unsafe extern "C" fn stetfs_group_mkdir(
     done(make())
 }
 
-/// Makes a symbolic link at `path`.
+/// Creates a symbolic link at `path` that leads to `target`.
 ///
 /// # Safety
 /// The group is open, both are strings.
@@ -629,7 +637,7 @@ pub unsafe extern "C" fn stetfs_group_symlink(
     done(make())
 }
 
-/// Gives the file at `from`, which is no directory, one more name.
+/// Gives the file at `from` one more name, `to`. `from` may be no directory.
 ///
 /// # Safety
 /// The group is open, both paths are strings.
@@ -650,7 +658,7 @@ pub unsafe extern "C" fn stetfs_group_link(
     done(link())
 }
 
-/// Removes a name of something that is no directory.
+/// Removes a name of a file that is no directory.
 ///
 /// # Safety
 /// The group is open, `path` is a string.
@@ -669,7 +677,7 @@ pub unsafe extern "C" fn stetfs_group_unlink(
     done(remove())
 }
 
-/// Removes a directory that is empty then.
+/// Removes a directory, which must be empty as the group sees it.
 ///
 /// # Safety
 /// The group is open, `path` is a string.
@@ -685,7 +693,7 @@ pub unsafe extern "C" fn stetfs_group_rmdir(group: *mut StetfsGroup, path: *cons
     done(remove())
 }
 
-/// Renames; what had the new name is gone.
+/// Renames `from` to `to`. Replaces a file that has the name `to`.
 ///
 /// # Safety
 /// The group is open, both paths are strings.
@@ -710,7 +718,8 @@ pub unsafe extern "C" fn stetfs_group_rename(
     done(rename())
 }
 
-/// Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+/// Sets an extended attribute. Does not follow a symbolic link at the end of `path`. `flags` are
+/// those of setxattr(2).
 ///
 /// # Safety
 /// The group is open, path and name are strings, `value` has `len` bytes.
@@ -736,7 +745,7 @@ pub unsafe extern "C" fn stetfs_group_setxattr(
     done(set())
 }
 
-/// Removes an extended attribute of what the path names itself.
+/// Removes an extended attribute. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Safety
 /// The group is open, path and name are strings.
@@ -756,8 +765,9 @@ pub unsafe extern "C" fn stetfs_group_removexattr(
     done(remove())
 }
 
-/// Reads an extended attribute of what the path names itself, as the group sees it; gives how long
-/// it is. With a `len` of 0 that is all.
+/// Reads an extended attribute as the group sees it, and returns its length. A `len` of 0 asks for
+/// the length alone; -ERANGE: `out` is too short. Does not follow a symbolic link at the end of
+/// `path`.
 ///
 /// # Safety
 /// The group is open, path and name are strings, `out` has `len` bytes.
@@ -781,7 +791,8 @@ pub unsafe extern "C" fn stetfs_group_getxattr(
     answer(get())
 }
 
-/// Reads the names of extended attributes, each ended by a 0, as `stetfs_group_getxattr` a value.
+/// Lists the names of the extended attributes, each ended by a 0, and returns their length
+/// together. `len` and symbolic links are as in `stetfs_group_getxattr`.
 ///
 /// # Safety
 /// The group is open, the path is a string, `out` has `len` bytes.
@@ -802,10 +813,10 @@ pub unsafe extern "C" fn stetfs_group_listxattr(
     answer(list())
 }
 
-/// Makes all of it happen, durable on return; the group is empty then and can be used again. On
-/// failure nothing has happened and everything is still staged (-EBUSY: somebody has changed
-/// meanwhile what the group changes, a file by another group or a name), unless the device has
-/// failed.
+/// Commits the group: all of its changes happen, and are durable on return. Then the group is empty
+/// and can be used again. On failure nothing has happened and everything stays staged, unless the
+/// device has failed. -EBUSY: somebody has meanwhile changed a name, or by another group a file,
+/// that this group changes.
 ///
 /// # Safety
 /// The group is open.
@@ -816,7 +827,7 @@ pub unsafe extern "C" fn stetfs_commit(group: *mut StetfsGroup) -> c_int {
     done(group.group.commit(&Caller::root()).map_err(Failed::from))
 }
 
-/// Forgets what is staged, and frees the group.
+/// Drops what is staged and frees the group. NULL does nothing.
 ///
 /// # Safety
 /// Nobody uses the group any more.

@@ -1,4 +1,4 @@
-//! The interfaces that C calls: the unsafe code beside that of `stetfs-sys`.
+//! The interfaces that C calls. They and `stetfs-sys` have all of the unsafe code.
 
 pub mod c;
 pub mod sqlite;

@@ -1,5 +1,5 @@
-//! Names and attributes for C: what the volume's functions of `c.rs` leave out. Each change is a
-//! transaction, or part of one, as on a mount.
+//! Names and attributes by path, for C: what `c.rs` leaves out. Each change is a transaction, or
+//! part of one, as on a mount.
 
 use std::ffi::{c_char, c_int};
 
@@ -10,7 +10,7 @@ use super::{
     Result, StetfsVolume, answer, bytes, done, fill, how_to_set, invalid, memory, memory_mut,
 };
 
-/// Bytes of the longest name with the 0 behind it.
+/// Bytes of the longest name and the 0 behind it.
 pub const STETFS_NAME_SIZE: usize = 256;
 
 /// A point in time.
@@ -19,11 +19,11 @@ pub const STETFS_NAME_SIZE: usize = 256;
 pub struct StetfsTime {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// Nanoseconds of the second, less than 1000000000.
+    /// Nanoseconds of the second, below 1000000000.
     pub nanoseconds: u32,
 }
 
-/// What is known of a file, as stat(2) has it.
+/// The attributes of a file, as stat(2) gives them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StetfsStat {
@@ -31,19 +31,19 @@ pub struct StetfsStat {
     pub ino: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Space in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
     /// File type and permissions (`S_IFDIR | 0755`).
     pub mode: u32,
-    /// Number of names.
+    /// Number of names (hard links).
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device file.
+    /// Major number of a device file.
     pub major: u32,
-    /// Of a device file.
+    /// Minor number of a device file.
     pub minor: u32,
     /// Last access.
     pub atime: StetfsTime,
@@ -55,14 +55,14 @@ pub struct StetfsStat {
     pub crtime: StetfsTime,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct StetfsEntry {
     /// Inode number.
     pub ino: u64,
-    /// File type as `d_type` of readdir(3) has it: 4 a directory, 8 a regular file, 10 a symbolic
-    /// link, 0 unknown.
+    /// File type, as `d_type` of readdir(3): 4 a directory, 8 a regular file, 10 a symbolic link, 0
+    /// unknown.
     pub kind: u8,
     /// The name, ended by a 0.
     pub name: [u8; STETFS_NAME_SIZE],
@@ -77,12 +77,12 @@ impl From<Time> for StetfsTime {
     }
 }
 
-/// What a path names itself, not what a link at its end leads to.
+/// Finds what a path names. Does not follow a symbolic link at its end.
 fn find(fs: &Fs, path: Result<&[u8]>) -> Result<Entry> {
     Ok(fs.resolve(&Caller::root(), path?, false)?)
 }
 
-/// Changes attributes of what a path leads to.
+/// Changes attributes of what a path names. Follows a symbolic link at its end.
 fn change(fs: &Fs, path: Result<&[u8]>, set: &SetAttr) -> Result<()> {
     let c = Caller::root();
     let found = fs.resolve(&c, path?, true)?;
@@ -90,10 +90,11 @@ fn change(fs: &Fs, path: Result<&[u8]>, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// Says what the path names; with `follow` other than 0, what a symbolic link at its end leads to.
+/// Reads the attributes of what `path` names. Follows a symbolic link at its end if `follow` is not
+/// 0.
 ///
 /// # Safety
-/// The volume is open, `path` is a string, `out` is a place for one.
+/// The volume is open, `path` is a string, `out` points to a `StetfsStat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_stat(
     volume: *const StetfsVolume,
@@ -126,12 +127,12 @@ pub unsafe extern "C" fn stetfs_stat(
     done(stat().map(|stat| unsafe { *out = stat }))
 }
 
-/// The next name in a directory: 1 if there is one, 0 at the end. `cookie` says where to go on: 0
-/// at first, then what the call before has left there. "." and ".." are among the names. What is
-/// made and removed meanwhile may be missing or not; everything else comes once.
+/// Reads the next entry of a directory. Returns 1 if there is one, 0 at the end. `*cookie` is 0 at
+/// first; each call leaves there where the next one goes on. "." and ".." are entries too. Names
+/// that are created or removed meanwhile may be missing; every other name comes once.
 ///
 /// # Safety
-/// The volume is open, `path` is a string, `cookie` and `out` are places.
+/// The volume is open, `path` is a string, `cookie` and `out` point to values of their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_readdir(
     volume: *const StetfsVolume,
@@ -184,7 +185,7 @@ pub unsafe extern "C" fn stetfs_rmdir(volume: *const StetfsVolume, path: *const 
     }))
 }
 
-/// Makes a symbolic link at `path`.
+/// Creates a symbolic link at `path` that leads to `target`.
 ///
 /// # Safety
 /// The volume is open, both are strings.
@@ -205,8 +206,8 @@ pub unsafe extern "C" fn stetfs_symlink(
     done(make())
 }
 
-/// Reads where a symbolic link leads; gives how long that is, without a 0 behind it. With a `len`
-/// of 0 that is all.
+/// Reads the target of a symbolic link, without a 0 behind it, and returns its length. A `len` of 0
+/// asks for the length alone; -ERANGE: `out` is too short.
 ///
 /// # Safety
 /// The volume is open, `path` is a string, `out` has `len` bytes.
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn stetfs_readlink(
     answer(read())
 }
 
-/// Gives the file at `from`, which is no directory, one more name.
+/// Gives the file at `from` one more name, `to`. `from` may be no directory.
 ///
 /// # Safety
 /// The volume is open, both paths are strings.
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn stetfs_link(
     done(link())
 }
 
-/// Sets the permissions, at most 07777, of what the path leads to.
+/// Sets the permissions, at most 07777. Follows a symbolic link at the end of `path`.
 ///
 /// # Safety
 /// The volume is open, `path` is a string.
@@ -264,7 +265,8 @@ pub unsafe extern "C" fn stetfs_chmod(
     done(change(fs, path, &set))
 }
 
-/// Sets the owner and the group of what the path names itself; -1 leaves one as it is.
+/// Sets the owner and the group; -1 leaves one as it is. Does not follow a symbolic link at the end
+/// of `path`.
 ///
 /// # Safety
 /// The volume is open, `path` is a string.
@@ -290,8 +292,8 @@ pub unsafe extern "C" fn stetfs_chown(
     done(change())
 }
 
-/// Sets the times of the last access and of the last change of the content of what the path leads
-/// to; NULL leaves one as it is.
+/// Sets the times of the last access and of the last change of the content; NULL leaves one as it
+/// is. Follows a symbolic link at the end of `path`.
 ///
 /// # Safety
 /// The volume is open, `path` is a string, the times are NULL or times.
@@ -324,7 +326,8 @@ pub unsafe extern "C" fn stetfs_utimes(
     done(set())
 }
 
-/// Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+/// Sets an extended attribute. Does not follow a symbolic link at the end of `path`. `flags` are
+/// those of setxattr(2).
 ///
 /// # Safety
 /// The volume is open, path and name are strings, `value` has `len` bytes.
@@ -349,7 +352,7 @@ pub unsafe extern "C" fn stetfs_setxattr(
     done(set())
 }
 
-/// Removes an extended attribute of what the path names itself.
+/// Removes an extended attribute. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Safety
 /// The volume is open, path and name are strings.
@@ -368,8 +371,8 @@ pub unsafe extern "C" fn stetfs_removexattr(
     done(remove())
 }
 
-/// Reads an extended attribute of what the path names itself; gives how long it is. With a `len` of
-/// 0 that is all.
+/// Reads an extended attribute and returns its length. A `len` of 0 asks for the length alone;
+/// -ERANGE: `out` is too short. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Safety
 /// The volume is open, path and name are strings, `out` has `len` bytes.
@@ -392,7 +395,8 @@ pub unsafe extern "C" fn stetfs_getxattr(
     answer(get())
 }
 
-/// Reads the names of extended attributes, each ended by a 0, as `stetfs_getxattr` a value.
+/// Lists the names of the extended attributes, each ended by a 0, and returns their length
+/// together. `len` and symbolic links are as in `stetfs_getxattr`.
 ///
 /// # Safety
 /// The volume is open, the path is a string, `out` has `len` bytes.

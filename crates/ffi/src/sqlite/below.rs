@@ -1,4 +1,4 @@
-//! A file of SQLite's own VFS, as one of ours.
+//! SQLite's own VFS and its files, behind our trait `File`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use libsqlite3_sys as ffi;
 
 use super::contract::{Failure, File, Level, Result};
 
-/// SQLite's default VFS as it was when ours were registered.
+/// The VFS that was SQLite's default when ours were registered.
 #[derive(Clone, Copy)]
 pub(super) struct BelowVfs(*mut ffi::sqlite3_vfs);
 
@@ -27,7 +27,7 @@ impl BelowVfs {
         self.0
     }
 
-    /// Opens a file; also the flags with which it was opened.
+    /// Opens a file. Returns it with the flags with which it was opened.
     ///
     /// # Safety
     /// `name` is null, or as SQLite gives it to xOpen, and stays until the file is closed.
@@ -44,7 +44,7 @@ impl BelowVfs {
         let file: *mut ffi::sqlite3_file = memory.as_mut_ptr().cast();
         let mut opened = flags;
         // SAFETY: the memory has as many bytes as the VFS wants and is aligned for words; the name
-        // is by the contract.
+        // is valid by the contract.
         let code = unsafe { open(self.0, name, file, flags, &mut opened) };
         let file = BelowFile {
             file,
@@ -71,7 +71,7 @@ fn done(code: c_int) -> Result<()> {
     }
 }
 
-/// What a lock says.
+/// Translates the code of a lock: `false` if another connection holds it.
 fn granted(code: c_int) -> Result<bool> {
     match code {
         ffi::SQLITE_BUSY => Ok(false),
@@ -79,7 +79,7 @@ fn granted(code: c_int) -> Result<bool> {
     }
 }
 
-/// Calls a method with the file before the other arguments. One that is not there fails.
+/// Calls a method of the file, with the file as its first argument. A missing method fails.
 macro_rules! call {
     ($below:expr, $method:ident $(, $argument:expr)*) => {{
         let file = $below.file;
@@ -108,7 +108,8 @@ fn length(len: usize) -> Result<c_int> {
 }
 
 impl File for BelowFile {
-    /// One that is too short is a failure with its own code here, and the rest is zeros.
+    /// Fails with SQLite's own code after a short read; the VFS has then filled the rest with
+    /// zeros.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = length(out.len())?;
         let to = out.as_mut_ptr().cast();

@@ -1,10 +1,10 @@
-//! What SQLite asks of a virtual file system and its files, as traits; what goes to and fro.
+//! What SQLite asks of a VFS (`Files`) and of its files (`File`).
 
 use std::ffi::{CStr, CString, c_int, c_void};
 
 use libsqlite3_sys as ffi;
 
-/// What SQLite takes for the unit that a power cut may tear (`SQLITE_DEFAULT_SECTOR_SIZE`).
+/// The unit in bytes that SQLite expects a power cut to tear (`SQLITE_DEFAULT_SECTOR_SIZE`).
 const SECTOR: c_int = 4096;
 
 /// The VFS for databases in volumes.
@@ -12,22 +12,22 @@ pub const VFS: &CStr = c"stetfs";
 /// The VFS for databases on a mount.
 pub const MOUNT_VFS: &CStr = c"stetfs-mount";
 
-/// Why SQLite's wish was not met.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     NotFound,
     Full,
-    /// Another process has it.
+    /// Another process has the volume open.
     Busy,
-    /// What the call itself says when it fails.
+    /// Any other reason: SQLite gets the code for a failure of this call.
     Other,
-    /// SQLite's own code.
+    /// A code from SQLite's own VFS.
     Code(c_int),
 }
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// How far a database is locked ("File Locking And Concurrency In SQLite Version 3").
+/// How strongly a database is locked ("File Locking And Concurrency In SQLite Version 3").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     None,
@@ -37,26 +37,26 @@ pub(super) enum Level {
     Exclusive,
 }
 
-/// Where files are.
+/// The files that a VFS offers.
 pub(super) trait Files: Send + Sync {
-    /// The one path of what `name` names.
+    /// Returns the one full path of the file that `name` names.
     fn full_path(&self, name: &CStr) -> Result<CString>;
 
-    /// Opens a file, or makes it; also the flags with which it was opened.
+    /// Opens or creates a file. Returns it with the flags with which it was opened.
     fn open(&self, how: &Opening) -> Result<(Box<dyn File>, c_int)>;
 
-    /// Deletes a file; what has it open can go on.
+    /// Deletes a file. Connections that have it open can go on.
     fn delete(&self, path: &str, sync_directory: bool) -> Result<()>;
 
-    /// Whether there is such a file, with something in it.
+    /// Returns whether the file exists and is not empty.
     fn exists(&self, path: &str) -> Result<bool>;
 }
 
-/// What SQLite opens.
+/// The arguments of xOpen.
 #[derive(Clone, Debug)]
 pub(super) struct Opening {
     pub(super) path: String,
-    /// The same as SQLite gave it, which keeps it until the file is closed.
+    /// The path as SQLite gave it. SQLite keeps the string until the file is closed.
     pub(super) name: ffi::sqlite3_filename,
     /// `SQLITE_OPEN_...`
     pub(super) flags: c_int,
@@ -64,7 +64,7 @@ pub(super) struct Opening {
     pub(super) options: Option<String>,
 }
 
-// SAFETY: `name` is read by SQLite's own VFS alone, and nothing changes the string.
+// SAFETY: only SQLite's own VFS reads `name`, and nothing changes the string.
 unsafe impl Send for Opening {}
 
 impl Opening {
@@ -75,7 +75,7 @@ impl Opening {
 
 /// An open file; dropping it closes it.
 pub(super) trait File: Send {
-    /// Reads; how many bytes there were before the file's end.
+    /// Reads into `out`. Returns how many bytes it read: fewer only at the file's end.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize>;
 
     /// Writes all of `bytes`.
@@ -83,21 +83,21 @@ pub(super) trait File: Send {
 
     fn truncate(&mut self, size: u64) -> Result<()>;
 
-    /// Returns when content, size and name are durable.
+    /// Makes content, size and name durable.
     fn sync(&mut self, flags: c_int) -> Result<()>;
 
     fn size(&mut self) -> Result<u64>;
 
-    /// `SQLITE_IOCAP_...`, without that of groups.
+    /// Returns flags `SQLITE_IOCAP_...`, without the one that declares groups.
     fn characteristics(&mut self) -> c_int;
 
     fn sector_bytes(&mut self) -> c_int {
         SECTOR
     }
 
-    // What SQLite asks of databases alone.
+    // SQLite calls the rest for databases only.
 
-    /// False when others stand in the way.
+    /// Locks the database. False: another connection's lock forbids it.
     fn lock(&mut self, _level: Level) -> Result<bool> {
         Ok(true)
     }
@@ -106,17 +106,18 @@ pub(super) trait File: Send {
         Ok(())
     }
 
-    /// Whether any connection has it locked for writing.
+    /// Returns whether any connection has the database locked for writing.
     fn is_reserved(&mut self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Memory that all connections share; null for a region that there is not.
+    /// Returns a region of the memory that all connections share; null if there is no such region.
     fn shm_map(&mut self, _region: c_int, _bytes: c_int, _extend: bool) -> Result<*mut c_void> {
         Err(Failure::Other)
     }
 
-    /// False when others stand in the way. `flags` are `SQLITE_SHM_...`.
+    /// Locks or unlocks slots of the shared memory. False: another connection's lock forbids it.
+    /// `flags` are `SQLITE_SHM_...`.
     fn shm_lock(&mut self, _first: c_int, _count: c_int, _flags: c_int) -> Result<bool> {
         Err(Failure::Other)
     }
@@ -127,17 +128,17 @@ pub(super) trait File: Send {
         Ok(())
     }
 
-    /// Whether several writes can be one transaction.
+    /// Returns whether several writes can be one transaction.
     fn can_group(&mut self) -> bool {
         false
     }
 
-    /// What is written from now on is staged, and seen through this file alone.
+    /// Stages all writes from now on. Only this file sees them.
     fn begin_group(&mut self) -> Result<()> {
         Err(Failure::Other)
     }
 
-    /// Makes what is staged happen; durable with the next [`sync`](Self::sync). On failure it stays
+    /// Commits what is staged. The next [`sync`](Self::sync) makes it durable. On failure it stays
     /// staged.
     fn commit_group(&mut self) -> Result<()> {
         Err(Failure::Other)
@@ -145,13 +146,14 @@ pub(super) trait File: Send {
 
     fn abort_group(&mut self) {}
 
-    /// All of a transaction is written, and [`sync`](Self::sync) follows, if SQLite syncs at all.
-    /// `is_one_of_several`: a super-journal makes it one with those of other databases.
+    /// Ends a transaction, which is written completely. [`sync`](Self::sync) follows, if SQLite
+    /// syncs at all. `is_one_of_several`: a super-journal commits it together with those of other
+    /// databases.
     fn end_transaction(&mut self, _is_one_of_several: bool) -> Result<()> {
         Ok(())
     }
 
-    /// What SQLite asks besides.
+    /// Carries out any other operation of xFileControl.
     ///
     /// # Safety
     /// `argument` is what SQLite gave with `operation`.
@@ -160,7 +162,7 @@ pub(super) trait File: Send {
     }
 }
 
-/// What a file that stands before another one, its field `file`, leaves to that.
+/// The methods that a wrapper leaves to the file that it wraps, its field `file`.
 macro_rules! as_the_file_below_does {
     () => {
         fn lock(&mut self, level: Level) -> Result<bool> {

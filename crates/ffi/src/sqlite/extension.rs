@@ -1,4 +1,4 @@
-//! What `.load` and sqlite3_load_extension() call.
+//! The entry point that `.load` and sqlite3_load_extension() call.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -12,9 +12,9 @@ use super::mount::OnMount;
 use super::routines::Routines;
 use super::vfs;
 
-/// Registers both VFS for good, and in this connection and all that are opened later the SQL
-/// function `stetfs_error()`: why the last image could not be opened, or the last call of a volume
-/// failed.
+/// Registers both VFS for good. Adds the SQL function `stetfs_error()` to this connection and to
+/// all that are opened later: it says why the last image could not be opened, or why the last call
+/// of a volume failed.
 ///
 /// # Safety
 /// SQLite calls it, as it calls the entry point of any extension.
@@ -33,8 +33,8 @@ pub(super) unsafe extern "C" fn sqlite3_extension_init(
         vfs::register(routines, VFS, &|_| Box::new(Images));
         vfs::register(routines, MOUNT_VFS, &|below| Box::new(OnMount::new(below)));
         // SAFETY: SQLite calls an automatic extension with the arguments of an entry point, as its
-        // documentation says, and this library stays. If it has no memory for that, the function
-        // is missing in later connections.
+        // documentation says, and this library stays. If SQLite has no memory for it, later
+        // connections lack the function.
         unsafe { (routines.auto_extension)(Some(add_function)) };
     });
     // SAFETY: the arguments are SQLite's.
@@ -77,11 +77,11 @@ unsafe extern "C" fn error(
     _: c_int,
     _: *mut *mut ffi::sqlite3_value,
 ) {
-    // Without a result it is NULL.
+    // Without a result SQL gets NULL.
     if let (Some(routines), Some(text)) = (vfs::routines(), images::trouble()) {
         let length = c_int::try_from(text.len()).unwrap_or(0);
-        // SAFETY: the context is SQLite's for this call; the text has so many bytes, and is copied
-        // before the call returns.
+        // SAFETY: the context is SQLite's for this call; the text has `length` bytes, and SQLite
+        // copies them before the call returns.
         unsafe {
             let text = text.as_ptr().cast();
             (routines.result_text)(context, text, length, ffi::SQLITE_TRANSIENT());

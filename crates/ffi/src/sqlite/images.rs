@@ -1,10 +1,9 @@
-//! Databases in volumes, which this process mounts without showing them to anybody.
+//! Databases in volumes that only this process mounts.
 //!
-//! A path goes through the image's: `/path/x.img/dir/name.db`. The image is mounted when the first
-//! of its files is opened, with the options that the URI has (`options=scheme=stet`, as `mount -o`
-//! takes them), once for all connections of the process, and locked as by every mount; it is
-//! unmounted when the last file is closed. A volume that the program has mounted itself is
-//! [`attach`]ed.
+//! A path goes on where the image's ends: `/path/x.img/dir/name.db`. Opening the first file of an
+//! image mounts it, once for all connections of the process, with the options in the URI
+//! (`options=scheme=stet`, as `mount -o` takes them). The image is locked as by every mount.
+//! Closing the last file unmounts it. [`attach`] adds a volume that the program has mounted itself.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -26,12 +25,12 @@ use super::volume::{Moved, Volume, Watch};
 /// A volume that SQLite can reach as long as this lives.
 pub struct Attached(String);
 
-/// Lets the SQLite that is linked in reach a volume, by the VFS called [`VFS`]. With `groups` a
+/// Lets the SQLite that is linked in reach a volume, by the VFS called [`VFS`]. With `groups`, a
 /// transaction of a database whose data is journaled is a group of writes, as it is in an image.
 ///
 /// # Panics
-/// A volume of that name is attached. (A journal may name other files of its database, so a volume
-/// has one name whenever it is attached.)
+/// If a volume of that name is attached already. (Attach a volume by the same name each time: a
+/// journal may name other files of its database.)
 pub fn attach(name: &str, fs: Fs, watch: Arc<dyn Watch>, groups: bool) -> Attached {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| vfs::register(Routines::linked(), VFS, &|_| Box::new(Images)));
@@ -47,7 +46,7 @@ pub fn attach(name: &str, fs: Fs, watch: Arc<dyn Watch>, groups: bool) -> Attach
 }
 
 impl Attached {
-    /// The path of a file.
+    /// Returns the path by which SQLite opens the file `name`.
     pub fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
@@ -59,10 +58,10 @@ impl Drop for Attached {
     }
 }
 
-/// What the path of an attached volume begins with; no absolute path does.
+/// The beginning of an attached volume's path. No absolute path begins like this.
 const ATTACHED: &str = "attached:";
 
-/// What is mounted, and why the last thing failed.
+/// The volumes that SQLite can reach, and why the last failed call failed.
 #[derive(Default)]
 struct Table {
     mounted: HashMap<String, Mounted>,
@@ -71,9 +70,9 @@ struct Table {
 
 struct Mounted {
     volume: Volume,
-    /// Those that it was mounted with.
+    /// The options that it was mounted with.
     options: Option<String>,
-    /// Open ones.
+    /// Number of open files.
     files: u64,
 }
 
@@ -83,7 +82,7 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 impl Table {
-    /// Notes what failed; SQLite's errors have no words of ours.
+    /// Notes why a call failed, since SQLite's errors cannot carry our words.
     fn failed(&mut self, failure: Failure, why: impl Display) -> Failure {
         let why = why.to_string();
         vfs::log(&why);
@@ -91,7 +90,7 @@ impl Table {
         failure
     }
 
-    /// The volume in an image, mounted if it is not.
+    /// Returns the volume in an image. Mounts the image if it is not mounted.
     fn open(&mut self, image: &str, options: Option<&str>) -> Result<Volume> {
         if let Some(mounted) = self.mounted.get_mut(image) {
             if options.is_some() && options != mounted.options.as_deref() {
@@ -113,7 +112,7 @@ impl Table {
         Ok(volume)
     }
 
-    /// A file of the image was closed.
+    /// Counts a closed file of the image. The last one unmounts it.
     fn close(&mut self, image: &str) {
         let Some(mounted) = self.mounted.get_mut(image) else {
             return;
@@ -130,7 +129,7 @@ impl Table {
     }
 }
 
-/// Why the last call failed that a volume or an image had to do with.
+/// Returns why the last failed call of a volume or an image failed.
 pub(super) fn trouble() -> Option<String> {
     table().trouble.clone()
 }
@@ -150,20 +149,20 @@ fn mount(image: &str, options: Option<&str>) -> Result<Fs, (Failure, String)> {
     Ok(fs)
 }
 
-/// Notes errors of volumes that belong to nobody but SQLite.
+/// Notes errors of volumes that only SQLite uses.
 struct Noting;
 
 impl Watch for Noting {
     fn called(&self, call: &'static str, result: Result<Moved, &Error>) {
         match result {
-            // The last is no trouble: the journal is written.
+            // A group that is too big is no failure: SQLite's journal is written instead.
             Ok(_) | Err(Error::NotFound | Error::GroupTooBig { .. }) => {}
             Err(e) => drop(table().failed(Failure::Other, format!("{call}: {e}"))),
         }
     }
 }
 
-/// The image that a path goes through, by its one name, and the path in it.
+/// Splits a path into the image's canonical path and the path inside of the image.
 fn find_image(path: &str) -> Result<(String, String)> {
     let failed = |why: &dyn Display| table().failed(Failure::Other, format!("{path}: {why}"));
     let absolute = std::path::absolute(path).map_err(|e| failed(&e))?;
@@ -190,7 +189,7 @@ fn find_image(path: &str) -> Result<(String, String)> {
     }
 }
 
-/// The same of a path that is one of ours already.
+/// Splits a path that `full_path` has made.
 fn split(path: &str) -> Result<(String, String)> {
     let table = table();
     let within = |key: &str| path.strip_prefix(key)?.strip_prefix('/').map(str::to_owned);
@@ -206,7 +205,7 @@ fn split(path: &str) -> Result<(String, String)> {
     }
 }
 
-/// All of them.
+/// The files of all images and attached volumes.
 pub(super) struct Images;
 
 impl Files for Images {
@@ -247,7 +246,7 @@ impl Files for Images {
 }
 
 impl Images {
-    /// The volume of a path, one of whose files is open: SQLite asks for others only then.
+    /// Returns the volume of a path. A file of it is open: only then does SQLite ask for others.
     fn mounted(&self, path: &str) -> Result<(Volume, String)> {
         let (image, inside) = split(path)?;
         let found = table()
@@ -258,7 +257,7 @@ impl Images {
     }
 }
 
-/// A share in an image.
+/// Keeps an image mounted, for one open file.
 struct Hold(String);
 
 impl Drop for Hold {

@@ -1,20 +1,22 @@
-//! Rollback journals that are kept back, and the groups of writes that take their place.
+//! Rollback journals that stay in memory, because a group of writes takes their place.
 //!
-//! SQLite writes the old pages to a rollback journal, syncs that, writes the new pages and syncs
-//! them ("Atomic Commit In SQLite"). Where the new pages can be a group, which happens entirely or
-//! not at all, the journal is needed by the connection that wrote it, for a ROLLBACK, and by nobody
-//! else. So it stays in memory, without a sync, and the pages are staged. That is what SQLite's
-//! pager does itself where it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`, which Debian's,
-//! for one, was not.
+//! SQLite writes the old pages to a rollback journal, syncs it, writes the new pages and syncs them
+//! ("Atomic Commit In SQLite"). Where the new pages can be a group, which happens entirely or not
+//! at all, only the connection that wrote the journal needs it, for a ROLLBACK. So the journal
+//! stays in memory, without a sync, and the pages are staged. SQLite's pager does the same if it
+//! was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`; Debian's was not.
 //!
-//! The journal is written after all, and durable before any of the pages, when no group can be
-//! begun, or it cannot have more; when a super-journal makes the transaction one with those of
-//! other databases, since their common commit is in the journals; and on a mount when the database
-//! is to become shorter while pages are staged, which groups there do not hold.
+//! The journal is written after all, and durable before any of the pages:
 //!
-//! When a change fails nevertheless, the group is dropped at once: the database is as it was before
-//! the transaction. SQLite rolls back then, which writes what is there already, and which may be
-//! long after (`PRAGMA locking_mode = EXCLUSIVE`).
+//! - when no group can begin, or the group can hold no more;
+//! - when a super-journal joins the transaction with those of other databases, since their common
+//!   commit is in the journals;
+//! - on a mount, when the database is to become shorter while pages are staged: groups there hold
+//!   writes only.
+//!
+//! When a change fails even so, the group is dropped at once: the database is as it was before the
+//! transaction. SQLite then rolls back, perhaps much later (`PRAGMA locking_mode = EXCLUSIVE`), and
+//! only writes what is there already.
 #![forbid(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -24,11 +26,11 @@ use libsqlite3_sys as ffi;
 
 use super::contract::{Failure, File, Files, Level, Opening, Result, as_the_file_below_does};
 
-/// A journal, for its own file and for that of its database.
+/// A journal, shared by its own file and the file of its database.
 pub(super) type Slot = Arc<Mutex<Journal>>;
 
 pub(super) enum Journal {
-    /// It is not open, or is a file as any other.
+    /// It is not open, or it is an ordinary file.
     None,
     Kept(Kept),
     Written(Box<dyn File>),
@@ -37,7 +39,7 @@ pub(super) enum Journal {
 /// A journal in memory.
 pub(super) struct Kept {
     bytes: Vec<u8>,
-    /// Where it goes if it must.
+    /// Where it is written, if it must be.
     files: &'static dyn Files,
     how: Opening,
 }
@@ -64,7 +66,7 @@ impl Kept {
         match self.write_to(&mut *file) {
             Ok(()) => Ok(file),
             Err(e) => {
-                // Half of a journal would be rolled back later, over what is committed until then.
+                // Half of a journal would be rolled back later, over what is committed by then.
                 let _ = file.truncate(0);
                 drop(file);
                 let _ = self.files.delete(&self.how.path, true);
@@ -74,9 +76,9 @@ impl Kept {
     }
 
     fn write_to(&self, file: &mut dyn File) -> Result<()> {
-        // What an older journal has left there may be longer.
+        // An older journal may have left a longer file.
         file.truncate(0)?;
-        // SQLite's own VFS writes less than 128 KiB at once.
+        // SQLite's own VFS takes less than 128 KiB at once.
         for (piece, at) in self.bytes.chunks(PIECE).zip((0..).step_by(PIECE)) {
             file.write(at, piece)?;
         }
@@ -84,20 +86,20 @@ impl Kept {
     }
 }
 
-/// Whose writes are staged.
+/// Which writes are staged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Staged {
     Nobodys,
-    /// Those of a transaction whose journal is kept back.
+    /// Those of a transaction whose journal is in memory.
     Unjournaled,
-    /// Those that SQLite itself has asked to be one.
+    /// Those of a group that SQLite itself has asked for.
     Asked,
-    /// Nobody's any more: a change has failed, and all that comes before the next sync is SQLite's
-    /// rollback.
+    /// None any more: a change has failed, and SQLite's rollback is all that comes before the next
+    /// sync.
     Undone,
 }
 
-/// A database.
+/// A database, whose rollback journal may stay in memory.
 pub(super) struct Database {
     file: Box<dyn File>,
     journal: Slot,
@@ -113,8 +115,8 @@ impl Database {
         }
     }
 
-    /// Drops what is staged of a transaction that has let go of its journal, which is how SQLite
-    /// gives one up that has failed. Without locks (`nolock=1`) nothing else tells.
+    /// Drops what is staged if its journal was closed: SQLite gives up a failed transaction in this
+    /// way. Without locks (`nolock=1`) nothing else tells.
     fn drop_abandoned(&mut self) {
         let has_journal = matches!(self.staged, Staged::Unjournaled | Staged::Undone);
         if has_journal && matches!(*lock(&self.journal), Journal::None) {
@@ -126,7 +128,7 @@ impl Database {
         matches!(self.staged, Staged::Unjournaled | Staged::Asked)
     }
 
-    /// Begins the transaction's group, if its journal is kept back.
+    /// Begins the transaction's group, if its journal is in memory.
     fn begin(&mut self) -> Result<()> {
         let is_kept = matches!(*lock(&self.journal), Journal::Kept(_));
         if self.staged == Staged::Nobodys && is_kept {
@@ -136,7 +138,7 @@ impl Database {
         Ok(())
     }
 
-    /// Makes a change, behind the journal if the group cannot have it.
+    /// Makes a change. If the group cannot hold it, writes the journal first.
     fn change(&mut self, change: impl Fn(&mut dyn File) -> Result<()>) -> Result<()> {
         match change(&mut *self.file) {
             Err(e) if self.staged == Staged::Unjournaled && e != Failure::Full => {
@@ -147,8 +149,8 @@ impl Database {
         }
     }
 
-    /// SQLite gives up a transaction of which anything fails. What is not staged of it is behind a
-    /// journal that was written.
+    /// Drops the group after a failure, since SQLite then gives up the transaction. A change
+    /// outside of the group is protected by a journal that was written.
     fn or_undo(&mut self, done: Result<()>) -> Result<()> {
         if done.is_err() && self.staged != Staged::Asked {
             self.abort_group();
@@ -159,7 +161,8 @@ impl Database {
         done
     }
 
-    /// From now on the journal protects what is staged, and what else will be written.
+    /// Writes the journal, then commits the group: from now on the journal protects the
+    /// transaction.
     fn write_journal(&mut self) -> Result<()> {
         let mut journal = lock(&self.journal);
         let Journal::Kept(kept) = &*journal else {
@@ -187,8 +190,8 @@ impl File for Database {
         self.or_undo(written)
     }
 
-    /// SQLite cuts what it does not need any more when the transaction is over; that is in no
-    /// group.
+    /// Shortens the database, in the transaction's group if there is one. SQLite also cuts off what
+    /// it no longer needs when the transaction is over; that is in no group.
     fn truncate(&mut self, size: u64) -> Result<()> {
         self.drop_abandoned();
         if self.staged != Staged::Unjournaled {
@@ -208,7 +211,7 @@ impl File for Database {
         self.file.size()
     }
 
-    /// What was not committed until then never will be.
+    /// Drops what was not committed before the lock goes.
     fn unlock(&mut self, level: Level) -> Result<()> {
         if level <= Level::Shared {
             self.abort_group();
@@ -259,7 +262,7 @@ impl File for Database {
     }
 }
 
-/// The file of a journal that is kept back, or was.
+/// The file of a journal that is in memory, or was.
 pub(super) struct JournalFile(Slot);
 
 impl JournalFile {
@@ -332,7 +335,7 @@ impl File for Kept {
         Ok(())
     }
 
-    /// It needs none: whenever a crash could make it necessary, it is written.
+    /// Does nothing: a journal that a crash could make necessary is written to its file.
     fn sync(&mut self, _flags: c_int) -> Result<()> {
         Ok(())
     }

@@ -12,18 +12,18 @@ use stetfs_format::InodeNo;
 
 use super::contract::{Failure, Level, Result};
 
-/// What one open file has locked of a database.
+/// One open file of a database, with its locks.
 pub(super) struct Party {
     number: u64,
     shared: Arc<Database>,
-    /// It takes part in the shared memory.
+    /// True if it has mapped the shared memory.
     is_mapped: bool,
 }
 
 /// What the connections of a database share.
 #[derive(Default)]
 struct Database {
-    /// The files that have it locked.
+    /// The levels of the files that have the database locked.
     levels: Mutex<HashMap<u64, Level>>,
     memory: Mutex<Memory>,
 }
@@ -32,7 +32,7 @@ struct Database {
 #[derive(Default)]
 struct Memory {
     regions: Vec<Box<[AtomicU64]>>,
-    /// Of each file that maps it, the locks that it has: shared and exclusive, a bit each.
+    /// For each file that maps it: its shared and its exclusive locks, a bit for each slot.
     locks: HashMap<u64, (u32, u32)>,
 }
 
@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The open files of a volume, by inode.
+/// The open databases of a volume, by inode.
 #[derive(Default)]
 pub(super) struct Parties {
     databases: Mutex<HashMap<InodeNo, Weak<Database>>>,
@@ -48,7 +48,7 @@ pub(super) struct Parties {
 }
 
 impl Parties {
-    /// A new one, of a file that is open as long.
+    /// Adds a party for a file, which stays open as long as the party lives.
     pub(super) fn join(&self, ino: InodeNo) -> Party {
         let mut databases = lock(&self.databases);
         databases.retain(|_, database| database.strong_count() > 0);
@@ -64,7 +64,8 @@ impl Parties {
 }
 
 impl Party {
-    /// False when others stand in the way; who waits for readers to go keeps new ones out.
+    /// Locks the database. False: another party's lock forbids it. A party that waits for readers
+    /// to go keeps new ones out.
     pub(super) fn lock(&self, level: Level) -> bool {
         let mut levels = lock(&self.shared.levels);
         let others = levels.iter().filter(|(number, _)| **number != self.number);
@@ -113,7 +114,7 @@ impl Party {
         Ok(found.map_or(null_mut(), |words| words.as_ptr().cast_mut().cast()))
     }
 
-    /// False when others stand in the way.
+    /// Locks or unlocks slots of the shared memory. False: another party's lock forbids it.
     pub(super) fn lock_memory(&self, first: c_int, count: c_int, flags: c_int) -> bool {
         let mask = ((1_u32 << count) - 1) << first;
         let mut memory = lock(&self.shared.memory);
@@ -146,8 +147,8 @@ impl Party {
         drop(lock(&self.shared.memory));
     }
 
-    /// What was mapped is gone with the last file that has it mapped: the next connection makes it
-    /// anew from the log.
+    /// Unmaps the shared memory. The last party frees it; the next connection makes it anew from
+    /// the log.
     pub(super) fn unmap(&mut self) {
         if std::mem::take(&mut self.is_mapped) {
             let mut memory = lock(&self.shared.memory);
@@ -180,7 +181,7 @@ mod tests {
         assert!(c.lock(Level::Shared));
         assert!(!b.lock(Level::Reserved) && !b.lock(Level::Exclusive));
         c.unlock(Level::None);
-        // A reader is there; no new one comes.
+        // While a reader is left, no new one gets in.
         assert!(!a.lock(Level::Exclusive));
         assert!(!c.lock(Level::Shared));
         b.unlock(Level::None);

@@ -1,8 +1,8 @@
 //! Databases on a mount: SQLite's own VFS, with groups of writes where the file can have them.
 //!
-//! Groups are F2FS's ioctls (`docs/ATOMIC.md`), which need the descriptor of the file that SQLite's
-//! VFS has open. It is what that VFS's call of open(2) returned, which a VFS lets others take the
-//! place of (xSetSystemCall).
+//! A group takes F2FS's ioctls (`docs/ATOMIC.md`), and these need the descriptor that SQLite's VFS
+//! has open. We learn it by putting a function of ours in the place of that VFS's open(2)
+//! (xSetSystemCall).
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -48,7 +48,7 @@ pub fn register_mount_vfs() {
     });
 }
 
-/// SQLite's own files.
+/// The files of SQLite's own VFS.
 pub(super) struct OnMount(BelowVfs);
 
 impl OnMount {
@@ -86,7 +86,7 @@ impl Files for OnMount {
         let mut out = vec![0_u8; usize::try_from(max).unwrap_or(0) + 1];
         // SAFETY: the name is a string, and there is as much room as the VFS may want.
         let code = unsafe { full(vfs, name.as_ptr(), max + 1, out.as_mut_ptr().cast()) };
-        // It may say that the path goes through a symbolic link.
+        // The code may say that the path goes through a symbolic link.
         if code != ffi::SQLITE_OK && code != ffi::SQLITE_OK_SYMLINK {
             return Err(Failure::Code(code));
         }
@@ -151,21 +151,21 @@ impl Files for OnMount {
     }
 }
 
-/// A database.
+/// A database on a mount.
 struct MountFile {
     file: BelowFile,
-    /// The descriptor, if it can have groups.
+    /// The descriptor; `None` if the file cannot have groups.
     fd: Option<RawFd>,
     group: Option<Staged>,
-    /// Something was written since it was durable.
+    /// True if something was written since the last sync or commit.
     is_dirty: bool,
 }
 
-/// What is known of a group. The mount need not tell.
+/// What a group does to the file's size, which the mount need not tell.
 struct Staged {
-    /// How long the file was.
+    /// The file's length before the group, in bytes.
     size: u64,
-    /// How far what is staged reaches.
+    /// Where the last staged write ends, in bytes.
     end: u64,
 }
 
@@ -192,7 +192,7 @@ impl File for MountFile {
         Ok(())
     }
 
-    /// A mount stages writes alone.
+    /// Fails in a group: a mount stages writes only.
     fn truncate(&mut self, size: u64) -> Result<()> {
         if self.group.is_some() {
             return Err(Failure::Other);
@@ -201,7 +201,7 @@ impl File for MountFile {
         self.file.truncate(size)
     }
 
-    /// A group that was committed is durable.
+    /// Does nothing after the commit of a group, which is durable.
     fn sync(&mut self, flags: c_int) -> Result<()> {
         if self.is_dirty {
             self.file.sync(flags)?;
@@ -239,10 +239,10 @@ impl File for MountFile {
         Ok(())
     }
 
-    /// Where the kernel has a writeback cache, it believes that the file has got longer; a cut
-    /// tells it better. Nobody else changes the size: SQLite has it locked.
+    /// Aborts the group. With a writeback cache the kernel believes that the file has grown; a
+    /// truncate corrects that. Nobody else changes the size: SQLite has the database locked.
     fn abort_group(&mut self) {
-        // It fails if there is none.
+        // The ioctl fails if there is no group.
         let _ = self.fd().map(abort_atomic_write);
         if let Some(Staged { size, end }) = self.group.take()
             && end > size
@@ -252,7 +252,7 @@ impl File for MountFile {
     }
 
     unsafe fn control(&mut self, operation: c_int, argument: *mut c_void) -> c_int {
-        // A map does not show what is staged, and a file that is made longer is not in the group.
+        // A memory map does not show what is staged, and making the file longer is in no group.
         let is_of_maps = [ffi::SQLITE_FCNTL_MMAP_SIZE, ffi::SQLITE_FCNTL_SIZE_HINT];
         if self.fd.is_some() && is_of_maps.contains(&operation) {
             return ffi::SQLITE_NOTFOUND;

@@ -1,5 +1,5 @@
-//! The functions of SQLite that are called here: of the one that is linked in, or of the one that
-//! has loaded this and gave its table (`sqlite3ext.h`).
+//! The functions of SQLite that we call: those of the SQLite that is linked in, or those in the
+//! table of a SQLite that has loaded us (`sqlite3ext.h`).
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,17 +10,17 @@ type Step = Option<unsafe extern "C" fn(Context, c_int, *mut *mut ffi::sqlite3_v
 type Final = Option<unsafe extern "C" fn(Context)>;
 type Free = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// What SQLite calls for a connection.
+/// The entry point of an extension, which SQLite calls for a connection.
 type EntryPoint = unsafe extern "C" fn(
     *mut ffi::sqlite3,
     *mut *mut c_char,
     *const ffi::sqlite3_api_routines,
 ) -> c_int;
 
-/// The first version that has all of them.
+/// The first version of SQLite that has all the functions below.
 const VERSION_MIN: c_int = 3_032_000;
 
-/// The place of sqlite3_libversion_number().
+/// Index of sqlite3_libversion_number() in the table.
 const LIBVERSION_NUMBER: usize = 67;
 
 macro_rules! routines {
@@ -32,19 +32,19 @@ macro_rules! routines {
         }
 
         impl Routines {
-            /// Those of the SQLite that is linked in.
+            /// Returns the functions of the SQLite that is linked in.
             pub(super) fn linked() -> Self {
                 Self { $($name: ffi::$linked,)* }
             }
 
-            /// Those of a table; none if its SQLite is too old.
+            /// Returns the functions in a table; `None` if its SQLite is too old.
             ///
             /// # Safety
             /// The table is what SQLite has given to the entry point of an extension.
             pub(super) unsafe fn of(table: *const ffi::sqlite3_api_routines) -> Option<Self> {
                 let table = table.cast::<*const c_void>();
-                // SAFETY: the table begins with pointers to functions, and has had this one from
-                // the first version on that loads extensions.
+                // SAFETY: the table begins with pointers to functions, and has had this one since
+                // the first version that loads extensions.
                 let version = unsafe {
                     let at = table.add(LIBVERSION_NUMBER);
                     (*at.cast::<unsafe extern "C" fn() -> c_int>())()
@@ -52,14 +52,14 @@ macro_rules! routines {
                 if version < VERSION_MIN {
                     return None;
                 }
-                // SAFETY: the table of this version has all of them, with these types.
+                // SAFETY: the table of this version has all the functions, with these types.
                 unsafe { Some(Self { $($name: *table.add($place).cast::<$type>(),)* }) }
             }
         }
     };
 }
 
-// The place is that in `struct sqlite3_api_routines`, which only grows at its end.
+// The number is the index in `struct sqlite3_api_routines`, which only grows at its end.
 routines! {
     vfs_find = sqlite3_vfs_find at 141:
         unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;

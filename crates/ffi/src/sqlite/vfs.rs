@@ -1,4 +1,4 @@
-//! The functions that SQLite calls of a VFS and its files, as calls of our traits.
+//! The functions that SQLite calls for a VFS and its files, as calls of our traits.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
@@ -14,14 +14,14 @@ use super::contract::{Failure, File, Files, Level, Opening, Result};
 use super::kept::{Database, Journal, JournalFile, Slot};
 use super::routines::Routines;
 
-/// Bytes of a path at most.
+/// Longest path, in bytes.
 const MAX_PATH: c_int = 1024;
-/// 24 November 4714 BC, noon, to 1970 in milliseconds.
+/// Milliseconds from noon, 24 November 4714 BC, to 1970.
 const JULIAN_EPOCH_MS: i64 = 210_866_760_000_000;
 
 static ROUTINES: OnceLock<Routines> = OnceLock::new();
 
-/// SQLite's functions, once a VFS was registered.
+/// Returns SQLite's functions; `None` before a VFS was registered.
 pub(super) fn routines() -> Option<&'static Routines> {
     ROUTINES.get()
 }
@@ -34,13 +34,13 @@ pub(super) fn log(text: &str) {
     }
 }
 
-/// What a VFS of ours is made of.
+/// The parts of a VFS of ours.
 struct Registered {
     files: Box<dyn Files>,
     below: BelowVfs,
 }
 
-/// Registers a VFS, for good, over what is the default now.
+/// Registers a VFS for good, above the one that is the default now.
 pub(super) fn register(
     routines: Routines,
     name: &'static CStr,
@@ -84,7 +84,7 @@ pub(super) fn register(
     assert_eq!(result, ffi::SQLITE_OK, "SQLite is there");
 }
 
-/// An open file as SQLite has it: it gives the memory for it, of `szOsFile` bytes.
+/// An open file as SQLite has it, in memory of `szOsFile` bytes that SQLite provides.
 #[repr(C)]
 struct OsFile {
     base: ffi::sqlite3_file,
@@ -93,7 +93,7 @@ struct OsFile {
 
 struct Handle {
     file: Box<dyn File>,
-    /// Of a database: where its journal is kept back.
+    /// For a database: its journal, which may stay in memory.
     journal: Option<Slot>,
 }
 
@@ -119,7 +119,7 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// SQLite's code for what came of it.
+/// Translates a result into SQLite's code. `otherwise` is for a failure without its own.
 fn done(result: Result<()>, otherwise: c_int) -> c_int {
     match result {
         Ok(()) => ffi::SQLITE_OK,
@@ -130,7 +130,7 @@ fn done(result: Result<()>, otherwise: c_int) -> c_int {
     }
 }
 
-/// The same of a lock.
+/// Translates the result of a lock.
 fn granted(result: Result<bool>, otherwise: c_int) -> c_int {
     match result {
         Ok(false) => ffi::SQLITE_BUSY,
@@ -174,9 +174,9 @@ unsafe fn handle<'a>(file: *mut ffi::sqlite3_file) -> &'a mut Handle {
     unsafe { &mut *(*file.cast::<OsFile>()).handle }
 }
 
-// Of the functions that SQLite calls, each relies on what its documentation says of the arguments:
-// pointers are valid for the call, lengths are those of the memory, a file is one that xOpen has
-// opened and xClose has not closed, `name` is a string. A panic in them ends the process.
+// The functions that SQLite calls rely on what its documentation says of their arguments: pointers
+// are valid for the call, lengths are those of the memory, a file is one that xOpen has opened and
+// xClose has not closed, `name` is a string. A panic in them ends the process.
 
 unsafe extern "C" fn x_open(
     vfs: *mut ffi::sqlite3_vfs,
@@ -218,7 +218,7 @@ unsafe fn open(
         let (file, flags) = unsafe { own.below.open(name, flags)? };
         return Ok((Handle::plain(Box::new(file)), flags));
     }
-    // SAFETY: it is no null, so it is a string.
+    // SAFETY: `name` is not null, so it is a string.
     let path = unsafe { string(name) }.ok_or(Failure::Other)?;
     let mut how = Opening {
         path: path.to_owned(),
@@ -251,15 +251,15 @@ unsafe fn open(
     Ok((Handle::plain(file), flags))
 }
 
-/// The database that a journal is of, if it is a file of ours.
+/// Returns the database of a journal; `None` if its file is not ours.
 ///
 /// # Safety
 /// `name` is the name of a journal as SQLite gives it to xOpen.
 unsafe fn database_of<'a>(name: ffi::sqlite3_filename) -> Option<&'a mut Handle> {
     let routines = routines()?;
-    // SAFETY: for the name of a journal that is the open file of its database.
+    // SAFETY: for the name of a journal, SQLite returns the open file of its database.
     let file = unsafe { (routines.database_file_object)(name) };
-    // SAFETY: whoever opens a journal uses its database too, so nobody else does.
+    // SAFETY: the connection that opens a journal uses its database too, so nobody else does.
     unsafe {
         if !file.is_null() && std::ptr::eq((*file).pMethods, &METHODS) {
             Some(handle(file))
@@ -298,7 +298,7 @@ unsafe extern "C" fn x_delete(
         None => Err(Failure::Other),
     };
     match deleted {
-        // A journal that was kept back; and whatever else, it is not there afterwards.
+        // The journal was in memory. Any other file is gone too, as SQLite wants.
         Err(Failure::NotFound) => ffi::SQLITE_OK,
         result => done(result, ffi::SQLITE_IOERR_DELETE),
     }
@@ -344,7 +344,7 @@ unsafe extern "C" fn x_full_pathname(
     ffi::SQLITE_OK
 }
 
-/// No libraries come from here.
+/// Opens no libraries.
 unsafe extern "C" fn x_dl_open(_: *mut ffi::sqlite3_vfs, _: *const c_char) -> *mut c_void {
     null_mut()
 }
@@ -356,7 +356,7 @@ unsafe extern "C" fn x_dl_error(_: *mut ffi::sqlite3_vfs, room: c_int, out: *mut
     }
 }
 
-/// The VFS below has this machine's randomness.
+/// Takes random bytes from the VFS below.
 unsafe extern "C" fn x_randomness(
     vfs: *mut ffi::sqlite3_vfs,
     len: c_int,
@@ -395,7 +395,7 @@ unsafe extern "C" fn x_close(file: *mut ffi::sqlite3_file) -> c_int {
     ffi::SQLITE_OK
 }
 
-/// A length that SQLite gives: none of its buffers has fewer than 0 bytes.
+/// Converts a length from SQLite, which is never negative.
 fn length(len: c_int) -> usize {
     usize::try_from(len).unwrap_or(0)
 }

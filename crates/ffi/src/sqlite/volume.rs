@@ -1,7 +1,7 @@
-//! A file of a mounted volume for SQLite.
+//! Files of a mounted volume, for SQLite.
 //!
-//! The calls are those of SQLite's own VFS for Unix: a file that it made and synchronizes for the
-//! first time takes its directory along, a delete does not.
+//! The calls are those of SQLite's own VFS for Unix: the first sync of a file that it created syncs
+//! the directory too. A delete does so if SQLite asks for it, or if the volume has groups.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -15,30 +15,30 @@ use stetfs_format::InodeNo;
 use super::contract::{Failure, File, Level, Result};
 use super::locks::{Parties, Party};
 
-/// What a call has moved.
+/// The data that a call has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// Nothing but itself.
+    /// No data.
     Nothing,
-    /// Bytes, out of a file.
+    /// Bytes read from a file.
     Read(u64),
-    /// Bytes, into a file.
+    /// Bytes written to a file.
     Written(u64),
 }
 
-/// Who is told of each call of the library.
+/// An observer of the calls of the library.
 pub trait Watch: Send + Sync {
-    /// `call` was made, and what came of it.
+    /// Notes that `call` was made, and its result.
     fn called(&self, call: &'static str, result: Result<Moved, &Error>);
 }
 
-/// A volume and who watches it.
+/// A volume and its observer.
 #[derive(Clone)]
 pub(super) struct Volume {
     pub(super) fs: Fs,
     pub(super) watch: Arc<dyn Watch>,
-    /// Transactions may be groups of writes, and what SQLite deletes is gone for good. Otherwise
-    /// all is done as by SQLite's own VFS.
+    /// True: transactions may be groups of writes, and deletes are durable at once. False: all is
+    /// done as by SQLite's own VFS.
     pub(super) groups: bool,
     parties: Arc<Parties>,
 }
@@ -55,7 +55,7 @@ impl Volume {
         }
     }
 
-    /// Tells of a call, and says its error in SQLite's terms.
+    /// Tells the observer of a call. Translates its error into SQLite's terms.
     fn called<T>(&self, call: &'static str, result: Result<T, Error>) -> Result<T> {
         self.moved(call, result, |_| Moved::Nothing)
     }
@@ -74,7 +74,7 @@ impl Volume {
         })
     }
 
-    /// The directory of a path, and the name in it.
+    /// Splits a path into its directory and the name in it.
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
         if path.contains('/') {
             let found = self.fs.resolve_parent(&Caller::root(), path.as_bytes());
@@ -90,8 +90,9 @@ impl Volume {
         Ok(self.called("lookup", entry)?.ino)
     }
 
-    /// Opens a file for reading and writing, or on a read-only volume for reading; whether it can
-    /// be written. `hold` goes when everything else of the file and this value has gone.
+    /// Opens a file for reading and writing, or for reading on a read-only volume. Returns the file
+    /// and whether it can be written. `hold` is dropped last, after this value and the rest of the
+    /// file.
     pub(super) fn open(
         self,
         path: &str,
@@ -143,7 +144,8 @@ impl Volume {
     pub(super) fn delete(&self, path: &str, sync_directory: bool) -> Result<()> {
         let (dir, name) = self.parent(path)?;
         self.called("unlink", self.fs.unlink(&Caller::root(), dir, name))?;
-        // A journal's end is a commit. A volume that nobody but SQLite has dies with the process.
+        // Deleting a journal is a commit. A volume that only SQLite uses dies with the process, so
+        // the delete must be durable.
         if sync_directory || self.groups {
             self.called("fsync", self.fs.fsync(dir, false))
         } else {
@@ -170,19 +172,19 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // An error here is one of the volume, which the next call meets too.
+        // The next call meets an error of the volume too.
         let Self { volume, ino } = self;
         let _ = volume.called("release", volume.fs.release(*ino));
     }
 }
 
-/// An open file. What is staged goes before it is closed.
+/// An open file. Its fields are dropped in order: what is staged goes before the file is closed.
 pub(super) struct VolumeFile {
     group: Option<Group>,
-    /// Let go before the inode: its number may be another's then.
+    /// Dropped before `open`: then another file may get the inode's number.
     lock: Party,
     open: Open,
-    /// The directory in which it was made when it was opened, until it is synchronized.
+    /// The directory in which opening created the file, until that is synced.
     is_new: Option<InodeNo>,
     _hold: Box<dyn Any + Send>,
 }
@@ -246,7 +248,8 @@ impl File for VolumeFile {
         volume.called("stat", size)
     }
 
-    /// An overwrite of some bytes leaves those beside it alone, and less than a page can be read.
+    /// Declares that an overwrite leaves the bytes beside it alone, and that reads may be smaller
+    /// than a page.
     fn characteristics(&mut self) -> c_int {
         ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE | ffi::SQLITE_IOCAP_SUBPAGE_READ
     }

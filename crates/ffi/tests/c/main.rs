@@ -1,7 +1,7 @@
-//! The interface for C: its header is what the code says, the example does what it says, and Python
-//! can use it.
+//! The interface for C: the header agrees with the code, the example works, and Python can use the
+//! library.
 //!
-//! `STETFS_LAB_WRITE=1` makes the header anew.
+//! `STETFS_LAB_WRITE=1` writes the header anew.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use stetfs_testkit::host::{needs, run, scratch};
 use stetfs_testkit::image::{EXT4_4K, check};
 use stetfs_testkit::skip_unless;
 
-/// What stands at the top of the header.
+/// The comment at the top of the header.
 const HEADER: &str = "\
 /* stetfs for C: made from crates/ffi/src/c.rs by its test.
  *
@@ -25,7 +25,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The library, which is built with this test, into the same directory.
+/// The library. Cargo builds it with this test, into the same directory.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("it runs");
     let found = test.with_file_name("libstetfs_ffi.so");
@@ -82,7 +82,7 @@ fn the_example_moves_money() {
     let [image, program] = ["image", "accounts"].map(|name| dir.path().join(name));
     EXT4_4K.make(&image, 48, 4).expect("a volume");
     let (source, include) = (here("examples/accounts.c"), here("include"));
-    // The program looks for it by its soname.
+    // The program looks for the library by its soname.
     let soname = dir.path().join("libstetfs.so.0.1");
     std::os::unix::fs::symlink(library(), soname).expect("a link");
     let args = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];

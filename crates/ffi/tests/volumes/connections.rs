@@ -1,4 +1,4 @@
-//! Locks and shared memory between connections, groups in place of journals, and what fails.
+//! Connections to a volume: their locks and shared memory, groups in place of journals, failures.
 
 use std::thread;
 
@@ -28,7 +28,7 @@ fn readers_are_beside_a_writer_until_it_commits() {
         write(&one).unwrap();
         assert_eq!(count(&two), Ok(1));
         assert_eq!(code(write(&two)), Some(ErrorCode::DatabaseBusy));
-        // It waits for the reader, and lets no new one in.
+        // The writer waits for the reader, and lets no new one in.
         two.execute_batch("BEGIN; SELECT * FROM t").unwrap();
         assert_eq!(count(&two), Ok(1));
         assert_eq!(
@@ -40,7 +40,8 @@ fn readers_are_beside_a_writer_until_it_commits() {
         two.execute_batch("COMMIT").unwrap();
         one.execute_batch("COMMIT").unwrap();
         assert_eq!((count(&two), count(&three)), (Ok(2), Ok(2)));
-        // What has spilled out of a cache is nobody else's, and goes with a rollback.
+        // Pages that spilled out of the cache are seen by no other connection. A rollback drops
+        // them.
         one.execute_batch("PRAGMA cache_size = 5; BEGIN").unwrap();
         let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99)
             INSERT INTO t SELECT randomblob(2000) FROM n";
@@ -70,7 +71,7 @@ fn connections_share_the_index_of_a_log() {
     assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(0));
     two.execute_batch("COMMIT").unwrap();
     assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(1));
-    // Several threads, each with a connection: none of their rows is lost.
+    // Several threads, each with a connection, lose none of their rows.
     let write = |thread: u32| {
         let db = bed.open("a.db").unwrap();
         db.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
@@ -86,8 +87,8 @@ fn connections_share_the_index_of_a_log() {
     assert!(!bed.has("a.db-wal") && !bed.has("a.db-shm"));
 }
 
-/// A transaction is one commit of the volume, in each mode that has a rollback journal, which is
-/// never written.
+/// A transaction is one commit of the volume, in each mode that has a rollback journal. The journal
+/// is never written.
 #[test]
 fn a_group_takes_the_place_of_the_journal() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -117,8 +118,8 @@ fn a_group_takes_the_place_of_the_journal() {
             } else {
                 assert!(calls.len() > 2 && commits > 1, "{what}");
             }
-            // Without syncs it is a transaction as well, durable when the volume likes. A SQLite
-            // that makes groups itself makes none of those.
+            // Without syncs it is a commit too, which the volume makes durable at some time. A
+            // SQLite that makes groups itself makes none here.
             let built = "SELECT sqlite_compileoption_used('ENABLE_BATCH_ATOMIC_WRITE')";
             let is_its_own = number(&db, built) == Ok(1);
             db.execute_batch("PRAGMA synchronous = OFF; UPDATE t SET x = x + 1")
@@ -132,7 +133,7 @@ fn a_group_takes_the_place_of_the_journal() {
     }
 }
 
-/// What one transaction of the volume cannot hold is protected by a journal after all.
+/// A transaction that is too large for one of the volume is protected by a journal after all.
 #[test]
 fn a_large_transaction_has_a_journal() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -154,8 +155,8 @@ fn a_large_transaction_has_a_journal() {
     check_integrity(&db, "filled");
 }
 
-/// A VACUUM that changes the size of pages cuts the database while pages are staged; what was
-/// vacuumed in other ways SQLite cuts when the transaction is over. All are groups.
+/// A VACUUM that changes the page size shortens the database while pages are staged. Other kinds of
+/// VACUUM shorten it when the transaction is over. All are groups.
 #[test]
 fn a_database_becomes_shorter_in_one_transaction() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -198,7 +199,7 @@ fn a_full_volume_says_so() {
         let full = db.execute("INSERT INTO t VALUES (zeroblob(90000000))", []);
         assert_eq!(code(full), Some(ErrorCode::DiskFull));
         assert_eq!(number(&db, "SELECT count(*) FROM t"), Ok(1));
-        // It is full when a part of what makes it so is staged.
+        // The volume is full when a part of the transaction is staged.
         let mut rows = 1;
         while db
             .execute("INSERT INTO t VALUES (zeroblob(400000))", [])
@@ -223,8 +224,8 @@ fn a_full_volume_says_so() {
 
 const OTHERS: &str = "SELECT count(*) FROM t WHERE x != zeroblob(400000)";
 
-/// What has failed is gone as well where no lock tells when a transaction ends; and what comes
-/// after stays, also for the next who opens the database.
+/// A failed transaction is undone, also where no lock tells when it ends. Later transactions stay,
+/// also for the next connection that opens the database.
 #[test]
 fn a_transaction_that_failed_comes_back_in_no_way() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -249,20 +250,20 @@ fn a_transaction_that_failed_comes_back_in_no_way() {
         let fill = "INSERT INTO t VALUES (zeroblob(400000))";
         while db.execute(fill, []).is_ok() {}
         db.execute_batch("PRAGMA cache_size = 5").unwrap();
-        // More than a group takes, over blocks that are there: a journal is needed, and has no
-        // room. Then one that needs room itself.
+        // The first update is more than a group holds, over blocks that are there: it needs a
+        // journal, which has no room. The second one needs room itself.
         for update in ["randomblob(length(x))", "zeroblob(length(x) + 20000)"] {
             let full = db.execute(&format!("UPDATE t SET x = {update}"), []);
             assert_eq!(code(full), Some(ErrorCode::DiskFull), "{what} {update}");
             assert_eq!(number(&db, OTHERS), Ok(0), "{what} {update}");
             check_integrity(&db, &what);
         }
-        // What needs no room goes on at once.
+        // An update that needs no room works at once.
         for row in [2, 3] {
             let update = format!("UPDATE t SET x = 7 WHERE rowid = {row}");
             db.execute(&update, []).expect(&what);
         }
-        // Once more, by a ROLLBACK of what has spilled and made the database longer.
+        // The same by a ROLLBACK, after pages have spilled and made the database longer.
         let free = "DELETE FROM t WHERE rowid = 4; BEGIN; INSERT INTO t VALUES (zeroblob(90000));
             UPDATE t SET x = 8 WHERE rowid < 10; ROLLBACK";
         db.execute_batch(free).expect(&what);
@@ -287,8 +288,8 @@ fn what_is_detached_is_not_found() {
     assert_eq!(code(again), Some(ErrorCode::CannotOpen));
 }
 
-/// Each write and each flush of the device fails once: a commit that SQLite reports is there when
-/// the volume is mounted again, and the database is whole.
+/// Each write and each flush of the device fails once. A commit that SQLite reports is there after
+/// the next mount, and the database is whole.
 #[test]
 fn no_failure_becomes_a_commit() {
     skip_unless!(needs(false, false, &["mke2fs"]));

@@ -1,4 +1,4 @@
-//! SQLite, as it is linked in, on volumes in memory.
+//! The SQLite that is linked in, on volumes in memory.
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -23,7 +23,7 @@ fn image() -> Image {
     Image::from_file(&path).expect("its content")
 }
 
-/// Which calls there were that anybody wants to know of.
+/// The successful calls that change something or sync, in order.
 #[derive(Default)]
 struct Calls(Mutex<Vec<&'static str>>);
 
@@ -49,7 +49,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// By a name of the test's own.
+    /// Attaches a volume, by the test's name.
     fn of(fs: Fs, groups: bool) -> Self {
         let calls = Arc::<Calls>::default();
         let thread = std::thread::current();
@@ -71,7 +71,7 @@ impl Bed {
         self.open_as(name, "")
     }
 
-    /// With parameters of a URI.
+    /// Opens a database with parameters of a URI.
     fn open_as(&self, name: &str, parameters: &str) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
@@ -92,7 +92,7 @@ impl Bed {
         self.find(name).is_ok()
     }
 
-    /// As `chattr +j` does.
+    /// Marks a file, as `chattr +j` does.
     fn mark(&self, name: &str) {
         let ino = self.find(name).unwrap();
         let flags = self.fs.get_flags(ino).unwrap() | InodeFlags::JOURNAL_DATA;
@@ -101,12 +101,12 @@ impl Bed {
 }
 
 fn mount(dev: &Arc<SimDev>, options: &str) -> Fs {
-    // Nothing happens by the clock.
+    // The clock starts no commit.
     let options = MountOptions::parse(&format!("{options},commit=3600")).unwrap();
     Fs::mount(dev.clone(), options).unwrap().0
 }
 
-/// The one number that a query gives.
+/// Returns the one number that a query finds.
 fn number(db: &Connection, sql: &str) -> Result<i64> {
     db.query_row(sql, [], |row| row.get(0))
 }

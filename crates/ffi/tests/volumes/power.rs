@@ -1,8 +1,9 @@
-//! The power goes off at random moments: the database is whole, of one transaction, and of none
-//! before the last that was committed. So are two databases that commit together.
+//! After power cuts at random moments, the database is whole. It has all of one transaction, and
+//! not of one before the last that was committed. The same holds for two databases that commit
+//! together.
 //!
-//! Whatever the volume does in a handle of its own is a transaction of its own here, so a commit
-//! that takes two is found.
+//! Each handle of the volume is a transaction here, so the test finds a commit that takes two
+//! handles.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ impl Schedule for EachHandle {
         true
     }
 
-    /// A truncate would go on for ever.
+    /// With splits, a truncate would go on for ever.
     fn splits(&self) -> bool {
         false
     }
@@ -59,12 +60,12 @@ fn open(bed: &Bed, mode: &str, what: &str) -> Connection {
     db
 }
 
-/// A transaction that gives rows of many pages its number.
+/// Commits a transaction that writes its number to rows of many pages.
 fn transact(db: &Connection, number: i64, shares: bool) {
-    // One that is rolled back, after the cache has spilled.
+    // Roll one back after the cache has spilled.
     db.execute_batch("BEGIN; UPDATE t SET v = -1, filler = randomblob(3000); ROLLBACK")
         .unwrap();
-    // Every seventh is more than a group holds.
+    // Every seventh transaction is more than a group holds.
     let filler = if number % 7 == 0 { 20_000 } else { 1_600 };
     let grow = format!(
         "INSERT INTO t VALUES (NULL, {number}, zeroblob({}))",
@@ -81,7 +82,7 @@ fn transact(db: &Connection, number: i64, shares: bool) {
         {other} {grow}; {shrink}; COMMIT"
     );
     db.execute_batch(&all).unwrap();
-    // Every fifth is followed by one that cuts the database while its pages are staged.
+    // After every fifth, one shortens the database while its pages are staged.
     if number % 5 == 0 {
         let page = if number % 2 == 0 { 2048 } else { 4096 };
         db.execute_batch(&format!("PRAGMA main.page_size = {page}; VACUUM main"))
@@ -89,7 +90,7 @@ fn transact(db: &Connection, number: i64, shares: bool) {
     }
 }
 
-/// Which transaction the rows of a database are of: all of the same.
+/// Returns the number of the transaction that wrote the rows. All must have the same.
 fn judge(db: &Connection, name: &str, what: &str) -> i64 {
     let check = format!("PRAGMA {name}.integrity_check");
     let found = db.query_row(&check, [], |row| row.get::<_, String>(0));
@@ -129,7 +130,8 @@ fn cut(options: &str, mode: &str, groups: bool, seed: u64) {
     std::mem::forget(db);
     drop(bed);
     let mut random = Rng::new(seed);
-    // Some transactions have a hundred times the changes of others: each has its moments.
+    // Some transactions make a hundred times the changes of others: each gets its share of the
+    // cuts.
     let during = durable.windows(2).map(|two| (two[0].0, two[1].0));
     let mut moments: Vec<_> = during
         .cycle()
@@ -155,7 +157,7 @@ fn cut(options: &str, mode: &str, groups: bool, seed: u64) {
             seen.insert(found);
         }
     }
-    // What is found at a moment of a transaction is that one, or the one before.
+    // A cut in a transaction leaves that transaction or the one before.
     let count = i64::try_from(seen.len()).unwrap();
     assert!(count >= TRANSACTIONS / 2, "too few: {seen:?}");
 }
