@@ -1,14 +1,14 @@
-//! Contents of one file system block: immutable once shared, aligned for direct I/O.
+//! The content of one file system block: immutable once shared, aligned for direct I/O.
 //!
-//! A [`BlockRef`] is what the caches, the running transaction and a commit in flight share.
-//! Changing a block that somebody else still holds copies it first ([`BlockRef::make_mut`]), so a
-//! commit writes exactly the bytes that it was given, whatever the next transaction does meanwhile.
+//! Caches, the running transaction and a commit in flight share a [`BlockRef`]. Changing one that
+//! somebody else still holds copies the block first ([`BlockRef::make_mut`]), so a commit writes
+//! exactly the bytes that it was given, whatever the next transaction does meanwhile.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The unit of alignment: what O_DIRECT asks of memory and of offsets on common devices.
+/// The unit of alignment in bytes: what O_DIRECT asks of memory and of offsets on common devices.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
@@ -40,7 +40,7 @@ impl Block {
         bytemuck::cast_slice(&self.0)
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, for changing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.0)
     }
@@ -56,7 +56,7 @@ impl BlockRef {
         Self(Arc::new(block))
     }
 
-    /// The bytes, to be changed; copied first when anybody else holds them.
+    /// Returns the bytes for changing; copies them first if anybody else holds them.
     pub fn make_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0).bytes_mut()
     }

@@ -1,9 +1,9 @@
 //! The time of simulated media.
 //!
-//! It passes only when a simulated medium says that a request kept it busy ([`Clock::advance`]), so
-//! the same requests take the same time on every machine. All media of one rig share a clock: what
-//! one of them does, the others wait for, as one caller does. Real media have real time and no
-//! clock.
+//! Time passes only when a simulated medium reports how long a request kept it busy
+//! ([`Clock::advance`]), so the same requests take the same time on every machine. All media of one
+//! rig share a clock: while one works, the others stand still, as with a single caller. Real media
+//! have real time and no clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,8 +18,8 @@ impl Clock {
         self.0.load(Relaxed)
     }
 
-    /// Lets `busy_ns` pass and returns the time then. Also for what is not a medium: the time in
-    /// which a workload computes. 2^64 ns are 584 years; beyond them the time begins again.
+    /// Lets `busy_ns` pass and returns the new time. Workloads use it too, for the time in which
+    /// they compute. The clock wraps after 2^64 ns, which are 584 years.
     pub fn advance(&self, busy_ns: u64) -> u64 {
         self.0.fetch_add(busy_ns, Relaxed).wrapping_add(busy_ns)
     }

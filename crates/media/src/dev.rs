@@ -2,16 +2,16 @@
 //!
 //! - Offsets and lengths are bytes, in whole sectors and within the device; anything else is
 //!   [`MediaError::Misaligned`] or [`MediaError::PastEnd`] and changes nothing. (The simulated
-//!   device panics instead: there it is a mistake of ours and shall be found.)
+//!   device panics instead, so that tests find such a mistake of ours.)
 //! - A write that has returned is seen by every later read.
-//! - A write is *durable* once a flush that was started after the write returned has itself
-//!   returned, or when it was a [`BlockDev::write_durable`]. Until then a power cut keeps or loses
-//!   each [`BlockDev::atomic_unit`] of it independently, whatever the order of the writes was.
-//! - After a failed write the content of its range is anybody's guess. After a failed flush or
-//!   durable write, so are all writes since the last good flush, even if a later flush were to
-//!   succeed: the device therefore never lets one succeed again ([`MediaError::WritesLost`]).
-//!   Whoever owns it must stop writing.
-//! - Every request that succeeded is counted by the [`Meter`].
+//! - A write is *durable* in two cases: it was a [`BlockDev::write_durable`], or a flush that
+//!   started after the write returned has itself returned. Until then a power cut keeps or loses
+//!   each [`BlockDev::atomic_unit`] of it independently, in whatever order the writes came.
+//! - After a failed write nobody knows the content of its range. After a failed flush or durable
+//!   write, nobody knows the content of any write since the last good flush, even if a later flush
+//!   were to succeed. The device therefore never lets one succeed again
+//!   ([`MediaError::WritesLost`]), and its owner must stop writing.
+//! - The [`Meter`] counts every request that succeeded.
 
 use std::sync::Arc;
 
@@ -27,19 +27,19 @@ use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
-/// [`jump_bytes`](BlockDev::jump_bytes) of a disk that turns: a movement of the head.
+/// [`jump_bytes`](BlockDev::jump_bytes) of a rotating disk: one movement of the head.
 pub const DISK_JUMP_BYTES: u64 = 256 << 10;
 
-/// The same of flash of a kind that is not known: [`Timing`](crate::sim::Timing) has 9 KB for a
-/// drive on SATA, 36 KB for a memory card and 46 KB for a drive on PCI Express.
+/// [`jump_bytes`](BlockDev::jump_bytes) of flash of an unknown kind. [`Timing`](crate::sim::Timing)
+/// has 9 KB for a SATA drive, 36 KB for a memory card and 46 KB for a drive on PCI Express.
 pub const FLASH_JUMP_BYTES: u64 = 16 << 10;
 
-/// The same where nothing is known: what a request costs the processor.
+/// [`jump_bytes`](BlockDev::jump_bytes) of an unknown device: the processor's cost of one request.
 pub(crate) const FEW_JUMP_BYTES: u64 = 1024;
 
-/// Storage in sectors with a cache that forgets at a power cut.
+/// Storage in sectors, with a cache that a power cut empties.
 pub trait BlockDev: Send + Sync {
-    /// What it is, for messages: `/dev/sda3`, `RAM, 64 MiB`.
+    /// The device's name for messages: `/dev/sda3`, `RAM, 64 MiB`.
     fn describe(&self) -> String;
 
     /// Size in bytes, a multiple of the sector size. It does not change.
@@ -61,32 +61,33 @@ pub trait BlockDev: Send + Sync {
     /// Whether a write that has returned can still be lost by a power cut.
     fn volatile_cache(&self) -> bool;
 
-    /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
+    /// Whether reads come from the host's memory anyway, so that caching them again is waste.
     fn host_cached(&self) -> bool;
 
-    /// Bytes that are written in the time that a write takes longer because it does not follow the
-    /// one before it. So what lies between two writes is better written along, if it is less.
+    /// Bytes that the device writes in the extra time that a non-sequential write takes. If the gap
+    /// between two writes is smaller, it is cheaper to write the gap too.
     fn jump_bytes(&self) -> u64 {
         FEW_JUMP_BYTES
     }
 
-    /// The same content as memory, where it is memory: see [`PmemDev`](crate::PmemDev).
+    /// This device's content as persistent memory, if that is where it lives: see
+    /// [`PmemDev`](crate::PmemDev).
     fn pmem(&self) -> Option<&Arc<dyn Pmem>> {
         None
     }
 
-    /// What durable content survives, where that is a question: in memory and in simulated parts
-    /// that live in files.
+    /// What durable content survives. `None` for a device to which the question does not apply:
+    /// only memory and simulated parts in files answer it.
     fn survives(&self) -> Option<Survives> {
         self.pmem().map(|pmem| pmem.survives())
     }
 
-    /// The device's ability to give an address the content of another one, where it has it.
+    /// The device's ability to give an address the content of another one; `None` if it has none.
     fn remap(&self) -> Option<&dyn Remap> {
         None
     }
 
-    /// The device's ability to write several ranges as a whole, where it has it.
+    /// The device's ability to write several ranges as a whole; `None` if it has none.
     fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
         None
     }
@@ -94,17 +95,17 @@ pub trait BlockDev: Send + Sync {
     /// Fills `out` with the newest content.
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError>;
 
-    /// Writes `data`, to be durable after the next flush.
+    /// Writes `data`; durable after the next flush.
     fn write_at(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.write_vectored_at(offset, &[data], tag)
     }
 
-    /// Writes `parts` one after the other into one contiguous range, to be durable after the next
-    /// flush. Each part is in whole sectors.
+    /// Writes `parts` one after the other into one contiguous range; durable after the next flush.
+    /// Each part is in whole sectors.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
 
-    /// Writes several ranges, each as [`write_vectored_at`](Self::write_vectored_at) does, in no
-    /// order, to be durable after the next flush. After an error any of them may be written or not.
+    /// Writes several ranges in any order, each as [`write_vectored_at`](Self::write_vectored_at)
+    /// does; durable after the next flush. After an error each of them may be written or not.
     fn write_many(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
         for run in runs {
             self.write_vectored_at(run.offset, &run.parts, run.tag)?;
@@ -113,8 +114,8 @@ pub trait BlockDev: Send + Sync {
     }
 
     /// Writes parts with labels of their own, as a log holds them, into one contiguous range in one
-    /// request: the request is counted under the label of the first part, the bytes under their
-    /// own.
+    /// request. The meter counts the request under the label of the first part, and each part's
+    /// bytes under its own.
     fn write_tagged_at(&self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
         let Some((tag, bytes)) = untagged(parts) else {
             return Ok(());
@@ -125,8 +126,9 @@ pub trait BlockDev: Send + Sync {
     }
 
     /// Writes as [`write_vectored_at`](Self::write_vectored_at) does and returns when *these* bytes
-    /// are durable (a write with forced unit access). It says nothing about other writes, and until
-    /// it has returned its own units are kept or lost one by one like any others.
+    /// are durable (a write with forced unit access). It makes no other write durable. Until it has
+    /// returned, a power cut keeps or loses each of its own atomic units independently, as with any
+    /// write.
     fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.write_vectored_at(offset, parts, tag)?;
         self.flush(tag.cause)
@@ -143,9 +145,9 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
-    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does, and makes this and all writes
-    /// that returned before durable, as [`flush`](Self::flush) does: in one request where there is
-    /// one that does both.
+    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does, and makes this write and all
+    /// that returned before it durable, as [`flush`](Self::flush) does. One request does both where
+    /// the device has such a request.
     fn write_flushed(
         &self,
         offset: u64,
@@ -157,8 +159,8 @@ pub trait BlockDev: Send + Sync {
         self.flush(cause)
     }
 
-    /// The same with parts that have labels of their own, as
-    /// [`write_tagged_at`](Self::write_tagged_at).
+    /// Does the same as [`write_flushed`](Self::write_flushed) with parts that have labels of their
+    /// own, as [`write_tagged_at`](Self::write_tagged_at) takes them.
     fn write_tagged_flushed(
         &self,
         offset: u64,
@@ -176,26 +178,25 @@ pub trait BlockDev: Send + Sync {
     /// Makes every write that returned before this call durable.
     fn flush(&self, cause: Cause) -> Result<(), MediaError>;
 
-    /// Whether what the device is in is all there still: a file can be cut or removed while it is
-    /// open, and then nothing that is written to it is durable. Every flush of a file asks this
-    /// too.
+    /// Fails if the file behind the device was cut or removed while it was open: then nothing
+    /// written to it is durable. Every flush of a file checks this too.
     fn check_backing(&self) -> Result<(), MediaError> {
         Ok(())
     }
 
-    /// Ends the use of the device: writes what only makes the next use begin sooner. An unmount
-    /// calls it, when everything is durable and nothing else will be written. Nothing is lost
-    /// without it, and whoever goes on writing afterwards may.
+    /// Ends the use of the device: writes what only speeds up the next use. An unmount calls it
+    /// when everything is durable and it will write nothing more. Leaving it out loses nothing, and
+    /// writing afterwards is allowed.
     fn close(&self) -> Result<(), MediaError> {
         Ok(())
     }
 
-    /// Tells the device that a range is no longer needed; what a later read of it gives is
-    /// undefined. [`MediaError::Unsupported`] where the device cannot.
+    /// Tells the device that a range is no longer needed; a later read of it may return anything.
+    /// [`MediaError::Unsupported`] if the device cannot discard.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError>;
 
-    /// Fills a range with zeros, to be durable after the next flush; by the device's own means
-    /// where it has them.
+    /// Fills a range with zeros, by the device's own means if it has any; durable after the next
+    /// flush.
     fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
         write_zeros_by_hand(self, offset, len, tag)
     }
@@ -203,8 +204,8 @@ pub trait BlockDev: Send + Sync {
     /// The account of everything done on this device.
     fn meter(&self) -> &Meter;
 
-    /// Fills `out` from any byte offset: reads the whole sectors around it. For the few
-    /// structures (the superblock at byte 1024) that need not be aligned to a sector.
+    /// Fills `out` from any byte offset by reading the whole sectors around it. It serves the few
+    /// structures that need not be aligned to a sector, such as the superblock at byte 1024.
     fn read_bytes_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let sector = u64::from(self.sector_size());
         let len = usize_as_u64(out.len());
@@ -222,13 +223,13 @@ pub trait BlockDev: Send + Sync {
     }
 }
 
-/// The label of the first part, and the bytes of all.
+/// Returns the label of the first part, and the bytes of all.
 fn untagged<'a>(parts: &[(Tag, &'a [u8])]) -> Option<(Tag, SmallVec<[&'a [u8]; 16]>)> {
     let first = parts.first()?;
     Some((first.0, parts.iter().map(|part| part.1).collect()))
 }
 
-/// Zeros written as ordinary data, for devices that have nothing better.
+/// Writes zeros as ordinary data, for devices that have nothing better.
 pub(crate) fn write_zeros_by_hand<D: BlockDev + ?Sized>(
     dev: &D,
     offset: u64,

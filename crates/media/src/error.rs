@@ -1,4 +1,4 @@
-//! What a medium can answer instead of doing as it was told.
+//! Errors of media.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,10 +39,10 @@ impl fmt::Display for Op {
 /// A request that failed. Offsets, lengths and sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MediaError {
-    /// The file or device could not be opened or asked about itself.
+    /// The file or device could not be opened, or could not be queried.
     #[error("{}: cannot open: {source}", path.display())]
     Open {
-        /// What was to be opened.
+        /// The file or device.
         path: PathBuf,
         /// The system's reason.
         source: Errno,
@@ -52,7 +52,7 @@ pub enum MediaError {
     Busy {
         /// The file or device.
         path: PathBuf,
-        /// By whom, where that is known: empty or " (...)".
+        /// Who uses it, as " (...)"; empty if unknown.
         by: String,
     },
     /// Neither a regular file nor a block device.
@@ -63,35 +63,35 @@ pub enum MediaError {
         /// What it is.
         what: &'static str,
     },
-    /// The device failed to do it.
+    /// The device failed to carry out the request.
     #[error("{op} of {len} bytes at {offset} failed: {source}")]
     Io {
         /// The request.
         op: Op,
-        /// Where; 0 for a flush.
+        /// First byte; 0 for a flush.
         offset: u64,
-        /// How much; 0 for a flush.
+        /// Length; 0 for a flush.
         len: u64,
         /// The system's reason.
         source: Errno,
     },
-    /// A flush has failed before: nobody knows which of the earlier writes are lost, so
-    /// none can be called durable any more.
+    /// An earlier flush has failed: nobody knows which writes are lost, so none can be called
+    /// durable any more.
     #[error("the device lost writes in an earlier failed flush")]
     WritesLost,
-    /// The device ended before the request did, although it was larger when it was opened.
+    /// The device ended before the request did, although it was larger when opened.
     #[error("{op} of {len} bytes at {offset}: the file ends after {done} of them")]
     Truncated {
         /// The request.
         op: Op,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How much.
+        /// Length.
         len: u64,
-        /// How much of it exists.
+        /// Bytes done before the end.
         done: u64,
     },
-    /// The file was made shorter while it was open: what was beyond its new end is lost.
+    /// The file was made shorter while it was open: the content beyond its new end is lost.
     #[error("{}: the file was cut to {is} bytes while it was in use; it had {was}", path.display())]
     Cut {
         /// The file.
@@ -101,11 +101,11 @@ pub enum MediaError {
         /// Its size now.
         is: u64,
     },
-    /// The file was removed while it was open: all of it is lost when it is closed.
+    /// The file was removed while it was open: all of its content is lost when it is closed.
     #[error("{}: the file was removed while it was in use; what it holds can be copied from \
         /proc/{}/fd until it is closed", path.display(), std::process::id())]
     Removed {
-        /// Where it was.
+        /// Its former path.
         path: PathBuf,
     },
     /// The request reaches beyond the end of the device.
@@ -113,9 +113,9 @@ pub enum MediaError {
     PastEnd {
         /// The request.
         op: Op,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How much.
+        /// Length.
         len: u64,
         /// The size of the device.
         size: u64,
@@ -125,9 +125,9 @@ pub enum MediaError {
     Misaligned {
         /// The request.
         op: Op,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How much.
+        /// Length.
         len: u64,
         /// The sector size.
         sector: u32,
@@ -137,12 +137,12 @@ pub enum MediaError {
     ReadOnly {
         /// The request.
         op: Op,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How much.
+        /// Length.
         len: u64,
     },
-    /// The device cannot do this kind of thing at all. Nothing was changed.
+    /// The device cannot do this kind of request. Nothing was changed.
     #[error("the device has no {op}")]
     Unsupported {
         /// The request.
@@ -153,16 +153,16 @@ pub enum MediaError {
     PowerLost {
         /// The request.
         op: Op,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How much.
+        /// Length.
         len: u64,
     },
 }
 
 impl MediaError {
-    /// Whether the request was refused before the device was asked: our own mistake or a corrupt
-    /// image, and no sign of a failing device.
+    /// Whether the request was refused before it reached the device: the cause is a mistake of ours
+    /// or a corrupt image, not a failing device.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

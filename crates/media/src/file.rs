@@ -1,15 +1,16 @@
 //! A regular file or a block device as a [`BlockDev`], through the page cache or past it
 //! (O_DIRECT).
 //!
-//! - Opening, locking and measuring are in `file_open.rs`, remapping in `reflink.rs`; here is the
-//!   transfer of bytes.
-//! - Requests that the system does only in part are continued, interrupted ones repeated.
-//! - A failed flush is final: the kernel reports a lost write once, to whoever asks first, marks
-//!   the pages clean and lets the next fdatasync succeed. So the device remembers, and every later
-//!   flush fails too.
-//! - O_DIRECT wants aligned memory: blocks of [`Block`](crate::Block) are and go straight to the
+//! - Opening, locking and measuring are in `file_open.rs`, remapping in `reflink.rs`; this file
+//!   transfers the bytes.
+//! - If the system does only part of a request, the device continues it; it repeats an interrupted
+//!   one.
+//! - A failed flush is final. The kernel reports a lost write once, to the first caller that asks,
+//!   marks the pages clean and lets the next fdatasync succeed. So the device remembers the
+//!   failure, and every later flush fails too.
+//! - O_DIRECT needs aligned memory. A [`Block`](crate::Block) is aligned and goes straight to the
 //!   device; anything else takes a detour through an aligned buffer.
-//! - The busy time in the account is real: that of the system calls of a request. Reading the clock
+//! - The busy time in the account is real: the time of a request's system calls. Reading the clock
 //!   twice costs 56 ns a request.
 
 use std::fs::File;
@@ -35,30 +36,30 @@ use crate::range::{Run, check_parts, check_range};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
-/// Most pieces of memory that one system call takes (`UIO_MAXIOV`).
+/// Buffers that one system call takes at most (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 /// A file or block device, locked as long as this lives.
 pub struct FileDev {
     pub(crate) file: File,
-    /// What a loop device is on: locked as long as this lives.
+    /// The backing files of a loop device, locked as long as this lives.
     _below: Vec<File>,
     pub(crate) path: PathBuf,
     pub(crate) shape: Shape,
     meter: Meter,
     /// A flush has failed: see the top of this file.
     writes_lost: AtomicBool,
-    /// RWF_DSYNC does not exist here or costs more than a write and a flush, as on a block device
-    /// opened with O_DIRECT: the kernel marks the write FUA and flushes the device all the same;
-    /// elsewhere it saves a system call (22.4 us against 23.9 us).
+    /// RWF_DSYNC does not exist here, or costs more than a write and a flush. The latter holds for
+    /// a block device opened with O_DIRECT: the kernel marks the write FUA and flushes the device
+    /// all the same. Elsewhere RWF_DSYNC saves a system call (22.4 us against 23.9 us).
     no_dsync: AtomicBool,
     bounce: BouncePool,
     rings: RingPool,
-    /// The unit of clones, once somebody has asked.
+    /// The unit of clones, once somebody has asked; `None` inside: clones do not work here.
     clone_granularity: OnceLock<Option<u32>>,
 }
 
-/// What was found out about the file when it was opened.
+/// What opening found out about the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) size: u64,
@@ -69,11 +70,11 @@ pub(crate) struct Shape {
     /// Alignment that O_DIRECT asks of memory, in bytes; 1 without O_DIRECT.
     pub(crate) memory_align: u32,
     pub(crate) volatile_cache: bool,
-    /// The kernel makes forced unit access by a flush of the device behind the write.
+    /// The kernel implements forced unit access by a flush of the device after the write.
     pub(crate) fua_is_flush: bool,
-    /// [`BlockDev::jump_bytes`] of what it is, or is on.
+    /// [`BlockDev::jump_bytes`] of the device, or of the device that the file is on.
     pub(crate) jump_bytes: u64,
-    /// It is in a directory, and not a file that was removed before it was opened.
+    /// The file had a name in a directory when it was opened.
     pub(crate) has_name: bool,
 }
 
@@ -103,7 +104,7 @@ impl FileDev {
         self.shape.direct
     }
 
-    /// The unit of clones in bytes, where the file can be remapped: see `reflink.rs`.
+    /// The unit of clones in bytes; `None` if the file cannot be remapped: see `reflink.rs`.
     pub(crate) fn clone_granularity(&self) -> Option<u32> {
         *self
             .clone_granularity
@@ -153,7 +154,7 @@ impl FileDev {
         Ok(())
     }
 
-    /// Reads into memory that O_DIRECT does not take.
+    /// Reads into memory that is not aligned for O_DIRECT.
     fn read_bounced(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
         let mut buffer = self.bounce.take();
         let bytes = buffer.bytes_mut();
@@ -173,7 +174,7 @@ impl FileDev {
         self.write_parts(offset, &[bytes], Sync::Later)
     }
 
-    /// Writes all of `parts`, as many at a time as the system takes.
+    /// Writes all of `parts`, as many per system call as the system takes.
     fn write_parts(&self, offset: u64, parts: &[&[u8]], how: Sync) -> Result<(), MediaError> {
         if !parts.iter().all(|part| self.is_aligned(part)) {
             return self.write_bounced(offset, parts, how);
@@ -220,7 +221,7 @@ impl FileDev {
         }
     }
 
-    /// Writes memory that O_DIRECT does not take.
+    /// Writes from memory that is not aligned for O_DIRECT.
     fn write_bounced(&self, offset: u64, parts: &[&[u8]], how: Sync) -> Result<(), MediaError> {
         let mut buffer = self.bounce.take();
         let mut at = offset;
@@ -247,8 +248,8 @@ impl FileDev {
         Ok(())
     }
 
-    /// Writes past the page cache, many at a time: one at a time each would wait for the one
-    /// before.
+    /// Writes `runs` past the page cache, many at a time; written singly, each would wait for the
+    /// one before.
     fn write_by_ring(&self, ring: &mut Ring, runs: &[Run<'_>]) -> Result<(), MediaError> {
         let slices: Vec<SmallVec<[IoSlice<'_>; 4]>> = runs
             .iter()
@@ -267,7 +268,8 @@ impl FileDev {
                 rest.push(i);
             }
         });
-        // Whatever was not done, or not entirely, is done once more in the way that reports errors.
+        // Ordinary writes, which report errors, repeat every run that the ring did not write
+        // entirely.
         for run in rest.into_iter().map(|i| &runs[i]) {
             self.write_parts(run.offset, &run.parts, Sync::Later)?;
         }
@@ -283,11 +285,11 @@ impl FileDev {
         self.sync_to_medium()
     }
 
-    /// One request with forced unit access, past the page cache of a block device. False: it was
-    /// not done, or not entirely.
+    /// Writes with forced unit access in one request, past the page cache of a block device.
+    /// Returns false if it did not write all of it.
     ///
-    /// Who waits is woken once instead of twice: 30 to 50 us on a loop device, where a write and
-    /// fdatasync take 43 to 75 us. It must be an asynchronous request: behind pwritev2(2) with
+    /// The caller is woken once instead of twice: 30 to 50 us on a loop device, where a write and
+    /// fdatasync take 43 to 75 us. The request must be asynchronous: after pwritev2(2) with
     /// RWF_DSYNC the kernel flushes the device once more, which takes 61 to 83 us (Linux 6.18,
     /// `generic_write_sync` in `blkdev_write_iter`).
     fn write_fua(&self, offset: u64, parts: &[&[u8]]) -> Result<bool, MediaError> {
@@ -309,7 +311,7 @@ impl FileDev {
             Ok(n) => Ok(n == len),
             Err(source) if is_unsupported(source) => Ok(false),
             Err(source) => {
-                // It may be the flush that failed.
+                // The flush may be the part that failed.
                 self.writes_lost.store(true, Ordering::Release);
                 Err(MediaError::Io {
                     op: Op::Write,
@@ -367,7 +369,7 @@ fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether an errno says that there is no such operation here (and not that it failed).
+/// Whether an errno says that the operation does not exist here, rather than that it failed.
 fn is_unsupported(errno: Errno) -> bool {
     matches!(
         errno,
@@ -598,7 +600,7 @@ impl BlockDev for FileDev {
     }
 }
 
-/// Alignment of bounce buffers: as much as any device asks of memory.
+/// Alignment of bounce buffers in bytes: the most that any device asks of memory.
 pub(crate) const PAGE: usize = 4096;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
@@ -609,7 +611,7 @@ struct Page([u8; PAGE]);
 struct BounceBuffer(Vec<Page>);
 
 impl BounceBuffer {
-    /// 256 KiB: what a device still takes as one request or two.
+    /// 256 KiB, which a device still takes as one request or two.
     const PAGES: usize = 64;
 
     fn bytes(&self) -> &[u8] {
@@ -621,7 +623,7 @@ impl BounceBuffer {
     }
 }
 
-/// Bounce buffers at rest. One that an error lost is simply freed.
+/// Bounce buffers that nobody uses. An error path that loses one simply frees it.
 #[derive(Default)]
 struct BouncePool(Mutex<Vec<BounceBuffer>>);
 
@@ -641,7 +643,7 @@ impl BouncePool {
     }
 }
 
-/// Rings at rest; none where the system has no io_uring.
+/// Rings that nobody uses; none if the system has no io_uring.
 #[derive(Default)]
 struct RingPool {
     kept: Mutex<Vec<Ring>>,
@@ -649,7 +651,7 @@ struct RingPool {
 }
 
 impl RingPool {
-    /// One for the committer, one for a checkpoint.
+    /// Rings kept: one for the committer, one for a checkpoint.
     const KEPT: usize = 2;
 
     fn take(&self) -> Option<Ring> {

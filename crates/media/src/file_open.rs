@@ -1,6 +1,6 @@
-//! Opening a file or block device: exclusively, and with its size and alignments found out.
+//! Opening a file or block device: exclusively, and with its size and alignments measured.
 //!
-//! Who keeps whom out:
+//! Who excludes whom:
 //!
 //! | | means | keeps out |
 //! |---|---|---|
@@ -9,14 +9,13 @@
 //! | read-write, block device | O_EXCL and flock, exclusive | kernel mounts, swap, RAID, every other stetfs |
 //! | read-only, block device | O_EXCL tried once, flock, shared | as above, at the moment of opening |
 //!
-//! A loop device and its backing file are one volume by two names. Who opens the device locks the
-//! file too, and the whole chain where that is on a loop device again: shared, which keeps out
-//! whoever has the file itself read-write, and the range that the device is of (F_OFD_SETLK), so
-//! that partitions of one file can be used beside each other and nothing twice. Who opens the file
-//! read-only locks all of it that way.
+//! A loop device and its backing file are one volume by two names. Opening the device therefore
+//! locks the file too, and the whole chain if that file is on a loop device again. It takes two
+//! locks: a shared flock, which keeps out anybody who has the file itself open read-write; and a
+//! lock on the device's range of the file (F_OFD_SETLK), so that partitions of one file can be used
+//! side by side but no byte twice. Opening the file read-only locks all of it in the same way.
 //!
-//! A file that the kernel has mounted through a loop device is not locked by the kernel; that is
-//! looked up in sysfs.
+//! The kernel does not lock a file that it has mounted through a loop device; sysfs tells of these.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -38,7 +37,7 @@ use crate::error::MediaError;
 use crate::file::{FileDev, PAGE, Shape};
 
 impl FileDev {
-    /// How to open one.
+    /// Returns the default options for opening one.
     pub fn options() -> FileOptions {
         FileOptions::default()
     }
@@ -71,17 +70,17 @@ impl FileOptions {
         self
     }
 
-    /// Past the page cache (O_DIRECT). Fails where the file system has no such thing. `None`
-    /// chooses what costs a durable write least: past it on a block device that can (on a loop
-    /// device a 12 KiB write and flush takes 0.8 times what it takes through the page cache),
-    /// through it on a regular file.
+    /// Whether to go past the page cache (O_DIRECT); fails if the file system does not support
+    /// that. `None` chooses what makes a durable write cheapest: past the cache on a block device
+    /// that supports it (on a loop device a 12 KiB write and flush takes 0.8 times as long as
+    /// through the cache), through the cache on a regular file.
     pub fn direct(mut self, direct: impl Into<Option<bool>>) -> Self {
         self.direct = direct.into();
         self
     }
 
     /// Whether to lock (the default). Without a lock the content can change while it is read: only
-    /// for looking at something that may be mounted.
+    /// for looking at a volume that may be mounted.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
@@ -98,7 +97,7 @@ impl FileOptions {
         let block_device = check_is_storage(path, &before)?;
         let (file, direct) = self.open_file(path, block_device)?;
         if block_device && !self.read_only && block_ioctl::is_read_only(&file).map_err(failed)? {
-            // The kernel opens it for writing all the same.
+            // The kernel opens a read-only device for writing all the same.
             return Err(failed(Errno::ROFS));
         }
         let stat = fstat(&file).map_err(failed)?;
@@ -118,7 +117,7 @@ impl FileOptions {
         Ok(FileDev::from_parts(file, below, path.to_owned(), shape))
     }
 
-    /// The file, and whether it was opened past the page cache.
+    /// Opens the file; returns it and whether it goes past the page cache.
     fn open_file(self, path: &Path, block_device: bool) -> Result<(File, bool), MediaError> {
         let direct = self.direct.unwrap_or(block_device);
         match self.open_as(path, block_device, direct) {
@@ -144,7 +143,7 @@ impl FileOptions {
         }
         let try_open = |flags| retry_on_intr(|| open(path, flags, Mode::empty()));
         if block_device && self.lock && self.read_only {
-            // Opened exclusively for a moment only, so that several readers can be there together.
+            // Exclusive for a moment only, so that several readers can have it open together.
             with_patience(|| try_open(flags | OFlags::EXCL))
                 .map_err(|e| busy_or_failed(path, e))?;
         }
@@ -172,8 +171,8 @@ impl FileOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         let try_lock = || retry_on_intr(|| flock(file, how));
-        // udev locks a block device for a moment while it looks at it; a child of this process that
-        // has not come to its exec holds whatever was locked here.
+        // udev locks a block device for a moment while it looks at it. A child of this process
+        // holds our locks until its exec.
         with_patience(try_lock).map_err(|e| match e {
             Errno::WOULDBLOCK => MediaError::Busy {
                 path: path.to_owned(),
@@ -199,7 +198,7 @@ impl FileOptions {
         Ok(())
     }
 
-    /// Locks what a loop device is on. The locks last as long as the files that are returned.
+    /// Locks the backing files of a loop device. The locks last as long as the returned files.
     fn lock_backing(
         self,
         path: &Path,
@@ -216,8 +215,8 @@ impl FileOptions {
             }
             part = part.inside(backing.part);
             let Some(file) = self.open_backing(&backing) else {
-                // Removed, or in a place that cannot be seen from here: whoever has it open can at
-                // least be asked for.
+                // The file was removed, or its path cannot be seen from here. Who holds a lock on
+                // it can still be looked up.
                 return match lock_holder_of(&backing.identity) {
                     Some(by) => Err(busy_below(path, &backing, &by)),
                     None => Ok(locked),
@@ -227,7 +226,7 @@ impl FileOptions {
             let shared = || retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared));
             with_patience(shared)
                 .map_err(|_| busy(&lock_holder_of(&backing.identity).unwrap_or_default()))?;
-            // A file that cannot be written is not written through its device either.
+            // A file that cannot be written cannot be written through its device either.
             let exclusive = !self.read_only && is_writable(&file);
             lock_part(path, &file, part, exclusive).map_err(|e| match e {
                 MediaError::Busy { by, .. } => busy(&by),
@@ -242,7 +241,7 @@ impl FileOptions {
         Ok(locked)
     }
 
-    /// The backing file, if it is the one that is found by its name.
+    /// Opens the backing file; `None` if its path leads to another file or cannot be opened.
     fn open_backing(self, backing: &Backing) -> Option<File> {
         let open_as = |flags| {
             let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -256,7 +255,7 @@ impl FileOptions {
         (identity(&stat) == backing.identity).then(|| File::from(file))
     }
 
-    /// Size, sector size and alignments.
+    /// Measures size, sector size and alignments.
     fn measure(
         self,
         file: &File,
@@ -308,7 +307,7 @@ impl FileOptions {
     }
 }
 
-/// A range of a file in bytes; without a length all that is behind the offset.
+/// A range of a file in bytes; without a length it reaches to the end of the file.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     offset: u64,
@@ -321,7 +320,8 @@ impl Part {
         len: None,
     };
 
-    /// This part of what is `outer` of something else.
+    /// Translates this part of a device into the coordinates of the file of which the device is
+    /// `outer`.
     fn inside(self, outer: Self) -> Self {
         let rest = outer.len.map(|len| len.saturating_sub(self.offset));
         Self {
@@ -334,7 +334,7 @@ impl Part {
     }
 }
 
-/// What a loop device, or a partition of one, is on.
+/// The backing file of a loop device or of a partition of one.
 struct Backing {
     /// The loop device: `/dev/loop3`.
     device: String,
@@ -352,29 +352,30 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// The file that a loop device is of, by the device's directory in sysfs (`/sys/block/loop3`); none
-/// when it is no loop device, or of nothing.
+/// Returns the backing file of a loop device, given the device's directory in sysfs
+/// (`/sys/block/loop3`). `None` if it is no loop device or has no backing file.
 pub fn loop_backing_file(sysfs: &Path) -> Option<PathBuf> {
     let text = fs::read(sysfs.join("loop/backing_file")).ok()?;
     let path = text.strip_suffix(b"\n").unwrap_or(&text);
     Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
-/// The same, where the device is of all of the file.
+/// Returns the backing file if the device covers all of it.
 pub fn loop_whole_file(sysfs: &Path) -> Option<PathBuf> {
     let is_zero = |name| fs::read_to_string(sysfs.join(name)).is_ok_and(|text| text.trim() == "0");
     let is_whole = is_zero("loop/offset") && is_zero("loop/sizelimit");
     loop_backing_file(sysfs).filter(|_| is_whole)
 }
 
-/// What the block device of this number is on, if it is a loop device or a partition of one.
+/// Returns the backing file of the block device with this number, if that is a loop device or a
+/// partition of one.
 fn backing_of(device: u64) -> Option<Backing> {
     let dir = fs::canonicalize(format!("/sys/dev/block/{}", device_number(device))).ok()?;
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let (whole, part) = match number(dir.join("partition")) {
         None => (dir.clone(), Part::WHOLE),
         Some(_) => {
-            // In sectors of 512 bytes, whatever the device has.
+            // sysfs counts in sectors of 512 bytes, whatever the device's sector size.
             let sectors = |name| number(dir.join(name))?.checked_mul(512);
             let part = Part {
                 offset: sectors("start")?,
@@ -391,7 +392,7 @@ fn backing_of(device: u64) -> Option<Backing> {
         .and_then(|device| loop_ioctl::backing(&device).ok());
     let identity = match asked {
         Some(found) => (from_encoded(found.device), found.inode),
-        // By its name alone.
+        // Identified by its path alone.
         None => identity(&rustix::fs::stat(&path).ok()?),
     };
     let of_file = Part {
@@ -406,8 +407,8 @@ fn backing_of(device: u64) -> Option<Backing> {
     })
 }
 
-/// A device number as the kernel's `huge_encode_dev` packs it, which is what `struct loop_info64`
-/// has.
+/// Unpacks a device number from the form of the kernel's `huge_encode_dev`, which `struct
+/// loop_info64` uses.
 fn from_encoded(packed: u64) -> u64 {
     let (major, minor) = (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xfff00);
     rustix::fs::makedev(low32(major), low32(minor))
@@ -439,7 +440,7 @@ fn busy_below(path: &Path, backing: &Backing, by: &str) -> MediaError {
     }
 }
 
-/// Whether it is a block device (true) or a regular file (false).
+/// Returns true for a block device, false for a regular file; fails for anything else.
 fn check_is_storage(path: &Path, stat: &Stat) -> Result<bool, MediaError> {
     let what = match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => return Ok(true),
@@ -469,7 +470,7 @@ fn busy_or_failed(path: &Path, source: Errno) -> MediaError {
     }
 }
 
-/// Tries again for a while what another program's short look at a device can spoil.
+/// Repeats an attempt for a while, since another program's short look at a device can spoil it.
 fn with_patience<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     const ATTEMPTS: u32 = 20;
     for _ in 1..ATTEMPTS {
@@ -481,9 +482,9 @@ fn with_patience<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     attempt()
 }
 
-/// Alignment in bytes that O_DIRECT asks of memory and of offsets. A kernel before 6.1 does not
-/// say; the sector size is enough for block devices and for file systems on them, a page for the
-/// rest.
+/// Returns the alignment in bytes that O_DIRECT asks of memory and of offsets. A kernel before 6.1
+/// does not tell: the sector size is enough for block devices and for file systems on them, a page
+/// for the rest.
 fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
     let asked = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     match asked {
@@ -495,14 +496,15 @@ fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
     }
 }
 
-/// Whether a block device says that it has no volatile cache.
+/// Whether a block device reports that it has no volatile cache.
 fn is_write_through(stat: &Stat) -> bool {
     queue_setting(stat.st_rdev, "write_cache").is_some_and(|text| text == "write through")
 }
 
-/// Whether the kernel does a write with forced unit access to a block device as a write and a flush
-/// behind it, of all of the device. Not so where the device has forced unit access itself, or
-/// consists of others: each of these has its own flush, and the queue is not of requests (`mq`).
+/// Whether the kernel implements forced unit access on a block device by a write and a flush of the
+/// whole device. It does not where the device supports forced unit access itself. Nor where it
+/// consists of other devices: each of these has its own flush, and the queue has no requests
+/// (`mq`).
 fn is_fua_a_flush(stat: &Stat) -> bool {
     let is = |name, wanted: &str| queue_setting(stat.st_rdev, name).is_some_and(|t| t == wanted);
     is("write_cache", "write back")
@@ -512,8 +514,8 @@ fn is_fua_a_flush(stat: &Stat) -> bool {
             .any(|dir| dir.join("mq").is_dir())
 }
 
-/// What the kernel says of the queue of the block device with this number, if there is one: many a
-/// file system has a number of its own.
+/// Reads a queue setting of the block device with this number; `None` if there is no such device:
+/// many file systems have a device number of their own.
 fn queue_setting(device: u64, name: &str) -> Option<String> {
     let text = in_sysfs(device)
         .iter()
@@ -521,8 +523,8 @@ fn queue_setting(device: u64, name: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Where the kernel tells of a block device. A partition has its queue in the directory of the
-/// whole device, one up from where the link leads.
+/// Returns the sysfs directories that describe a block device. A partition has its queue in the
+/// directory of the whole device, one level above the link's target.
 fn in_sysfs(device: u64) -> [PathBuf; 2] {
     let dir = PathBuf::from(format!("/sys/dev/block/{}", device_number(device)));
     let whole = dir.join("..");
@@ -536,9 +538,9 @@ fn device_number(device: u64) -> String {
 /// A process that has a file locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its number; 0 if it cannot be seen from here (another PID namespace).
+    /// Its process id; 0 if it is in another PID namespace and cannot be seen from here.
     pub pid: u32,
-    /// Its name, if it can be seen.
+    /// Its name; `None` if it cannot be seen.
     pub name: Option<String>,
 }
 
@@ -552,17 +554,18 @@ impl Display for LockHolder {
     }
 }
 
-/// Who has the file at `path` locked; none when nobody has, or it is not there.
+/// Returns who has the file at `path` locked; `None` if nobody has, or the file does not exist.
 pub fn lock_holder(path: &Path) -> Option<LockHolder> {
     find_lock(&identity(&rustix::fs::stat(path).ok()?))
 }
 
-/// The process that holds a lock on the file, as " (by ...)", or nothing.
+/// Returns the process that holds a lock on the file, as " (by ...)"; empty if there is none.
 fn lock_holder_shown(stat: &Stat) -> String {
     lock_holder_of(&identity(stat)).unwrap_or_default()
 }
 
-/// The same of a file by its [`identity`]; none when nobody has a lock on it.
+/// Returns the holder of a lock on the file with this [`identity`], as " (by ...)"; `None` if
+/// nobody has one.
 fn lock_holder_of(identity: &(u64, u64)) -> Option<String> {
     find_lock(identity).map(|holder| format!(" (by {holder})"))
 }
@@ -587,9 +590,9 @@ fn find_lock(&(device, inode): &(u64, u64)) -> Option<LockHolder> {
     })
 }
 
-/// The loop device, or partition of one, through which this file is mounted just now.
+/// Returns the loop device, or partition of one, through which this file is mounted now.
 fn mounted_loop_device(stat: &Stat) -> Option<String> {
-    // Somebody's mount point need not be UTF-8.
+    // A mount point need not be UTF-8.
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
     let mounts = String::from_utf8_lossy(&mounts);
     let mounted: Vec<&str> = mounts
@@ -615,7 +618,7 @@ fn mounted_loop_device(stat: &Stat) -> Option<String> {
     None
 }
 
-/// The directories of the partitions of a device in sysfs.
+/// Returns the sysfs directories of a device's partitions.
 fn partitions(device: &Path, name: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(device) else {
         return Vec::new();

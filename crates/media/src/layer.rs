@@ -1,4 +1,4 @@
-//! Block devices and persistent memory in front of others.
+//! Layers: block devices and persistent memory in front of others.
 
 use std::path::Path;
 
@@ -10,11 +10,12 @@ use crate::pmem::contract::{Pmem, Survives};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
-/// A block device in front of another one, which does whatever the layer does not do itself.
+/// A block device in front of another one. The device behind does whatever the layer does not do
+/// itself.
 ///
-/// Requests of several parts come to the layer as the single ones that they consist of, so none
-/// passes it by. For the same reason [`BlockDev::pmem`] of the device behind is not offered, and
-/// [`BlockDev::remap`] and [`BlockDev::atomic_write`] only by a layer that says so.
+/// A request of several parts reaches the layer as single requests, so none bypasses it. For the
+/// same reason the layer hides [`BlockDev::pmem`] of the device behind, and offers
+/// [`BlockDev::remap`] and [`BlockDev::atomic_write`] only if it says so.
 pub trait Layer: Send + Sync {
     /// The device behind.
     fn below(&self) -> &dyn BlockDev;
@@ -65,12 +66,12 @@ pub trait Layer: Send + Sync {
         self.below().discard(offset, len)
     }
 
-    /// [`BlockDev::remap`]: none, since it would pass the layer by.
+    /// [`BlockDev::remap`]: none, since it would bypass the layer.
     fn remap(&self) -> Option<&dyn Remap> {
         None
     }
 
-    /// [`BlockDev::atomic_write`]: none, likewise.
+    /// [`BlockDev::atomic_write`]: none, for the same reason.
     fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
         None
     }
@@ -163,8 +164,8 @@ impl<L: Layer + ?Sized> BlockDev for L {
     }
 }
 
-/// A device of which nobody else keeps in memory what was read, as if it were read past every
-/// cache.
+/// A device whose reads nobody else caches, as if they went past every cache: `host_cached` is
+/// false.
 #[derive(Debug)]
 pub struct Uncached<D>(pub D);
 
@@ -178,7 +179,8 @@ impl<D: std::ops::Deref<Target: BlockDev + Sized> + Send + Sync> Layer for Uncac
     }
 }
 
-/// Persistent memory in front of another one, which does whatever the layer does not do itself.
+/// Persistent memory in front of another one. The memory behind does whatever the layer does not do
+/// itself.
 pub trait PmemLayer: Send + Sync {
     /// The memory behind.
     fn below(&self) -> &dyn Pmem;

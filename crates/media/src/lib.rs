@@ -8,8 +8,9 @@
 //!   whose power can be cut;
 //! - [`Nand`], flash without a translation layer: [`NandSim`] in memory, [`NandFile`] in a file.
 //!
-//! Every access carries a [`Tag`], by which the [`Meter`] counts it; simulated media share a
-//! [`Clock`]. A content is an [`Image`] and a block's content a [`BlockRef`], both cheap to share.
+//! Every access carries a [`Tag`], by which the [`Meter`] counts it. Simulated media share a
+//! [`Clock`]. An [`Image`] holds the content of a medium, a [`BlockRef`] that of a block; both are
+//! cheap to share.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

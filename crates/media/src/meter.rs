@@ -14,13 +14,13 @@
 //! | discards | requests | - | - |
 //! | busy time | of the timing model, or real | of the timing model, or of msync | of the timing model |
 //!
-//! Busy time is the sum over all requests, so where several run at once it is more than the time
-//! that passed. A request that failed is not counted, nor is its time.
+//! Busy time is the sum over all requests, so with concurrent requests it exceeds the elapsed time.
+//! A request that failed is not counted, nor is its time.
 //!
-//! Counting is always on. Each of the first threads has a copy of the counters, to which it adds
-//! without a locked instruction; all others share one. A [`MeterSnapshot`] adds the copies up. That
-//! costs 1 ns a request; locked additions would take 9, and keep the loads and stores behind them
-//! from beginning. Numbers of a snapshot taken while requests run may be one request apart from
+//! Counting is always on. Up to 16 threads at a time each have a copy of the counters and add to it
+//! without a locked instruction; all others share one. A [`MeterSnapshot`] adds the copies up.
+//! Counting so costs 1 ns a request; locked additions would cost 9 and delay the loads and stores
+//! behind them. The numbers of a snapshot taken while requests run may be one request apart from
 //! each other.
 
 use std::ops::{Add, AddAssign, Sub};
@@ -36,7 +36,7 @@ use stetfs_format::width::{u32_as_usize, usize_as_u64};
 const CLASSES: usize = Class::ALL.len();
 const CAUSES: usize = Cause::ALL.len();
 
-/// Defines the same numbers twice: as they are counted, and as a snapshot shows them.
+/// Defines the same numbers twice: as atomic counters, and as a snapshot shows them.
 macro_rules! counters {
     ($counted:ident, $(#[$about:meta])* $vis:vis $shown:ident {
         $($(#[$field:meta])* $name:ident),* $(,)?
@@ -102,7 +102,7 @@ counters! { CellCount,
 }
 
 counters! { CauseCount,
-    /// What has a cause and no class.
+    /// Numbers that have a cause and no class.
     CauseTotals {
         flushes,
         durable_writes,
@@ -128,8 +128,8 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// One copy of all counters. The alignment keeps neighbouring copies off each other's cache lines
-/// (pairs of lines: the prefetcher takes two).
+/// One copy of all counters. The alignment keeps neighbouring copies off each other's cache lines,
+/// in pairs of lines because the prefetcher fetches two.
 #[derive(Default)]
 #[repr(align(128))]
 struct Counts {
@@ -138,20 +138,20 @@ struct Counts {
     discards: DiscardCount,
 }
 
-/// Threads at a time that have a copy of their own.
+/// How many threads at a time have a copy of their own.
 const OWN: usize = 16;
 
 /// The counters of one medium.
 pub struct Meter {
-    /// A copy for each thread that has one of its own, made when it first counts something, and
-    /// one for all others.
+    /// One copy for each thread that has its own, made when it first counts something, and one for
+    /// all others.
     counts: [OnceLock<Box<Counts>>; OWN + 1],
 }
 
-/// Which copy is a thread's, as long as it lives.
+/// The index of a thread's copy, for the thread's lifetime.
 struct Number(usize);
 
-/// A bit for each copy that a thread has for itself.
+/// A bit for each copy that belongs to one thread.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local!(static MINE: Number = Number::take());
@@ -159,7 +159,8 @@ thread_local!(static MINE: Number = Number::take());
 impl Number {
     fn take() -> Self {
         let lowest = |taken: u32| Some(taken | (taken + 1)).filter(|taken| taken >> OWN == 0);
-        // What the thread before has counted is there: it has let go of the number.
+        // Acquire: this thread sees the counts of the previous owner, which has released the
+        // number.
         let taken = TAKEN.fetch_update(Acquire, Relaxed, lowest);
         Self(taken.map_or(OWN, |taken| u32_as_usize(taken.trailing_ones())))
     }
@@ -177,7 +178,7 @@ impl Drop for Number {
 #[derive(Clone, Copy)]
 struct Mine<'m> {
     counts: &'m Counts,
-    /// Nobody else adds to it.
+    /// No other thread adds to it.
     is_own: bool,
 }
 
@@ -190,7 +191,7 @@ impl<'m> Mine<'m> {
         &self.counts.causes[cause.index()]
     }
 
-    /// Adds to one of its counters.
+    /// Adds `n` to one of the copy's counters.
     #[inline]
     fn add(self, counter: &AtomicU64, n: u64) {
         if self.is_own {
@@ -211,7 +212,7 @@ impl Meter {
 
     #[inline]
     fn mine(&self) -> Mine<'_> {
-        // A thread that ends has no copy of its own any more.
+        // A thread that is ending no longer has a copy of its own.
         let number = MINE.try_with(|mine| mine.0).unwrap_or(OWN);
         Mine {
             counts: self.counts[number].get_or_init(Box::default),
@@ -231,26 +232,26 @@ impl Meter {
         mine.add(&mine.cell(tag).write_bytes, bytes);
     }
 
-    /// Cache lines of 64 bytes on their way to persistent memory.
+    /// Counts cache lines of 64 bytes that are on their way to persistent memory.
     pub(crate) fn count_lines(&self, tag: Tag, lines: u64) {
         let mine = self.mine();
         mine.add(&mine.cell(tag).lines, lines);
     }
 
-    /// Time that a read or write took.
+    /// Counts the time of a read or write.
     pub(crate) fn count_busy(&self, tag: Tag, busy_ns: u64) {
         let mine = self.mine();
         mine.add(&mine.cell(tag).busy_ns, busy_ns);
     }
 
-    /// Time that a flush, a fence or an erase took.
+    /// Counts the time of a flush, a fence or an erase.
     pub(crate) fn count_cause_busy(&self, cause: Cause, busy_ns: u64) {
         let mine = self.mine();
         mine.add(&mine.cause(cause).busy_ns, busy_ns);
     }
 
-    /// Moves the bytes of a write that was counted as `counted` to where its parts really belong.
-    /// The request and its time stay where they are.
+    /// Moves the bytes of a write that was counted as `counted` to the labels of its parts. The
+    /// request and its time stay where they are.
     pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Tag, &[u8])]) {
         let mine = self.mine();
         for (tag, bytes) in parts.iter().filter(|part| part.0 != counted) {
@@ -288,7 +289,7 @@ impl Meter {
         mine.add(&mine.counts.discards.busy_ns, busy_ns);
     }
 
-    /// The numbers now.
+    /// Returns the present numbers.
     pub fn snapshot(&self) -> MeterSnapshot {
         let read = |counts: &Counts| MeterSnapshot {
             cells: counts
@@ -309,7 +310,8 @@ impl Default for Meter {
     }
 }
 
-/// What a [`Meter`] showed at one moment; or, as the difference of two, what happened in between.
+/// The numbers of a [`Meter`] at one moment; or, as the difference of two, what happened in
+/// between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Account", from = "Account")]
 pub struct MeterSnapshot {
@@ -324,8 +326,8 @@ impl MeterSnapshot {
         self.cells[tag.class.index()][tag.cause.index()]
     }
 
-    /// Everything that is not zero, by class and then by cause, in the order of [`Class::ALL`] and
-    /// [`Cause::ALL`].
+    /// Iterates over everything that is not zero, by class and then by cause, in the order of
+    /// [`Class::ALL`] and [`Cause::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Tag, Traffic)> + '_ {
         Class::ALL
             .into_iter()
@@ -421,7 +423,7 @@ impl MeterSnapshot {
         self.discards.discard_bytes
     }
 
-    /// The same without anything of one cause.
+    /// Returns these numbers without everything of one cause.
     pub fn without(mut self, cause: Cause) -> Self {
         for row in &mut self.cells {
             row[cause.index()] = Traffic::default();
@@ -462,7 +464,7 @@ impl Add<&MeterSnapshot> for MeterSnapshot {
     }
 }
 
-/// The form of a snapshot in JSON: only what is not zero, always in the same order.
+/// The JSON form of a snapshot: only what is not zero, always in the same order.
 #[derive(Serialize, Deserialize)]
 struct Account {
     traffic: Vec<TrafficRow>,

@@ -104,8 +104,8 @@ fn json_has_only_what_is_not_zero_and_reads_back() {
     );
 }
 
-/// What only some media have is named only where there is some, and an account from before it was
-/// counted reads as zero.
+/// JSON names lines, fences, erases and time only if there are any; a snapshot written before these
+/// were counted reads as zero.
 #[test]
 fn json_names_lines_fences_erases_and_time_where_there_are_any() {
     let meter = Meter::new();

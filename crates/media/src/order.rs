@@ -1,10 +1,10 @@
 //! The order of a commit, held by types: [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the commit
 //! record.
 //!
-//! A record that says "this transaction is valid" must not reach the medium before what it vouches
-//! for. The only way to write one through this module is to hand over the body's [`Durable`], and
-//! only a flush that succeeded makes one. All three are used up by the step that they allow, none
-//! can be made or copied outside, and each knows its device, so there is no body of one device
+//! A record that says "this transaction is valid" must not reach the medium before the body that it
+//! vouches for. This module writes such a record only in exchange for the body's [`Durable`], and
+//! only a successful flush makes one. Each step consumes the value that allows it, and code outside
+//! can neither make nor copy one. Each value knows its device, so no body of one device can stand
 //! under the record of another.
 //!
 //! ```
@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! A commit before its flush does not compile:
+//! Writing a commit record before the flush does not compile:
 //!
 //! ```compile_fail,E0599
 //! # use stetfs_media::{Cause, Class, Dirty, RamDev, Tag};
@@ -57,29 +57,29 @@ use crate::tag::{Cause, Tag};
 #[must_use = "a body that is not committed was written for nothing"]
 pub struct Dirty<'d> {
     dev: &'d dyn BlockDev,
-    /// Nothing was written yet.
+    /// No part of the body was written yet.
     is_empty: bool,
 }
 
-/// A body of which every write has returned and nothing is certain.
+/// A body whose writes have all returned; none of them is durable for certain.
 #[must_use = "a body that is not committed was written for nothing"]
 pub struct InFlight<'d> {
     dev: &'d dyn BlockDev,
 }
 
-/// A body that no power cut takes away.
+/// A body that no power cut can take away.
 #[must_use = "a body that is not committed was written for nothing"]
 pub struct Durable<'d> {
     dev: &'d dyn BlockDev,
 }
 
-/// That a body is durable, on whatever medium. Only a flush or a fence makes one.
+/// Proof that a body is durable, on any medium. Only a flush or a fence makes one.
 pub trait Proof {}
 
 impl Proof for Durable<'_> {}
 
 impl<'d> Dirty<'d> {
-    /// An empty body on this device.
+    /// An empty body on `dev`.
     pub fn on(dev: &'d dyn BlockDev) -> Self {
         Self {
             dev,
@@ -87,24 +87,24 @@ impl<'d> Dirty<'d> {
         }
     }
 
-    /// Nothing was written yet.
+    /// Whether no part of the body was written yet.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// Writes a part of it: see [`BlockDev::write_vectored_at`].
+    /// Writes a part of the body: see [`BlockDev::write_vectored_at`].
     pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.is_empty = false;
         self.dev.write_vectored_at(offset, parts, tag)
     }
 
-    /// Writes parts of it: see [`BlockDev::write_many`].
+    /// Writes parts of the body: see [`BlockDev::write_many`].
     pub fn write_many(&mut self, runs: &[Run<'_>]) -> Result<(), MediaError> {
         self.is_empty = false;
         self.dev.write_many(runs)
     }
 
-    /// Writes a part of it: see [`BlockDev::write_tagged_at`].
+    /// Writes a part of the body: see [`BlockDev::write_tagged_at`].
     pub fn write_tagged(&mut self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
         self.is_empty = false;
         self.dev.write_tagged_at(offset, parts)
@@ -122,7 +122,8 @@ impl<'d> Dirty<'d> {
         Ok(Durable { dev: self.dev })
     }
 
-    /// The same with ranges that lie apart: see [`BlockDev::write_many`].
+    /// Writes the last parts, which lie apart, and makes all of the body durable: see
+    /// [`BlockDev::write_many`].
     pub fn write_last_many(
         mut self,
         runs: &[Run<'_>],
@@ -137,10 +138,10 @@ impl<'d> Dirty<'d> {
         self.submit().flush(cause)
     }
 
-    /// Writes the last parts of the body and right behind them, as the last of `parts`, a record
-    /// that carries a checksum over the whole body; makes everything durable with one flush instead
-    /// of two. After a power cut the record may be there and the body not: recovery must compute
-    /// the checksum and drop a transaction whose body does not fit.
+    /// Writes the last parts of the body and a commit record that carries a checksum over the whole
+    /// body; the record is the last of `parts`. One flush instead of two makes everything durable.
+    /// After a power cut the record may be there without the body: recovery must compute the
+    /// checksum and drop a transaction whose body does not match.
     pub fn write_covering_commit(
         self,
         offset: u64,
@@ -154,7 +155,7 @@ impl<'d> Dirty<'d> {
     }
 
     /// Writes the last parts of the body, a record among them, as a whole; everything is durable
-    /// when it returns. A power cut before leaves none of these parts.
+    /// when it returns. A power cut before that leaves none of these parts.
     ///
     /// # Errors
     /// [`MediaError::Unsupported`]: the device has no [atomic writes](crate::AtomicWrite).
@@ -165,14 +166,14 @@ impl<'d> Dirty<'d> {
         atomic.write_whole(runs)
     }
 
-    /// The body is complete.
+    /// Ends the body: no part can be added any more.
     pub fn submit(self) -> InFlight<'d> {
         InFlight { dev: self.dev }
     }
 }
 
 impl<'d> InFlight<'d> {
-    /// Makes it durable. When that fails the body is gone and with it the right to commit.
+    /// Makes the body durable. A failure consumes the body, and with it the right to commit.
     pub fn flush(self, cause: Cause) -> Result<Durable<'d>, MediaError> {
         self.dev.flush(cause)?;
         Ok(Durable { dev: self.dev })
@@ -180,7 +181,7 @@ impl<'d> InFlight<'d> {
 }
 
 impl Durable<'_> {
-    /// Writes the record that makes the body valid; durable when it returns.
+    /// Writes the record that makes the body valid; durable on return.
     pub fn write_commit(self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.dev.write_durable(offset, parts, tag)
     }

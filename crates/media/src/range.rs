@@ -1,4 +1,4 @@
-//! Ranges of a device: what requests name, and which of them can be.
+//! Ranges of a device, and the checks that a request's range has to pass.
 
 use smallvec::SmallVec;
 
@@ -13,11 +13,11 @@ pub struct Run<'a> {
     pub offset: u64,
     /// The bytes, in whole sectors.
     pub parts: SmallVec<[&'a [u8]; 4]>,
-    /// What they are.
+    /// The label of the bytes.
     pub tag: Tag,
 }
 
-/// Whether a range lies within the device; safe for any numbers.
+/// Checks that a range lies within the device; safe for any numbers.
 pub(crate) fn check_in_device(op: Op, offset: u64, len: u64, size: u64) -> Result<(), MediaError> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
@@ -30,7 +30,7 @@ pub(crate) fn check_in_device(op: Op, offset: u64, len: u64, size: u64) -> Resul
     }
 }
 
-/// Whether a range lies within the device and is in whole sectors.
+/// Checks that a range lies within the device and is in whole sectors.
 pub(crate) fn check_range(
     op: Op,
     offset: u64,
@@ -50,7 +50,8 @@ pub(crate) fn check_range(
     check_in_device(op, offset, len, size)
 }
 
-/// The length of all `parts` together, each in whole sectors and the whole within the device.
+/// Returns the length of all `parts` together. Checks that each is in whole sectors and that they
+/// lie within the device.
 pub(crate) fn check_parts(
     offset: u64,
     parts: &[&[u8]],

@@ -1,6 +1,7 @@
-//! What every access to a medium says about itself: what the bytes are and why they move.
+//! The label of every access to a medium: what the bytes are and why they move.
 //!
-//! The meter counts by both, the tape records both, and a crash report names a torn write by them.
+//! The meter counts by both, the tape records both, and a crash report uses both to name a torn
+//! write.
 
 use std::fmt;
 
@@ -82,7 +83,7 @@ impl fmt::Display for Class {
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Cause {
-    /// Somebody asked for them.
+    /// A caller asked for the bytes.
     Read,
     /// Written to the log.
     Log,
