@@ -1,15 +1,15 @@
-//! What cannot be done by a worker: waiting for the kernel to write or drop its pages of a file,
-//! for which it needs workers, and slots.
+//! The thread that waits for the kernel to write or drop its pages of a file. No worker can wait
+//! for that, since the kernel needs workers for it, and slots.
 //!
-//! One thread, started when it is first needed. A request that waits here is answered by it.
+//! The thread starts when it is first needed. It answers the requests that wait for it.
 //!
-//! *Slots.* The kernel has no more than so many requests under way for which no call waits
-//! (`max_background`): readahead, write-back, asynchronous direct reads and writes. It needs one to
-//! write a page, or to read one that is to be dropped. A direct write that waits here for pages to
-//! be dropped has one, and keeps it until it is answered. Were all of them kept so, nothing would
-//! ever end. So half of them wait here at most; over io_uring fewer, since each keeps a worker too.
-//! A direct write that finds no place among these is answered at once, and its pages are dropped
-//! right after what the thread is at.
+//! *Slots.* The kernel limits its requests under way for which no call waits (`max_background`):
+//! readahead, write-back, asynchronous direct reads and writes. It needs a slot to write a page, or
+//! to read one that is to be dropped. An asynchronous direct write that waits here for pages to be
+//! dropped has a slot, and keeps it until it is answered. If such writes held all slots, nothing
+//! would ever end. So they hold at most half of them here; over io_uring fewer, since each keeps a
+//! worker too. A direct write beyond that is answered at once, and its pages are dropped right
+//! after the thread's present job.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,8 @@ use crate::attr::node;
 use crate::wire::Notifier;
 use crate::wire::abi::{InHeader, WriteIn};
 
-/// Pages of a file that the kernel is to write, and to drop: from a byte on, so many or all (0).
+/// Pages of a file that the kernel is to write and drop: `len` bytes from `offset` on; a `len` of 0
+/// means all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pages {
     pub(crate) node: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// All of a file.
+    /// All pages of a file.
     pub(crate) fn all(node: u64) -> Self {
         Self {
             node,
@@ -41,12 +42,12 @@ impl Pages {
         }
     }
 
-    /// All of each of these files.
+    /// All pages of each of these files.
     pub(crate) fn of_files(files: impl IntoIterator<Item = InodeNo>) -> Vec<Self> {
         files.into_iter().map(node).map(Self::all).collect()
     }
 
-    /// Those of a direct write of which so many bytes were written.
+    /// The pages of a direct write that wrote `size` bytes.
     pub(crate) fn written(header: &InHeader, from: &WriteIn, size: u32) -> Self {
         Self {
             node: header.nodeid,
@@ -55,7 +56,7 @@ impl Pages {
         }
     }
 
-    /// No pages, but the attributes.
+    /// No pages: only the attributes.
     pub(crate) fn none(node: u64) -> Self {
         Self {
             node,
@@ -64,7 +65,7 @@ impl Pages {
         }
     }
 
-    /// What covers both, which are of one file.
+    /// Returns a range that covers both; they are of one file.
     fn with(self, other: Self) -> Self {
         if other.offset < 0 {
             return self;
@@ -91,18 +92,18 @@ impl Pages {
 
 type Job = (Vec<Pages>, Box<dyn FnOnce() + Send>);
 
-/// The thread's desk.
+/// The thread and its queue.
 pub(crate) struct Aside {
     queue: OnceLock<mpsc::Sender<Job>>,
     notifier: Arc<OnceLock<Notifier>>,
-    /// Pages that are to be dropped, for which nobody waits; no more than one range of a file.
+    /// Pages to be dropped for which nobody waits: one range for each file.
     owed: Arc<Mutex<HashMap<u64, Pages>>>,
-    /// How many with a slot wait here, and may.
+    /// How many requests with a slot wait here (`taken`), and how many may (`places`).
     taken: Arc<AtomicUsize>,
     places: AtomicUsize,
 }
 
-/// Where one with a slot waits.
+/// The right of a request with a slot to wait here.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -122,12 +123,12 @@ impl Aside {
         }
     }
 
-    /// So many of those with a slot may wait.
+    /// Sets how many requests with a slot may wait.
     pub(crate) fn note_places(&self, places: usize) {
         self.places.store(places, Ordering::Relaxed);
     }
 
-    /// Whoever has a slot waits here only with a place, until that is dropped. None: too many wait.
+    /// Takes a place, without which no request with a slot may wait. `None`: too many wait.
     pub(crate) fn place(&self) -> Option<Place> {
         let max = self.places.load(Ordering::Relaxed);
         let take = |taken: usize| (taken < max).then_some(taken + 1);
@@ -137,7 +138,7 @@ impl Aside {
         Some(Place(self.taken.clone()))
     }
 
-    /// Has pages written and dropped, for which nobody waits.
+    /// Has pages written and dropped soon. Nobody waits for it.
     pub(crate) fn soon(&self, pages: Vec<Pages>) {
         let was_empty = {
             let mut owed = self.owed.lock();
@@ -154,7 +155,8 @@ impl Aside {
         }
     }
 
-    /// Has pages written and dropped, then does the rest. Whoever waits for that has no slot.
+    /// Has pages written and dropped, then calls `rest`. A request with a slot needs a [`Place`] to
+    /// wait for it.
     pub(crate) fn after_pages(&self, pages: Vec<Pages>, rest: impl FnOnce() + Send + 'static) {
         let queue = self.queue.get_or_init(|| {
             let (send, jobs) = mpsc::channel::<Job>();
@@ -209,7 +211,7 @@ mod tests {
         let aside = Aside::new(Arc::default());
         aside.note_places(4);
         let (release, gate) = mpsc::channel::<()>();
-        // The thread is busy, as if the kernel had no slot to write a page.
+        // Keep the thread busy, as if the kernel had no slot to write a page.
         aside.after_pages(Vec::new(), move || gate.recv().unwrap());
         let (tell, told) = mpsc::channel();
         let ask = |n| {
@@ -228,7 +230,7 @@ mod tests {
         release.send(()).unwrap();
         let waited: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
         assert_eq!(waited, [1, 2, 3, 4]);
-        // Everybody has left, and there is a place again.
+        // All have left, so there is a place again.
         let (done, end) = mpsc::channel();
         aside.after_pages(Vec::new(), move || done.send(()).unwrap());
         end.recv().unwrap();

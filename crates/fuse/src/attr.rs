@@ -1,8 +1,8 @@
 //! Translation between the core's attributes and FUSE's: numbers, times, file types.
 //!
-//! FUSE calls the root directory node 1, ext4 calls it inode 2; every other number is the same on
+//! FUSE calls the root directory node 1, ext4 calls it inode 2. Every other number is the same on
 //! both sides (inode 1 holds bad blocks and can never be looked up). Attributes carry the volume's
-//! own numbers, so that `stat` on the mount point says 2 as on a kernel mount.
+//! own numbers, so `stat` on the mount point says 2 as on a kernel mount.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::wire::abi::{self, Set};
 /// The inode of the root directory (EXT4_ROOT_INO).
 pub(crate) const ROOT: InodeNo = InodeNo(2);
 
-/// FUSE's number for it (FUSE_ROOT_ID).
+/// FUSE's number of the root directory (FUSE_ROOT_ID).
 pub(crate) const ROOT_NODE: u64 = 1;
 
-/// The inode that a FUSE node is. A number that cannot be an inode becomes 0, which the core
+/// Returns the inode of a FUSE node. A number that cannot be an inode becomes 0, which the core
 /// refuses.
 pub(crate) fn inode(node: u64) -> InodeNo {
     if node == ROOT_NODE {
@@ -27,12 +27,12 @@ pub(crate) fn inode(node: u64) -> InodeNo {
     InodeNo(u32::try_from(node).unwrap_or(0))
 }
 
-/// The FUSE node that an inode is.
+/// Returns the FUSE node of an inode.
 pub(crate) fn node(ino: InodeNo) -> u64 {
     if ino == ROOT { ROOT_NODE } else { ino.0.into() }
 }
 
-/// Attributes as FUSE carries them.
+/// Converts attributes to FUSE's form.
 pub(crate) fn attr(a: &Attr) -> abi::Attr {
     abi::Attr {
         ino: a.ino.0.into(),
@@ -54,7 +54,7 @@ pub(crate) fn attr(a: &Attr) -> abi::Attr {
     }
 }
 
-/// An entry, and how long its name and its attributes may be kept.
+/// Converts an entry. The kernel may keep its name for `names` and its attributes for `attrs`.
 pub(crate) fn entry(found: &Entry, names: Duration, attrs: Duration) -> abi::EntryOut {
     abi::EntryOut {
         nodeid: node(found.ino),
@@ -67,7 +67,7 @@ pub(crate) fn entry(found: &Entry, names: Duration, attrs: Duration) -> abi::Ent
     }
 }
 
-/// Says that there is no such name: node 0, which the kernel may remember as long as this.
+/// Says that a name does not exist: node 0. The kernel may remember this for `keep`.
 pub(crate) fn no_entry(keep: Duration) -> abi::EntryOut {
     abi::EntryOut {
         entry_valid: keep.as_secs(),
@@ -76,7 +76,7 @@ pub(crate) fn no_entry(keep: Duration) -> abi::EntryOut {
     }
 }
 
-/// What statx(2) tells beyond the attributes: the time of birth, where the volume has it
+/// Converts attributes to the form of statx(2), with the time of birth where the volume has it
 /// (STATX_BASIC_STATS, STATX_BTIME).
 pub(crate) fn statx(a: &Attr, birth: bool) -> abi::StatX {
     const BASIC_STATS: u32 = 0x7ff;
@@ -106,7 +106,7 @@ pub(crate) fn statx(a: &Attr, birth: bool) -> abi::StatX {
     }
 }
 
-/// What a SETATTR changes. Its times may be some that the kernel has kept for cached writes.
+/// Converts a SETATTR. Its times may be those that the kernel has kept for cached writes.
 pub(crate) fn set_attr(to: &abi::SetAttrIn) -> SetAttr {
     let valid = Set::from_bits_retain(to.valid);
     let given = |flag, now, sec, nsec| {
@@ -137,13 +137,13 @@ fn time(sec: i64, nsec: u32) -> Time {
     Time { sec, nsec }
 }
 
-/// A device number in the form of the FUSE protocol (the kernel's `new_encode_dev`: minor 7-0,
-/// major 11-0, minor 19-8).
+/// Encodes a device number in the form of the FUSE protocol (the kernel's `new_encode_dev`: minor
+/// 7-0, major 11-0, minor 19-8).
 fn encode_rdev((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
 }
 
-/// The inverse of [`encode_rdev`].
+/// Undoes [`encode_rdev`].
 pub(crate) fn decode_rdev(rdev: u32) -> (u32, u32) {
     (
         (rdev >> 8) & 0xfff,
@@ -160,7 +160,7 @@ mod tests {
         for rdev in [(0, 0), (8, 1), (259, 70_000), (0xfff, 0xf_ffff), (1, 3)] {
             assert_eq!(decode_rdev(encode_rdev(rdev)), rdev);
         }
-        // What the kernel's new_encode_dev(MKDEV(259, 300)) gives.
+        // The kernel's new_encode_dev(MKDEV(259, 300)) gives this.
         assert_eq!(
             encode_rdev((259, 300)),
             (300 & 0xff) | (259 << 8) | (0x100 << 12)

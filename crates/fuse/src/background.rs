@@ -1,10 +1,10 @@
-//! Going to the background: the command that the user typed starts the server as a second process,
-//! waits until the mount stands, and returns; the server says its errors on the same terminal until
-//! then and is on its own afterwards.
+//! Going to the background. The command that the user typed starts the server as a second process,
+//! waits until the mount stands, and returns. Until then the server writes its errors to the same
+//! terminal.
 //!
-//! The two talk over the server's standard output: one line, [`STANDING`], means that the mount
-//! stands. The end of the pipe without that line means that it never will; the server has then said
-//! why and its exit code is passed on.
+//! The two talk over the server's standard output. One line, [`STANDING`], means that the mount
+//! stands. If the pipe ends without that line, it never will: the server has said why, and the
+//! command passes on its exit code.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ pub enum StartError {
     /// The server gave up, and has said why.
     #[error("the mount failed")]
     Failed {
-        /// Its exit code; none when a signal ended it.
+        /// Its exit code; `None` if a signal ended it.
         code: Option<i32>,
     },
 }
@@ -50,7 +50,7 @@ impl Waiting {
 /// Starts `server`, which must end up in [`detach`], and returns when its mount stands.
 ///
 /// # Errors
-/// It did not come to that.
+/// The mount does not stand.
 pub fn start(mut server: Command) -> Result<(), StartError> {
     let mut process = server
         .stdin(Stdio::null())
@@ -70,8 +70,9 @@ pub fn start(mut server: Command) -> Result<(), StartError> {
     })
 }
 
-/// In the server, once the mount stands: leaves the terminal's session and the working directory,
-/// and sends further output to `log` or nowhere. [`serve`](crate::serve) lets the command return.
+/// Detaches the server, once the mount stands: leaves the terminal's session and the working
+/// directory, and sends further output to `log` or nowhere. [`serve`](crate::serve) lets the
+/// command return.
 ///
 /// # Errors
 /// `/dev/null` cannot be opened.

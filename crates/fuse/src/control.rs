@@ -1,4 +1,4 @@
-//! Talking to the server of a mounted volume through the mount itself: three extended attributes
+//! Talks to the server of a mounted volume through the mount itself, by three extended attributes
 //! that no file has.
 //!
 //! | name | how | what |
@@ -7,13 +7,13 @@
 //! | `system.stetfs.atomic_write_max` | `getxattr` on a file, by anybody | in digits, see below |
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
-//! They need no socket, work through every mount namespace, and are never listed. Counters and
-//! commands are for root and the server's own user. Commands: `commit`, `drain`, `shutdown full`,
-//! `shutdown logflush`, `shutdown nologflush`.
+//! They need no socket, work in every mount namespace, and are never listed. Only root and the
+//! server's own user may read counters and give commands. Commands: `commit`, `drain`,
+//! `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
 //!
-//! `atomic_write_max` is a number of bytes: one write(2) of at most so many to the file is one
-//! transaction or nothing of it, through descriptors that were opened since the file is marked so.
-//! 0 means that this is not promised (docs/ATOMIC.md).
+//! `atomic_write_max` is the size, in bytes, up to which one write(2) to the file is one
+//! transaction: all of it or nothing survives. It holds for descriptors that were opened since the
+//! file was marked. 0 means that this is not promised (docs/ATOMIC.md).
 
 use std::io;
 use std::path::Path;
@@ -21,11 +21,11 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 use stetfs::Shutdown;
 
-/// The attribute to read.
+/// The attribute with the counters, to read.
 pub(crate) const STATS: &str = "system.stetfs.stats";
-/// The attribute that programs read.
+/// The attribute with the largest atomic write, which programs read.
 pub(crate) const ATOMIC: &str = "system.stetfs.atomic_write_max";
-/// The attribute to write.
+/// The attribute for commands, to write.
 pub(crate) const CONTROL: &str = "system.stetfs.control";
 
 /// The longest value that an attribute can have (XATTR_SIZE_MAX).
@@ -36,7 +36,7 @@ const VALUE_MAX: usize = 65_536;
 pub enum Command {
     /// Commit the running transaction: everything done before is durable when the command returns.
     Commit,
-    /// Commit, and bring home some of what the scheme's cache has ([`stetfs::Fs::drain_some`]); the
+    /// Commit, and bring home some blocks of the scheme's cache ([`stetfs::Fs::drain_some`]); the
     /// counters tell what is left.
     Drain,
     /// Stop serving, as FS_IOC_SHUTDOWN does.
@@ -44,7 +44,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// In words.
+    /// Returns the command in words.
     pub fn encode(self) -> &'static str {
         match self {
             Self::Commit => "commit",
@@ -55,7 +55,7 @@ impl Command {
         }
     }
 
-    /// From words.
+    /// Reads a command from words; `None` if there is no such command.
     pub(crate) fn decode(words: &[u8]) -> Option<Self> {
         const ALL: [Command; 5] = [
             Command::Commit,
@@ -69,10 +69,10 @@ impl Command {
     }
 }
 
-/// The counters of the mounted volume that `path` is on, as JSON.
+/// Returns the counters of the mounted volume that `path` is on, as JSON.
 ///
 /// # Errors
-/// `Unsupported` when the path is on no stetfs mount; else what the system says.
+/// `Unsupported` if the path is on no stetfs mount; otherwise the system's error.
 pub fn query_stats(path: &Path) -> io::Result<String> {
     let mut value = vec![0; VALUE_MAX];
     match rustix::fs::getxattr(path, STATS, &mut value[..]) {
@@ -85,11 +85,11 @@ pub fn query_stats(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Gives the server of the mounted volume that `path` is on a command, and waits until it is done.
+/// Gives a command to the server of the mounted volume that `path` is on. Returns when it is done.
 ///
 /// # Errors
-/// `Unsupported` when the path is on no stetfs mount, `PermissionDenied` for strangers; else what
-/// the command met.
+/// `Unsupported` if the path is on no stetfs mount, `PermissionDenied` unless the caller is root or
+/// the server's user; otherwise the error of the command.
 pub fn command(path: &Path, command: Command) -> io::Result<()> {
     match rustix::fs::setxattr(
         path,

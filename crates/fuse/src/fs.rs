@@ -1,21 +1,19 @@
 //! The server: each request of the kernel becomes one operation of the file system behind it
 //! ([`Backend`]).
 //!
-//! This file is the list of requests and how each is answered; what they do is in `names.rs`,
-//! `files.rs`, `xattrs.rs` and `ioctl.rs`. Workers call in parallel; nothing here is locked, the
+//! This file lists the requests and how each is answered. What they do is in `names.rs`,
+//! `files.rs`, `xattrs.rs` and `ioctl.rs`. Workers call in parallel. Nothing is locked here: the
 //! file system locks what it must.
 //!
-//! What the kernel is told about itself, in `agree` and with each answer, decides most of the
-//! speed:
-//! - names and attributes may be kept for ever, also that a name does not exist: only the kernel
+//! What the kernel is told at the start (`agree`) and with each answer decides most of the speed:
+//! - it may keep names and attributes for ever, also that a name does not exist: only the kernel
 //!   changes the volume;
-//! - FLUSH and OPENDIR are answered ENOSYS once and never come again (there is nothing to do for
-//!   them);
-//! - `HANDLE_KILLPRIV_V2`: without it every write is preceded by a GETXATTR for
-//!   `security.capability`;
-//! - the writeback cache makes small writes cheap; the kernel then owns size and times of files it
-//!   has written;
-//! - `POSIX_ACL` lets the kernel check ACLs from its own cache, `DONT_MASK` leaves the umask to us,
+//! - FLUSH and OPENDIR are answered ENOSYS once and never come again: there is nothing to do for
+//!   them;
+//! - without `HANDLE_KILLPRIV_V2`, a GETXATTR for `security.capability` would precede every write;
+//! - the writeback cache makes small writes cheap; the kernel then owns size and times of the files
+//!   that it has written;
+//! - `POSIX_ACL` lets the kernel check ACLs from its own cache; `DONT_MASK` leaves the umask to us,
 //!   because a default ACL overrides it.
 
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +38,7 @@ use crate::wire::{Answer, Answered, Offer, Request, Server, Terms, Ticket, What,
 /// Requests that the kernel may have under way in the background: readahead and write-back.
 const MAX_BACKGROUND: u16 = 64;
 
-/// What is always asked for; what a kernel lacks is done without.
+/// The capabilities that we always ask for. We do without those that a kernel lacks.
 const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::ATOMIC_O_TRUNC)
     .union(Capabilities::EXPORT_SUPPORT)
@@ -56,13 +54,14 @@ const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::DIRECT_IO_ALLOW_MMAP);
 
 impl<B: Backend> FsServer<B> {
-    /// With `allow_root`: whether this caller may come in. The kernel lets everybody in then.
+    /// Returns whether this caller may come in. With `allow_root` the kernel lets everybody in, so
+    /// we check.
     fn admits(&self, request: &Request<'_>) -> bool {
         let uid = request.header.uid;
         self.options.allow != Allow::Root
             || uid == 0
             || uid == self.owner
-            // Nobody's own, or for a file that its user has opened.
+            // Requests in nobody's name, or for a file that its user has opened.
             || matches!(
                 request.what,
                 What::Read { .. }
@@ -78,7 +77,7 @@ impl<B: Backend> FsServer<B> {
             )
     }
 
-    /// Requests about names.
+    /// Answers requests about names.
     fn answer_name(
         &self,
         from: &InHeader,
@@ -129,7 +128,7 @@ impl<B: Backend> FsServer<B> {
         answer.record(&self.entry_out(&entry))
     }
 
-    /// Requests about an inode.
+    /// Answers requests about an inode.
     fn answer_inode(
         &self,
         from: &InHeader,
@@ -179,8 +178,8 @@ impl<B: Backend> FsServer<B> {
             What::RemoveXattr { name } => self.remove_attribute(&c, ino, name),
             What::Ioctl { from: i, data } => {
                 let mut out = self.control_file(from, (ino, i.fh), i.cmd, data)?;
-                // Not padded: programs pass an int where the number says long, and would be written
-                // past.
+                // Not padded: programs pass an int where the number says long, and padding would be
+                // written past it.
                 out.truncate(u32_as_usize(i.out_size));
                 answer.record(&abi::IoctlOut::default())?;
                 answer.bytes(&out)
@@ -189,7 +188,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// The kernel has dropped an inode. It gives up all its references at once.
+    /// Notes that the kernel has dropped an inode. The kernel gives up all its references at once.
     fn forget(&self, node: u64) {
         self.known.remove(inode(node));
         if let Err(e) = self.fs.forget(inode(node)) {
@@ -213,8 +212,7 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
-/// How many of [`MAX_BACKGROUND`] the kernel lets a mount have: of an ordinary user's it may be
-/// fewer.
+/// Returns how many of [`MAX_BACKGROUND`] a mount gets at least: an ordinary user's may get fewer.
 fn background_slots() -> usize {
     let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
     let most = parameter.ok().and_then(|most| most.trim().parse().ok());
@@ -244,8 +242,8 @@ impl<B: Backend> Server for FsServer<B> {
             max_request: self.max_request(),
             max_background: MAX_BACKGROUND,
             request_timeout,
-            // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
-            // kept.
+            // With the writeback cache the kernel makes timestamps too: they must be as coarse as
+            // those that the volume stores.
             time_step_ns: must_fit(self.fs.time_step().as_nanos()),
         }
     }
@@ -312,7 +310,8 @@ impl<B: Backend> Server for FsServer<B> {
     }
 
     fn destroy(&self) {
-        // Whoever unmounted it finds a clean image. An error is told when the session ends.
+        // Leaves a clean image to the one who has unmounted it. The session reports an error when
+        // it ends.
         let _ = self.closing.close();
     }
 }

@@ -1,12 +1,12 @@
 //! The ioctls that people's tools use on an ext4 volume, and their arguments.
 //!
 //! A FUSE server gets "restricted" ioctls: the kernel copies as many bytes as the number says, in
-//! the direction that the number says. So the mode of `FS_IOC_SHUTDOWN`, which is declared as a
-//! *read* although the kernel's file systems read it, never arrives here. Whoever sends that number
-//! (xfs_io, xfstests' `godown`) gets what `godown` means without options, [`Shutdown::NoLogFlush`];
-//! the number with the right direction, [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP,
-//! FICLONE and FS_IOC_GETFSUUID never reach a FUSE server at all. `tests/ioctls.rs` goes through
-//! all of ext4's, beside a kernel mount.
+//! the direction that the number says. `FS_IOC_SHUTDOWN` is declared as a *read*, although the
+//! kernel's file systems read its mode from the caller; so the mode never arrives here. Programs
+//! that send that number (xfs_io, xfstests' `godown`) get what `godown` means without options,
+//! [`Shutdown::NoLogFlush`]. The number with the right direction, [`SHUTDOWN_WITH_MODE`], carries
+//! the mode. FIEMAP, FIBMAP, FICLONE and FS_IOC_GETFSUUID never reach a FUSE server at all.
+//! `tests/ioctls.rs` goes through all of ext4's ioctls, beside a kernel mount.
 //!
 //! Their numbers are in `ioctl/numbers.rs`.
 
@@ -27,7 +27,7 @@ use crate::wire::abi::InHeader;
 use numbers::*;
 
 impl<B: Backend> FsServer<B> {
-    /// Does what an ioctl asks for; the answer may be shorter than its number says, not longer.
+    /// Carries out an ioctl. The answer may be shorter than its number says, not longer.
     pub(crate) fn control_file(
         &self,
         from: &InHeader,
@@ -59,7 +59,7 @@ impl<B: Backend> FsServer<B> {
                 let generation = read_u32(data).ok_or(Errno::INVAL)?;
                 let set = self.fs.change(&c, &Change::SetGeneration(ino, generation));
                 set.map_err(|e| match e {
-                    // As ext4 answers where the generation seeds checksums.
+                    // ext4 answers so where the generation seeds checksums.
                     Error::NotSupported => Errno::NOTTY,
                     e => errno(&e),
                 })?;
@@ -95,7 +95,7 @@ impl<B: Backend> FsServer<B> {
                 self.abort_group(ino, handle);
                 Ok(Vec::new())
             }
-            // Encryption and verity: known, on a volume that has neither.
+            // Encryption and verity: ext4 knows these on a volume that has neither.
             cmd if matches!(cmd.to_be_bytes(), [_, _, b'f', 19..=27 | 133..=135]) => {
                 Err(Errno::OPNOTSUPP)
             }
@@ -122,7 +122,8 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
-/// The mode of a shutdown by its number in `FS_IOC_SHUTDOWN`'s argument.
+/// Returns the mode of a shutdown for the argument of `FS_IOC_SHUTDOWN`; `None` if there is no such
+/// mode.
 pub(crate) fn shutdown_mode(argument: u32) -> Option<Shutdown> {
     match argument {
         0 => Some(Shutdown::Full),
@@ -132,12 +133,13 @@ pub(crate) fn shutdown_mode(argument: u32) -> Option<Shutdown> {
     }
 }
 
-/// A `u32` at the beginning of an ioctl's argument.
+/// Reads a `u32` at the beginning of an ioctl's argument.
 pub(crate) fn read_u32(data: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*data.first_chunk()?))
 }
 
-/// `struct fstrim_range`: where to trim, and from what length on a free range is worth it. Bytes.
+/// `struct fstrim_range`: which range to trim, and the shortest free range that is worth it. In
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TrimRange {
     pub(crate) start: u64,
@@ -155,7 +157,7 @@ impl TrimRange {
         })
     }
 
-    /// The answer: `len` says how much was trimmed.
+    /// Encodes the answer: `len` says how many bytes were trimmed.
     pub(crate) fn encode(&self) -> [u8; 24] {
         let mut out = [0; 24];
         for (field, value) in out
@@ -168,7 +170,7 @@ impl TrimRange {
     }
 }
 
-/// Which inode flag is which `fsx_xflags` bit (`FS_XFLAG_*`).
+/// The `fsx_xflags` bit (`FS_XFLAG_*`) of each inode flag.
 const XFLAGS: [(u32, InodeFlags); 6] = [
     (0x0000_0008, InodeFlags::IMMUTABLE),
     (0x0000_0010, InodeFlags::APPEND),
@@ -178,7 +180,7 @@ const XFLAGS: [(u32, InodeFlags); 6] = [
     (0x0000_0200, InodeFlags::PROJINHERIT),
 ];
 
-/// `struct fsxattr`: flags and project of a file.
+/// Encodes flags and project of a file as `struct fsxattr`.
 pub(crate) fn encode_fsxattr(flags: InodeFlags, projid: u32) -> [u8; 28] {
     let mut xflags = 0;
     for (bit, flag) in XFLAGS {
@@ -192,8 +194,8 @@ pub(crate) fn encode_fsxattr(flags: InodeFlags, projid: u32) -> [u8; 28] {
     out
 }
 
-/// What `FS_IOC_FSSETXATTR` asks for: the flags that it can express, over those that it cannot; and
-/// the project.
+/// Decodes `FS_IOC_FSSETXATTR`. Returns the new flags and the project; flags that it cannot express
+/// stay as in `old`.
 ///
 /// # Errors
 /// `INVAL` for too few bytes, `OPNOTSUPP` for flags that no file here can have.
@@ -216,7 +218,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_kernel() {
-        // From linux/fs.h, computed by the C compiler on x86-64.
+        // From linux/fs.h, as the C compiler computes them on x86-64.
         assert_eq!(GETFLAGS, 0x8008_6601);
         assert_eq!(SETFLAGS, 0x4008_6602);
         assert_eq!(FSGETXATTR, 0x801c_581f);

@@ -1,5 +1,6 @@
-//! A thread that looks after a mount once a second, or when it is woken: files that stay open for
-//! writing, a volume that gets full, and commits where the kernel does not say when one is wanted.
+//! The keeper: a thread that looks after a mount once a second, or when it is woken. It deals with
+//! files that stay open for writing, with a volume that gets full, and with commits where the
+//! kernel does not ask for them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,17 +18,17 @@ use crate::session::end::{SessionError, spawn};
 use crate::system_log::{self, Severity};
 use crate::wire::Notifier;
 
-/// How often it looks.
+/// How often the keeper looks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What it looks after, and by what means.
+/// What the keeper looks after, and its means.
 pub(crate) struct Keeper<B> {
     pub(crate) fs: B,
-    /// Everything is to be committed at each look.
+    /// True: each look commits everything.
     pub(crate) commits: Arc<AtomicBool>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) room: Arc<Room<B>>,
-    /// A desk of its own: all dirty pages take long, and nobody waits for them.
+    /// Its own thread for pages: writing all dirty pages takes long, and nobody waits for them.
     pub(crate) aside: Aside,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     pub(crate) bell: Arc<Bell>,
@@ -35,7 +36,7 @@ pub(crate) struct Keeper<B> {
     pub(crate) has_stopped: AtomicBool,
 }
 
-/// What wakes it.
+/// Wakes the keeper.
 #[derive(Default)]
 pub(crate) struct Bell {
     state: Mutex<State>,
@@ -49,7 +50,7 @@ struct State {
 }
 
 impl Bell {
-    /// Have a look now.
+    /// Has the keeper look now.
     pub(crate) fn ring(&self) {
         let mut state = self.state.lock();
         if !state.is_rung {
@@ -58,13 +59,13 @@ impl Bell {
         }
     }
 
-    /// There is nothing to look after any more.
+    /// Ends the keeper: there is nothing to look after any more.
     pub(crate) fn dismiss(&self) {
         self.state.lock().is_over = true;
         self.rung.notify_one();
     }
 
-    /// Waits for the next look; false when there is none.
+    /// Waits for the next look. False: there is none.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         if !state.is_rung && !state.is_over {
@@ -76,7 +77,7 @@ impl Bell {
 }
 
 impl<B: Backend> Keeper<B> {
-    /// Starts the thread; it ends when the bell's owner dismisses it.
+    /// Starts the thread. It ends when the bell's owner dismisses it.
     pub(crate) fn start(self) -> Result<(), SessionError> {
         spawn("keeper", move || {
             while self.bell.wait() {
@@ -94,7 +95,7 @@ impl<B: Backend> Keeper<B> {
         }
         self.ask_soon(self.opens.watch_fresh());
         if self.fs.check_writable().is_err() && !self.has_stopped.swap(true, Ordering::Relaxed) {
-            // Who writes into the page cache is told by the next write(2).
+            // Writers into the page cache learn it at their next write(2).
             self.ask_soon(self.opens.watch_all());
         }
         self.have_forgotten(self.opens.take_stale());
@@ -109,7 +110,7 @@ impl<B: Backend> Keeper<B> {
         }
     }
 
-    /// Tells, once, when the file that the volume is in was cut or removed. Syncs tell too.
+    /// Reports, once, that the volume's file was truncated or removed. Syncs report it too.
     fn look_at_the_image(&self) {
         if let Err(e) = self.fs.check_backing()
             && !self.has_told.swap(true, Ordering::Relaxed)
@@ -120,7 +121,7 @@ impl<B: Backend> Keeper<B> {
         }
     }
 
-    /// Has the kernel ask for the attributes of files that are being written.
+    /// Makes the kernel ask for the attributes of files that are being written.
     fn ask_soon(&self, files: Vec<InodeNo>) {
         let Some(notifier) = self.notifier.get() else {
             return;
@@ -130,7 +131,7 @@ impl<B: Backend> Keeper<B> {
         }
     }
 
-    /// Has the kernel forget files of which it may have wrong times and a wrong size.
+    /// Makes the kernel forget files of which it may have wrong times and a wrong size.
     fn have_forgotten(&self, files: Vec<InodeNo>) {
         if let Some(notifier) = self.notifier.get()
             && !files.is_empty()
@@ -140,7 +141,7 @@ impl<B: Backend> Keeper<B> {
         }
     }
 
-    /// Has the dirty pages written that may need what is left.
+    /// Has those dirty pages written that may need the room that is left.
     fn settle(&self, files: &[InodeNo]) {
         let pages = Pages::of_files(files.iter().copied());
         let room = self.room.clone();

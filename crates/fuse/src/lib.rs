@@ -1,23 +1,25 @@
 //! A stetfs volume as a mounted directory: the core's operations behind Linux' FUSE protocol.
 //!
-//! What a mount goes through, and where:
+//! The stations of a mount:
 //! - [`options`]: the words of `-o`.
-//! - [`background`]: the command returns when the mount stands, the server goes on.
+//! - [`background`]: the command returns once the mount stands; the server goes on.
 //! - [`mount`]: the mount itself, as root or by fusermount3; [`mountinfo`]: what is mounted.
-//! - [`session`]: serving, signals, and the way to a clean image.
+//! - [`session`]: serving, signals, and leaving a clean image.
 //! - [`wire`]: the FUSE protocol itself.
-//! - `server.rs`: what a server knows; `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`,
-//!   `ioctl.rs`): each request becomes one operation of a [`Backend`], which for a volume is one of
-//!   [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
+//! - `server.rs`: the state of a server. `fs.rs` and its parts (`names.rs`, `files.rs`,
+//!   `xattrs.rs`, `ioctl.rs`): each request becomes one operation of a [`Backend`], which for a
+//!   volume is one of [`stetfs::Fs`]. `attr.rs` translates numbers, `errno.rs` errors, `caller.rs`
+//!   the caller.
 //! - [`tx`]: transactions of a program or a command: groups and layers.
-//! - [`companion`]: what happens to the mount point when the server dies.
-//! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
+//! - [`companion`]: looks after the mount point when the server dies.
+//! - `export/`: a block device as one file, for loop devices. It needs no volume of ours.
 //! - [`control`]: statistics and commands through the mount; [`mod@umount`]: unmounting and waiting
 //!   for the server.
 //!
-//! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes
-//! and pages for as long as it likes: nothing changes the volume but what comes through it. Nothing
-//! here keeps state of files but a count of writers.
+//! The kernel checks permissions (`default_permissions` is always on). It caches names, attributes
+//! and pages for as long as it likes, since nothing else changes the volume. Of files the server
+//! knows only how they are open (`opens.rs`), which the kernel may know (`known.rs`), and which are
+//! in groups or under a layer ([`tx`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

@@ -1,7 +1,7 @@
 //! Making and undoing the mount: mount(2) for root, fusermount3 for everybody else.
 //!
-//! What is unmounted is always the mount that was made, known by its device number, whatever is
-//! mounted on the path by then.
+//! Unmounting always takes the mount that was made, known by its device number, whatever is mounted
+//! on the path by then.
 
 mod device;
 pub(crate) mod error;
@@ -37,8 +37,7 @@ pub struct Mounted {
     pub device: String,
 }
 
-/// Checks the mount point, before anything is touched. Releases a mount there whose server has
-/// died.
+/// Checks the mount point before anything is touched. Releases a mount there whose server has died.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -68,24 +67,24 @@ pub fn check_dir(dir: &Path) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// Whether a FUSE mount has lost its server.
+/// Returns whether the FUSE mount on a directory has lost its server.
 pub(crate) fn is_dead(dir: &Path) -> bool {
     std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 /// A mount that was just made.
 pub(crate) struct New {
-    /// The open `/dev/fuse` that is its server's end.
+    /// The open `/dev/fuse`: the server's end.
     pub(crate) fd: OwnedFd,
     pub(crate) mounted: Mounted,
-    /// It is one of a block device.
+    /// True if it is mounted as a block device.
     pub(crate) is_block: bool,
-    /// One write(2) of at most so many bytes is one request.
+    /// The largest write(2), in bytes, that is always one request.
     pub(crate) one_request: u32,
 }
 
-/// Mounts, and gives back the open `/dev/fuse` on which the kernel waits to be answered. Requests
-/// will have at most `max_request` bytes of data.
+/// Mounts. Returns the mount and the open `/dev/fuse` on which the kernel waits for answers.
+/// Requests will have at most `max_request` bytes of data.
 ///
 /// # Errors
 /// What the kernel or fusermount3 refused.
@@ -124,7 +123,7 @@ pub(crate) fn mount(
     })
 }
 
-/// On a block device if that is wanted and can be.
+/// Mounts as root: on a block device if that is wanted and possible.
 fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
     if options.on_block == OnBlock::Never {
         return mount_type(image, FS_TYPE, dir, options);
@@ -186,9 +185,9 @@ fn mount_type(
     Ok(device.into())
 }
 
-/// Changes what the kernel alone decides of a mount: read-only or not, devices, set-user-ID,
-/// programs, access times. When it becomes read-only, everything is durable. The server goes on as
-/// it was mounted.
+/// Changes what only the kernel decides of a mount: read-only or not, devices, set-user-ID,
+/// programs, access times. A mount that becomes read-only is made durable. The server goes on with
+/// its own options.
 ///
 /// # Errors
 /// Nothing of ours is mounted there, or the kernel refuses.
@@ -209,8 +208,8 @@ pub fn remount(dir: &Path, options: &FuseOptions) -> Result<(), MountError> {
     });
     rustix::mount::mount_remount(&path, flags, c"").map_err(|e| failed(e.into()))?;
     if options.read_only {
-        // The kernel does not tell the server of a plain FUSE mount. Syncing the root directory
-        // syncs everything.
+        // The kernel does not tell the server of a plain FUSE mount about a remount. Syncing the
+        // root directory syncs everything.
         let root = File::open(&path).map_err(failed)?;
         root.sync_all().map_err(failed)?;
     }
@@ -230,8 +229,8 @@ fn mount_flags(options: &FuseOptions) -> MountFlags {
     flags
 }
 
-/// fusermount3 opens the device, mounts, and sends the descriptor over the socket that it finds as
-/// its standard input.
+/// Mounts by fusermount3. It opens the device, mounts, and sends the descriptor over the socket
+/// that is its standard input.
 fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
     let nosymfollow = options.nosymfollow.then_some("nosymfollow");
     let contexts = selinux_contexts(options).iter().map(String::as_str);
@@ -265,7 +264,7 @@ fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Ow
     }
 }
 
-/// Its words, and what helps.
+/// Returns fusermount3's message, and what helps.
 fn refused_by_helper(said: &str) -> String {
     let said = said.trim().trim_start_matches("fusermount3: ");
     let is_closed = said.contains(DEVICE) && said.contains("Permission denied");
@@ -279,8 +278,8 @@ fn refused_by_helper(said: &str) -> String {
     }
 }
 
-/// The options in fusermount3's words. Commas and backslashes in the source are escaped as it
-/// wants.
+/// Returns the options in fusermount3's words. Commas and backslashes in the source are escaped as
+/// it wants.
 fn helper_options(image: &Path, options: &FuseOptions) -> String {
     let name = image
         .to_string_lossy()
@@ -323,19 +322,19 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 }
 
 impl Mounted {
-    /// Whether the mount still stands where it was made, and nothing else is mounted on top of it.
+    /// Returns whether the mount still stands where it was made, with no other mount on top of it.
     pub fn stands(&self) -> bool {
         matches!(mountinfo::mounted_on(&self.dir), Ok(Some(m)) if m.device == self.device)
     }
 
-    /// Takes it out of the tree wherever it is mounted and can be reached, and nothing else: what
-    /// is mounted on top of it stays. Gives whether it is still mounted somewhere.
+    /// Takes the mount out of the tree wherever it is mounted and can be reached. Mounts on top of
+    /// it stay. Returns whether it is still mounted somewhere.
     ///
     /// # Errors
     /// The kernel or fusermount3 refused, or `/proc` cannot be read.
     pub(crate) fn release(&self) -> Result<bool, MountError> {
         let places = || mountinfo::mounts_of(&self.device).map_err(MountError::Proc);
-        // Newest first: what is on top goes before what is below.
+        // Newest first: a mount on top goes before the one below.
         for place in places()?.into_iter().rev() {
             if place.dir != self.dir && !rustix::process::geteuid().is_root() {
                 continue;
@@ -349,8 +348,8 @@ impl Mounted {
         places().map(|left| !left.is_empty())
     }
 
-    /// Detaches what is mounted on the directory if it is this file system: looked at and unmounted
-    /// through one descriptor, so that nothing can come in between.
+    /// Detaches the mount on the directory if it is this file system. Looks and unmounts through
+    /// one descriptor, so that no other mount can come in between.
     fn detach_exactly(&self) -> Result<(), MountError> {
         if !rustix::process::geteuid().is_root() {
             return self.unmount(true);
@@ -359,7 +358,7 @@ impl Mounted {
         let Ok(fd) = rustix::fs::open(&self.dir, flags, Mode::empty()) else {
             return Ok(());
         };
-        // Without asking the server, which is dead.
+        // Do not ask the server: it is dead.
         let no_question = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&fd, "", no_question, StatxFlags::empty());
         let is_it =
@@ -374,15 +373,16 @@ impl Mounted {
         })
     }
 
-    /// Where the kernel keeps what can be tuned of the mount's page cache.
+    /// Returns where the kernel keeps the settings of the mount's page cache.
     pub(crate) fn backing_device(&self) -> PathBuf {
         mountinfo::backing_device(&self.device)
     }
 
-    /// Unmounts, if it still stands. `lazy` takes it out of the tree even while files are open.
+    /// Unmounts, if the mount still stands. `lazy` takes it out of the tree even while files are
+    /// open.
     ///
     /// # Errors
-    /// It is busy, or the kernel or fusermount3 refused.
+    /// The mount is busy, or the kernel or fusermount3 refused.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         if !self.stands() {
             return Ok(());
@@ -390,8 +390,8 @@ impl Mounted {
         unmount_at(&self.dir, lazy)
     }
 
-    /// Takes it out of the tree and makes the kernel give up on the server: whoever still has a
-    /// file open gets errors from now on. Only root can; others can only detach.
+    /// Takes the mount out of the tree and makes the kernel give up on the server: programs that
+    /// still have a file open get errors from now on. Only root can; others can only detach.
     ///
     /// # Errors
     /// As [`Self::unmount`].
@@ -405,10 +405,10 @@ impl Mounted {
     }
 }
 
-/// Unmounts whatever is topmost on the directory.
+/// Unmounts the topmost mount on the directory.
 ///
 /// # Errors
-/// It is busy, or the kernel or fusermount3 refused.
+/// The mount is busy, or the kernel or fusermount3 refused.
 pub(crate) fn unmount_at(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let flags = if lazy {
         UnmountFlags::DETACH
@@ -451,8 +451,8 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), MountError> {
     ))
 }
 
-/// Makes the kernel read ahead as for a local file system. Root only; without it the mount is only
-/// slower.
+/// Makes the kernel read ahead as for a local file system. Only root can; without it the mount is
+/// only slower.
 pub(crate) fn tune_page_cache(mounted: &Mounted, options: &FuseOptions) {
     let file = mounted.backing_device().join("read_ahead_kb");
     if let Err(e) = std::fs::write(&file, (options.readahead / 1024).to_string()) {
@@ -460,7 +460,7 @@ pub(crate) fn tune_page_cache(mounted: &Mounted, options: &FuseOptions) {
     }
 }
 
-/// Whether this process can open the FUSE device again, which cloning the descriptor needs.
+/// Returns whether this process can open the FUSE device again, which cloning the descriptor needs.
 pub(crate) fn can_clone() -> bool {
     File::options().read(true).write(true).open(DEVICE).is_ok()
 }

@@ -1,5 +1,5 @@
-//! What is mounted where, from `/proc/self/mountinfo`: never by asking the mount itself, which may
-//! be dead.
+//! The mounts of this machine, from `/proc/self/mountinfo`: the mount itself is never asked, since
+//! its server may be dead.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -10,22 +10,21 @@ use std::path::{Path, PathBuf};
 
 use crate::label::backing_file;
 
-/// The type that /etc/fstab has, and that `mount` shows of a mount that is not on a block device.
+/// The type of a mount that is not on a block device, as `mount` shows it. /etc/fstab has it too.
 pub const FS_TYPE: &str = "fuse.stetfs";
 
-/// The type that `mount` shows of one that is.
+/// The type of a mount on a block device, as `mount` shows it.
 pub const FS_TYPE_BLOCK: &str = "fuseblk.stetfs";
 
-/// Where the kernel's control file system for FUSE is, if it is mounted.
+/// The kernel's control file system for FUSE, if it is mounted.
 pub(crate) const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
 
 /// One line of mountinfo (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Major and minor number, as `stat` would tell in `st_dev`; unique among the mounts that
-    /// stand.
+    /// Major and minor number, as in `st_dev` of stat(2); unique among the mounts that stand.
     pub device: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     /// What the kernel checks at this mount: `rw,nosuid,noatime`.
     pub flags: String,
@@ -33,36 +32,36 @@ pub struct MountEntry {
     pub kind: String,
     /// The source: the image, or the device that stands for it.
     pub source: PathBuf,
-    /// What the file system was told: `rw,user_id=0,allow_other`.
+    /// The options of the file system: `rw,user_id=0,allow_other`.
     pub options: String,
 }
 
 impl MountEntry {
-    /// Whether stetfs serves it.
+    /// Returns whether stetfs serves it.
     pub fn is_stetfs(&self) -> bool {
         [FS_TYPE, FS_TYPE_BLOCK].contains(&self.kind.as_str())
     }
 
-    /// Whether the mount has a flag, or the file system an option.
+    /// Returns whether the mount has a flag, or the file system an option.
     pub fn has(&self, flag: &str) -> bool {
         let all = self.flags.split(',').chain(self.options.split(','));
         all.into_iter().any(|f| f == flag)
     }
 
-    /// The image: the source, or the file that it is a loop device of. One that is of a part of a
-    /// file is an image by itself: other parts are other volumes.
+    /// Returns the image: the source, or the file that the source is a loop device of. A loop
+    /// device of a part of a file is an image by itself: other parts are other volumes.
     pub fn image(&self) -> PathBuf {
         backing_file(&self.source).unwrap_or_else(|| self.source.clone())
     }
 
-    /// Whether `image`, a file or a block device by whichever of its names, is what is mounted.
+    /// Returns whether `image` is mounted here: a file or a block device, by any of its names.
     pub fn is_of(&self, image: &Path) -> bool {
         let own = self.image();
         own == image || self.source == image || is_same(&own, image)
     }
 }
 
-/// Whether two paths lead to one file, or to one block device.
+/// Returns whether two paths lead to one file, or to one block device.
 fn is_same(a: &Path, b: &Path) -> bool {
     let look = |path: &Path| std::fs::metadata(path).ok();
     let (Some(a), Some(b)) = (look(a), look(b)) else {
@@ -76,7 +75,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// All mounts of this process's mount namespace, the newest last.
+/// Returns all mounts of this process's mount namespace, the newest last.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -85,7 +84,7 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// The mounts of one file system, by its device number: more than one when it was bound elsewhere.
+/// Returns the mounts of one file system, by its device number: several if it was bound elsewhere.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -95,17 +94,17 @@ pub fn mounts_of(device: &str) -> io::Result<Vec<MountEntry>> {
     Ok(all)
 }
 
-/// The name of a FUSE mount's directory in the kernel's control file system: its device number as
-/// the kernel keeps it (`MKDEV`), in decimal digits.
+/// Returns the name of a FUSE mount's directory in the kernel's control file system: the device
+/// number as the kernel keeps it (`MKDEV`), in decimal digits.
 pub(crate) fn connection(device: &str) -> Option<String> {
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     Some((major << 20 | minor).to_string())
 }
 
-/// Where the kernel keeps what can be tuned of the page cache of a FUSE mount, by the mount's
-/// device number: there as long as the mount is, detached or not. The block device of a mount that
-/// has one has one of its own, under the number alone.
+/// Returns where the kernel keeps the settings of a FUSE mount's page cache, by the mount's device
+/// number. The directory is there as long as the mount is, detached or not. If the mount is on a
+/// block device, the number alone names that device's own settings.
 pub(crate) fn backing_device(device: &str) -> PathBuf {
     let all = Path::new("/sys/class/bdi");
     let of_block = all.join(format!("{device}-fuseblk"));
@@ -116,15 +115,15 @@ pub(crate) fn backing_device(device: &str) -> PathBuf {
     }
 }
 
-/// Whether the FUSE mount with this device number, as the kernel keeps it, is there.
+/// Returns whether there is a FUSE mount with this device number, in the kernel's form.
 pub(crate) fn has_backing(number: u32) -> bool {
     let (major, minor) = (number >> 20, number & 0xf_ffff);
     let path = backing_device(&format!("{major}:{minor}"));
-    // A number alone is that of a mount without a block device.
+    // With a major number, only a name with `-fuseblk` is a FUSE mount's.
     path.exists() && (major == 0 || path.ends_with(format!("{major}:{minor}-fuseblk")))
 }
 
-/// The topmost mount on exactly this directory.
+/// Returns the topmost mount on exactly this directory.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -132,7 +131,8 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rfind(|m| m.dir == dir))
 }
 
-/// The mount that a path is in: the topmost one of the longest directory that the path begins with.
+/// Returns the mount that a path is in: the topmost one of the longest directory that the path
+/// begins with.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -147,8 +147,8 @@ pub fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(found)
 }
 
-/// An absolute path without symbolic links, whose last component is not looked at: on a mount point
-/// whose server has died, looking at it fails.
+/// Returns an absolute path without symbolic links. Does not look at the last component: on a mount
+/// point whose server has died, looking fails.
 ///
 /// # Errors
 /// The directory above does not exist or may not be searched.
@@ -163,7 +163,7 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// `36 35 98:0 /root /dir rw,noatime shared:1 - fuse.stetfs /source rw,user_id=0`
+/// Parses a line: `36 35 98:0 /root /dir rw,noatime shared:1 - fuse.stetfs /source rw,user_id=0`
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();

@@ -1,8 +1,8 @@
-//! Whether a mount's server answers, asked by a process of its own.
+//! Asks whether a mount's server answers, in a process of its own.
 //!
-//! Who has asked a server that is stopped or hangs cannot be interrupted, nor killed, before there
-//! is an answer. So somebody else asks: this program, run again ([`crate::run_if_asked`]), which is
-//! left behind when it takes too long, and ends with the answer or with the connection.
+//! A process that asks a stopped or hanging server can be neither interrupted nor killed before
+//! there is an answer. So a second process asks: this program, run again ([`crate::run_if_asked`]).
+//! It is left behind when it takes too long, and ends with the answer or with the connection.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Set in its environment.
+/// The variable in the asking process's environment.
 const ASKED: &str = "STETFS_QUESTION";
 
-/// How often it is looked for the answer.
+/// How often we look for the answer.
 const POLL: Duration = Duration::from_millis(10);
 
 /// A question that is under way.
@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Question(Child);
 
 impl Question {
-    /// Asks the server of what is mounted on a directory.
+    /// Asks the server of the mount on a directory.
     ///
     /// # Errors
     /// No process could be started.
@@ -32,22 +32,22 @@ impl Question {
         quiet.stderr(Stdio::null()).spawn().map(Self)
     }
 
-    /// Waits for the answer, at most so long; whether there is one, also if it is that the server
-    /// is dead.
+    /// Waits for the answer, at most for `within`. Returns whether there is one; "the server is
+    /// dead" is one too.
     pub fn is_answered(&mut self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         loop {
             match self.0.try_wait() {
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
                 Ok(ended) => return ended.is_some(),
-                // There is nobody any more to wait for.
+                // The asking process is gone.
                 Err(_) => return true,
             }
         }
     }
 }
 
-/// In the process that asks: does so and ends it. In any other: returns at once.
+/// Asks and ends the process, if it is the asking one. In any other process: does nothing.
 pub(crate) fn run_if_asked() {
     if std::env::var_os(ASKED).is_none() {
         return;

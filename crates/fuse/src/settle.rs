@@ -1,8 +1,8 @@
-//! Requests that wait until dirty pages are written, because what is left of the volume may be
-//! what these need (`room.rs` says when).
+//! Requests that wait until dirty pages are written, because both may need the room that is left
+//! (`room.rs` says when).
 //!
-//! The thread of `aside.rs` does what they ask for, one after the other. So between the moment at
-//! which the pages are written and the answer, nobody who has waited takes the same room.
+//! The thread of `aside.rs` carries them out one after the other. So no two of them take the same
+//! room between the writing of the pages and the answer.
 
 use std::sync::Arc;
 
@@ -21,9 +21,10 @@ use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 
 impl<B: Backend> FsServer<B> {
-    /// Attributes that are asked for through an open file: by a read at the end of a file, by a
-    /// seek from there, and, when they may not be kept, by each write(2) into the page cache. So
-    /// this is where a writer is told what its pages would be told too late.
+    /// Answers a request for attributes through an open file. The kernel sends one for a read at
+    /// the end of a file, for a seek from there and, while it may not keep the attributes, for each
+    /// write(2) into the page cache. So a writer is told here what would come too late when its
+    /// pages are written.
     pub(crate) fn attributes_for_handle(
         self: &Arc<Self>,
         from: &InHeader,
@@ -48,7 +49,7 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Now)
     }
 
-    /// Whether who writes this file through the page cache may go on.
+    /// Fails if a writer of this file through the page cache may not go on.
     fn check_cached_writer(&self, ino: InodeNo) -> Outcome<()> {
         if let Some(errno) = self.opens.take_lost(ino) {
             return Err(errno);
@@ -61,8 +62,8 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// The pages of a cached writer's file are written: its attributes, if there is room for what
-    /// it may write next.
+    /// Returns the attributes if there is room for what the writer may write next. Called when the
+    /// pages of its file are written.
     fn let_write(&self, c: &Caller, ino: InodeNo) -> Outcome<abi::AttrOut> {
         self.check_cached_writer(ino)?;
         if !self.room.has_for_writers(c, self.opens.growing(), 0) {
@@ -77,8 +78,8 @@ impl<B: Backend> FsServer<B> {
         Ok(abi::AttrOut::new(attr, self.keep_attributes(ino)))
     }
 
-    /// How much of what dirty pages may need is taken by what needs blocks in this range, `each`
-    /// byte so many; none if it takes nothing of that.
+    /// Returns how many bytes a request takes of the room that dirty pages may need: `each` bytes
+    /// for every new byte in the range. `None` if it takes nothing of that room.
     pub(crate) fn takes_of_what_is_kept(
         &self,
         c: &Caller,
@@ -96,8 +97,9 @@ impl<B: Backend> FsServer<B> {
         (takes > 0 && self.room.is_kept_from(c, takes)).then_some(takes)
     }
 
-    /// Has all dirty pages written that may need what is left. Then does the rest, if so much can
-    /// be taken. Whoever has one of the kernel's slots waits in a place.
+    /// Has all dirty pages written that may need the room that is left. Then calls `rest`, with an
+    /// error if `takes` bytes cannot be taken. A request that has one of the kernel's slots waits
+    /// in a `place`.
     pub(crate) fn when_settled(
         self: &Arc<Self>,
         c: Caller,

@@ -1,4 +1,4 @@
-//! Requests about extended attributes, and the two reserved names of [`crate::control`].
+//! Requests about extended attributes, and the reserved names of [`crate::control`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use crate::errno::{Outcome, errno};
 use crate::server::FsServer;
 use crate::wire::abi::InHeader;
 
-/// Setting it may clear set-group-ID, which depends on the caller's groups.
+/// Setting this attribute may clear set-group-ID, which depends on the caller's groups.
 const ACL_ACCESS: &str = "system.posix_acl_access";
 
 impl<B: Backend> FsServer<B> {
@@ -25,7 +25,7 @@ impl<B: Backend> FsServer<B> {
         name: &OsStr,
     ) -> Outcome<Vec<u8>> {
         if name == control::STATS {
-            // They tell what others do.
+            // The counters tell what others do.
             self.administrator(from)?;
             return self.stats_json().map(String::into_bytes);
         }
@@ -68,7 +68,7 @@ impl<B: Backend> FsServer<B> {
         self.fs.change(&c, &change).map(drop).map_err(|e| errno(&e))
     }
 
-    /// The names, each ended by a NUL.
+    /// Returns the names, each ended by a NUL.
     pub(crate) fn list_attributes(&self, c: &Caller, ino: InodeNo) -> Outcome<Vec<u8>> {
         self.fs.listxattr(c, ino).map_err(|e| errno(&e))
     }
@@ -78,7 +78,8 @@ impl<B: Backend> FsServer<B> {
         self.fs.change(c, &change).map(drop).map_err(|e| errno(&e))
     }
 
-    /// The caller as an administrator of the volume: root, and whoever runs the server.
+    /// Returns the caller as an administrator of the volume. Fails unless it is root or the user
+    /// who runs the server.
     pub(crate) fn administrator(&self, from: &InHeader) -> Outcome<Caller> {
         if from.uid != 0 && from.uid != self.owner {
             return Err(Errno::PERM);
@@ -98,7 +99,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Stops the volume on somebody's request.
+    /// Stops the volume on request of process `pid`.
     pub(crate) fn shut_down(&self, c: &Caller, mode: Shutdown, pid: u32) -> Outcome<()> {
         tracing::warn!("shut down on request of process {pid} ({mode:?})");
         self.fs.shutdown(c, mode).map_err(|e| errno(&e))

@@ -20,17 +20,17 @@ pub const FILE_NAME: &str = "device";
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
-/// The largest request that the kernel sends: not more, so that each is answered soon, which is how
-/// the watchdog sees progress.
+/// The largest request that the kernel sends, in bytes. It is small so that each is answered soon:
+/// answers are the watchdog's sign of progress.
 pub(super) const MAX_REQUEST: u32 = 128 << 10;
 /// Requests that the kernel may have under way at once.
 const MAX_BACKGROUND: u16 = 64;
-/// Nothing here changes.
+/// How long the kernel may keep names and attributes: nothing here changes.
 const TTL: Duration = Duration::from_secs(365 * 86_400);
-/// What statfs counts in; the size itself is exact in the file's attributes.
+/// The unit of statfs, in bytes. The file's attributes have the exact size.
 const STATFS_BLOCK: u32 = 512;
 
-/// No pages of the file are kept by the kernel, and writes need not wait for each other.
+/// The kernel keeps no pages of the file, and writes need not wait for each other.
 const OPENED: Opened = Opened::DIRECT_IO.union(Opened::PARALLEL_DIRECT_WRITES);
 
 const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
@@ -105,7 +105,7 @@ impl ExportFs {
     }
 }
 
-/// The errno of a request that failed, and a line in the log.
+/// Returns the errno of a failed request, and logs the error.
 fn errno(error: &MediaError) -> Errno {
     tracing::error!("{error}");
     match error {
@@ -130,7 +130,7 @@ impl ExportFs {
         })
     }
 
-    /// Times may be set, to no effect; anything else stays as it is.
+    /// Accepts new times, to no effect, and refuses any other change.
     fn set_attr(&self, node: u64, to: &abi::SetAttrIn) -> Result<abi::Attr, Errno> {
         let attr = self.attr(node)?;
         let set = crate::attr::set_attr(to);
@@ -170,11 +170,11 @@ impl ExportFs {
         let (offset, length) = (from.offset, from.length);
         let done = match from.mode {
             PUNCH => self.dev.discard(offset, length),
-            // With or without KEEP_SIZE: the size is what it is.
+            // With or without KEEP_SIZE: the size never changes.
             m if m & !libc::FALLOC_FL_KEEP_SIZE == libc::FALLOC_FL_ZERO_RANGE => {
                 self.dev.write_zeros(offset, length)
             }
-            // Room for all of it is there.
+            // The device has room for all of its bytes.
             0 | libc::FALLOC_FL_KEEP_SIZE if offset.saturating_add(length) <= self.dev.size() => {
                 Ok(())
             }
@@ -249,8 +249,7 @@ impl Server for ExportFs {
                 answer.xattr(self.stats_json().as_bytes(), *size)?;
             }
             What::GetXattr { .. } => return Err(Errno::NODATA),
-            // Whether there are holes (LSEEK) nobody is told: the kernel then answers that all is
-            // data.
+            // LSEEK among them: the kernel then answers that all is data.
             _ => return Err(Errno::NOSYS),
         }
         Ok(Answered::Now)

@@ -1,4 +1,4 @@
-//! Makes the process need no more memory than it has.
+//! Makes sure that the process needs no more memory than it has.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,30 +8,32 @@ use rustix::fs::FallocateFlags;
 use stetfs_format::width::u64_as_usize;
 use stetfs_sys::mapping::{Access, Mapping};
 
-/// The least likely to be killed when memory runs out (`OOM_SCORE_ADJ_MIN`).
+/// The score of a process that is never killed when memory runs out (`OOM_SCORE_ADJ_MIN`).
 const NEVER_KILL: &str = "-1000";
 
-/// Heap that is taken now, for what the device below allocates for a request and gives back.
+/// Bytes of heap that are taken at the start, for what the device allocates for a request and frees
+/// again.
 const HEAP_BYTES: usize = 4 << 20;
-/// In pieces of the sizes that are asked for: lists, pages, records.
+/// The heap is taken in pieces of the size, in bytes, of typical allocations: lists, pages,
+/// records.
 const HEAP_PIECE: usize = 16 << 10;
 
-/// Memory that is held for as long as this lives.
+/// Memory that is locked as long as this lives.
 pub struct Resident {
-    /// Locked because it is mapped.
+    /// The file's pages, locked because they are mapped.
     _file: Option<Mapping>,
 }
 
-/// Locks everything that the process has and will have in memory, and asks the out-of-memory killer
-/// to take others. Ordinary users may have neither: then it says so, and the export works as long
-/// as memory is not short. To be called when all else is ready.
+/// Locks all memory that the process has and will have, and asks the out-of-memory killer to take
+/// others. Ordinary users may have neither right; then a warning says so, and the export works as
+/// long as memory is not short. Call this when all else is ready.
 ///
-/// What is locked stays with the process when it is freed: so the heap is filled and emptied once.
-/// With `resident` all of that file is given space on its medium, and its pages are held in memory
-/// too, so that writing to it needs none.
+/// Locked memory stays with the process after it is freed: so the heap is filled and emptied once.
+/// With `resident`, that file is allocated completely, and its pages are locked in memory too:
+/// writing to it then needs no memory.
 ///
 /// # Errors
-/// The file cannot be opened, mapped, or given its space.
+/// The file cannot be opened, mapped or allocated.
 pub fn prepare_memory(resident: Option<&Path>) -> io::Result<Resident> {
     if let Err(e) = fs::write("/proc/self/oom_score_adj", NEVER_KILL) {
         tracing::warn!("when memory is short, the kernel may kill the server (oom_score_adj: {e})");

@@ -1,27 +1,26 @@
-//! A block device as one file in a directory, for loop devices, QEMU and whatever else takes a
-//! file.
+//! A block device as one file in a directory, for loop devices, QEMU and other users of a file.
 //!
-//! The file, [`FILE_NAME`], has the device's size, which does not change. A flush is `fsync`, a
-//! discard `PUNCH_HOLE`; requests go to the device as they come: the kernel keeps no pages of it.
-//! One worker answers them, since a device behind one lock gains nothing from more.
+//! The file, [`FILE_NAME`], has the device's size, which does not change. `fsync` is a flush,
+//! `PUNCH_HOLE` a discard. Requests go to the device as they come: the kernel keeps no pages of the
+//! file. One worker answers them, since a device behind one lock gains nothing from more.
 //!
 //! # When memory is short
 //!
 //! A file system on a loop device on this file writes its dirty pages through this process. When
-//! the machine has no memory left, the kernel waits for such writes to get some; if the server
-//! needs memory for them, both wait for ever, and with them every global sync(). So the server is
-//! made to need none: buffers are taken at the start and locked in memory with everything else
+//! the machine has no memory left, the kernel waits for such writes to get some. If the server
+//! needed memory for them, both would wait for ever, and with them every global sync(). So the
+//! server needs none: it takes its buffers at the start and locks all of its memory
 //! ([`prepare_memory`]), the kernel never waits for our own device to give us memory, and the
-//! out-of-memory killer passes us by. The page cache of the file that the device is in can be held
-//! in memory as well. What is left is the kernel's own memory for our requests: the [`watchdog`]
-//! catches that: when a request makes no progress for too long, it aborts the connection, and the
-//! users of the file get errors instead of waiting for ever.
+//! out-of-memory killer passes us by. The page cache of the device's own file can be locked in
+//! memory as well. The kernel's own memory for our requests is left. The [`watchdog`] looks after
+//! that: when a request makes no progress for too long, it aborts the connection, and the users of
+//! the file get errors instead of waiting for ever.
 //!
 //! # The end
 //!
-//! `umount` ends it when nobody has the file open. A signal does the same; while the file is open,
-//! it takes the directory's mount away and lets the server go on until the last user has closed the
-//! file. A second signal cuts users off.
+//! `umount` ends the export when nobody has the file open. A signal does the same. While the file
+//! is open, it takes the directory's mount away and lets the server go on until the last user has
+//! closed the file. A second signal cuts users off.
 
 mod file;
 mod memory;
@@ -51,18 +50,17 @@ use watchdog::Pulse;
 
 /// How a device is exported.
 pub struct ExportOptions {
-    /// After how long without progress a request is given up, and the connection with it; never
-    /// when none.
+    /// After how long without progress the connection is aborted; `None`: never.
     pub watchdog: Option<Duration>,
     /// Further facts for `system.stetfs.stats`, as JSON.
     pub stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
-    /// Called when a signal asks for the end: whoever uses the file for us lets it go.
+    /// Called when a signal asks for the end, so that our own user of the file lets it go.
     pub let_go: Option<Box<dyn Fn() + Send>>,
 }
 
 /// Serves `dev`, which came from `source`, as a file in `dir` (from [`mount::check_dir`]) until it
-/// is unmounted or signals end it; then flushes the device. `ready` is called when the file is
-/// there, and says who waits for it.
+/// is unmounted or signals end it. Then flushes the device. Calls `ready` when the file is there;
+/// its result says who waits for that.
 ///
 /// # Errors
 /// See [`SessionError`].
@@ -113,8 +111,8 @@ pub fn export(
     };
     signals.close();
     if matches!(ended, Err(SessionError::Stuck(_))) {
-        // The worker may hold the device for ever: it cannot be flushed, and the companion sees to
-        // the mount point if this fails.
+        // The worker may hold the device for ever, so it cannot be flushed. If unmounting fails,
+        // the companion does it.
         let _ = unmount(&mut companion, &mounted, true);
         return ended;
     }
@@ -168,7 +166,7 @@ fn wait(
     }
 }
 
-/// Takes the mount away; who has the file open keeps it.
+/// Takes the mount away. Programs that have the file open keep it.
 fn release(
     mounted: &Mounted,
     companion: &mut Option<Companion>,

@@ -1,8 +1,8 @@
 //! Watches that requests make progress, and aborts the connection when they do not.
 //!
-//! A request that the server works on for too long is stuck; so is one that waits in the kernel
-//! while the server answers none, because then the server waits for memory in between. The second
-//! is only seen where the kernel says so ([`Connection`]). Nothing is allocated until something is
+//! A request that the server works on for too long is stuck. So is one that waits in the kernel
+//! while the server answers none: then the server waits for memory in between. The second case is
+//! seen only where the kernel tells it ([`Connection`]). Nothing is allocated until something is
 //! stuck.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::session::end::{Event, SessionError, spawn};
 use crate::system_log::{self, Severity};
 
-/// What the worker does, told by itself.
+/// The worker's count of its requests.
 #[derive(Default)]
 pub(super) struct Pulse {
     /// Requests begun.
@@ -23,7 +23,7 @@ pub(super) struct Pulse {
     served: AtomicU64,
 }
 
-/// A request in work.
+/// A request that the worker works on; dropping it counts it as answered.
 pub(super) struct Busy<'a>(&'a Pulse);
 
 impl Pulse {
@@ -47,8 +47,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Starts watching. When nothing was answered for `limit` although something should be, aborts the
-/// connection and tells.
+/// Starts watching. If requests wait and none is answered for `limit`, tells the session and aborts
+/// the connection.
 pub(super) fn start(
     limit: Duration,
     pulse: Arc<Pulse>,
@@ -69,7 +69,7 @@ pub(super) fn start(
                 break;
             }
         }
-        // First, so that the end of the session is not taken for one that somebody wanted.
+        // Tell first, so that the end of the session is not taken for a wanted one.
         let _ = tell.send(Event::Stuck(limit));
         connection.abort();
         let message = format!(

@@ -37,5 +37,6 @@ pub(crate) const LABEL_MAX: usize = 256;
 pub(crate) const FITRIM: u32 = number(WRITE | READ, b'X', 121, 24);
 /// `FS_IOC_SHUTDOWN` as the kernel declares it; its mode does not arrive.
 pub(crate) const SHUTDOWN: u32 = number(READ, b'X', 125, 4);
-/// The same with its mode (a `u32`: 0 default, 1 log flush, 2 no log flush).
+/// `FS_IOC_SHUTDOWN` with the right direction, so that its mode arrives (a `u32`: 0 default, 1 log
+/// flush, 2 no log flush).
 pub const SHUTDOWN_WITH_MODE: u32 = number(WRITE, b'X', 125, 4);

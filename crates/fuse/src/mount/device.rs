@@ -1,4 +1,4 @@
-//! What both ways to mount as root begin with.
+//! What both ways to mount as root share.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -7,13 +7,13 @@ use super::error::MountError;
 use crate::options::FuseOptions;
 use crate::wire::DEVICE;
 
-/// Opens the device.
+/// Opens `/dev/fuse`.
 pub(super) fn open_device() -> Result<File, MountError> {
     let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
     opened.map_err(MountError::NoFuse)
 }
 
-/// What SELinux is to be told, where there is one: as mount(8) does, a kernel without it is not.
+/// Returns the options for SELinux; none on a kernel without it, as with mount(8).
 pub(super) fn selinux_contexts(options: &FuseOptions) -> &[String] {
     if Path::new("/sys/fs/selinux/enforce").exists() {
         &options.contexts

@@ -29,16 +29,16 @@ pub enum MountError {
         /// What is mounted there.
         image: PathBuf,
     },
-    /// The kernel has no FUSE, or it may not be used.
+    /// The kernel has no FUSE, or this user may not use it.
     #[error("{DEVICE} cannot be opened: {0}; {how}", how = how_to_open(.0))]
     NoFuse(io::Error),
-    /// fusermount3 is not there.
+    /// fusermount3 is not installed.
     #[error("{HELPER} cannot be run: {0}; it mounts for ordinary users (package fuse3)")]
     NoHelper(io::Error),
     /// fusermount3 refused.
     #[error("{HELPER}: {0}")]
     Helper(String),
-    /// The kernel is asked for this by root only.
+    /// Only root may ask the kernel for this.
     #[error("mount option \"{0}\" is for root: {HELPER} does not know it")]
     RootOnly(String),
     /// mount(2) refused.
@@ -88,7 +88,7 @@ pub enum MountError {
     Proc(io::Error),
 }
 
-/// What helps when the device cannot be opened.
+/// Says what helps when `/dev/fuse` cannot be opened.
 pub(super) fn how_to_open(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -1,10 +1,10 @@
-//! A mount of a block device that shows another name than the device's: the image's.
+//! A mount of a block device that shows the image's name as its source, not the device's.
 //!
-//! What df(1), mount(8) and /proc/mounts show as source is the path by which the kernel was told to
-//! find the device. A loop device that only stands for an image says nothing to whoever reads that.
-//! So a thread takes a view of the mounts for itself, in which the device's node lies over the
-//! image, and makes the mount there, by the image's path; the mount is then put into the view that
-//! everybody has. In that nothing lies over the image. Needs the system calls of Linux 5.2.
+//! df(1), mount(8) and /proc/mounts show as source the path by which the kernel found the device.
+//! The name of a loop device says nothing to their readers. So a thread takes a mount namespace of
+//! its own, bind-mounts the device's node over the image there, and makes the mount by the image's
+//! path. Then the mount moves into everybody's namespace, in which nothing covers the image. Needs
+//! the system calls of Linux 5.2.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,10 +22,10 @@ use super::device::{open_device, selinux_contexts};
 use super::error::MountError;
 use crate::options::{Allow, FuseOptions};
 
-/// Mounts `device`, as one whose source is `image`; gives the server's end.
+/// Mounts `device` on `dir`, with `image` as its source. Returns the server's end.
 ///
 /// # Errors
-/// One of the steps is refused; nothing is mounted then.
+/// The kernel refuses a step; nothing is mounted then.
 pub(super) fn mount(
     image: &Path,
     device: &Path,
@@ -56,7 +56,8 @@ pub(super) fn mount(
     Ok(fuse.into())
 }
 
-/// In a thread that ends with it: the mount, which lies nowhere yet.
+/// Makes the mount, which is not attached anywhere yet. Changes the thread's mount namespace, so
+/// the thread must end afterwards.
 fn make_detached(
     image: &Path,
     device: &Path,
@@ -103,7 +104,7 @@ fn make_detached(
     )?)
 }
 
-/// What the kernel checks at this mount.
+/// Returns what the kernel checks at this mount.
 fn attributes(options: &FuseOptions) -> MountAttrFlags {
     let flags = [
         (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
