@@ -105,7 +105,7 @@ pub(crate) fn read_ahead(
 /// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
 /// writing, and no handle.
 ///
-/// When a file becomes atomic, its waiting data is placed first, so that no later write overtakes
+/// When a file becomes atomic, its delayed data is placed first, so that no later write overtakes
 /// it. When it stops being atomic, its logged blocks go home, because freeing them will not write
 /// revokes any more.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {

@@ -1,5 +1,5 @@
-//! The blocks of a file, for everything that changes its content: what is where, which blocks wait
-//! for a place, how many one handle can write; zeros in a part of one.
+//! The blocks of a file, for everything that changes its content: what is where, which blocks are
+//! delayed, how many one handle can write; zeros in a part of one.
 
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
@@ -62,8 +62,8 @@ pub(crate) fn runs_of(
     Ok(runs)
 }
 
-/// How many blocks of `[from, to)`, all of them in a hole, wait for a place.
-pub(crate) fn waiting_in(
+/// Returns how many blocks of `[from, to)`, all of them in a hole, are delayed.
+pub(crate) fn delayed_in(
     vol: &Volume,
     inode: &Inode,
     st: &InodeState,
@@ -73,12 +73,12 @@ pub(crate) fn waiting_in(
     if st.reserved == 0 {
         return 0;
     }
-    let others = not_waiting_in(inode.data(vol), from, to);
+    let others = not_delayed_in(inode.data(vol), from, to);
     to.0 - from.0 - others.map(|(_, len)| len).sum::<u32>()
 }
 
-/// The pieces of `[from, to)` that do not wait for a place: first block and length.
-pub(crate) fn not_waiting_in(
+/// Yields the pieces of `[from, to)` that are not delayed: first block and length.
+pub(crate) fn not_delayed_in(
     data: &FileData,
     from: LBlock,
     to: LBlock,
@@ -87,9 +87,9 @@ pub(crate) fn not_waiting_in(
     let pieces = std::iter::from_fn(move || {
         (at < to).then(|| {
             let start = at;
-            let (waiting, len) = data.dirty_in(at, Some(to)).unwrap_or((to, 0));
-            at = waiting.plus(len);
-            (start, waiting.0 - start.0)
+            let (delayed, len) = data.dirty_in(at, Some(to)).unwrap_or((to, 0));
+            at = delayed.plus(len);
+            (start, delayed.0 - start.0)
         })
     });
     pieces.filter(|(_, len)| *len > 0)

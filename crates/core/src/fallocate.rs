@@ -15,7 +15,7 @@ use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 
 use crate::alloc::Source;
-use crate::blocks::{self, waiting_in, zero_in_block};
+use crate::blocks::{self, delayed_in, zero_in_block};
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
@@ -305,8 +305,8 @@ fn preallocate(
     })
 }
 
-/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold
-/// data waiting for a place give up their reservation, because they have a place now.
+/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks of delayed
+/// data give up their reservation, because they have a home now.
 fn preallocate_some(
     vol: &Scope<'_>,
     c: &Caller,
@@ -343,7 +343,7 @@ fn preallocate_some(
                     break;
                 }
             };
-            let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
+            let delayed = delayed_in(vol, inode, &st, at, at.plus(len));
             let run = Run {
                 lblk: at,
                 len,
@@ -356,8 +356,8 @@ fn preallocate_some(
                 result = Err(e);
                 break;
             }
-            st.reserved -= waiting;
-            vol.alloc.release(waiting.into());
+            st.reserved -= delayed;
+            vol.alloc.release(delayed.into());
             at = at.plus(len);
         }
         if at.0 >= end {

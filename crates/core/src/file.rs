@@ -18,7 +18,7 @@ use stetfs_planted::{Bug, is_planted};
 
 use crate::atomic;
 use crate::blocks::{
-    CHUNK_BLOCKS_MAX, INODE_CREDITS, RUN_CREDITS, chunk_blocks, not_waiting_in, runs_of,
+    CHUNK_BLOCKS_MAX, INODE_CREDITS, RUN_CREDITS, chunk_blocks, not_delayed_in, runs_of,
     size_limit, zero_past_end,
 };
 use crate::error::{Error, Inconsistent, Result};
@@ -381,8 +381,8 @@ pub(crate) fn reserve_blocks(vol: &Scope<'_>, c: &Caller, new: u32, converts: bo
     vol.alloc.reserve(new.into(), privileged, vol.retries())
 }
 
-/// How much of what is free a write of these bytes would take: nothing for what is placed,
-/// preallocated, or waits for a place that it was promised.
+/// Returns the free bytes that a write of these bytes would take: none for blocks that are placed,
+/// preallocated or delayed.
 pub(crate) fn takes(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<u64> {
     let _guard = inode.lock.read();
     let limit = size_limit(vol, &inode.state.read());
@@ -399,13 +399,13 @@ pub(crate) fn takes(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Resul
 /// What a write finds where it goes.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// How many of the blocks need a reserved block: those in holes that are not waiting for a
-    /// place already. This holds until the inode's lock is released, because commits place only
-    /// blocks that are waiting.
+    /// The number of blocks that need a reserved block: those in holes that are not delayed
+    /// already. It holds until the inode's lock is released, because commits place only delayed
+    /// blocks.
     pub(crate) new: u32,
     /// Some are unwritten and become written.
     pub(crate) converts: bool,
-    /// In how many pieces the blocks lie that will wait for a place and do not yet.
+    /// The number of pieces in which the blocks lie that this write will delay.
     pub(crate) places: u32,
     /// The first run, with the [`InodeState::map_changes`] at which it was read; look again if
     /// that has changed. `None` when the block is cached: its page knows its home.
@@ -425,7 +425,7 @@ pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) ->
     let mut behind = None;
     for run in runs.iter().filter(|run| run.state != MapState::Written) {
         converts |= run.state == MapState::Unwritten;
-        for (start, len) in not_waiting_in(data, run.lblk, run.lblk.plus(run.len)) {
+        for (start, len) in not_delayed_in(data, run.lblk, run.lblk.plus(run.len)) {
             places += u32::from(behind != Some(start));
             behind = Some(start.plus(len));
             if run.state == MapState::Hole {

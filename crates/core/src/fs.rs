@@ -526,8 +526,8 @@ impl Fs {
         })
     }
 
-    /// How much of what is free, in bytes, a write of `len` bytes at `offset` would take: nothing
-    /// for what is placed, preallocated, or waits for a place that it was promised.
+    /// The free bytes that a write of `len` bytes at `offset` would take: none for blocks that
+    /// are placed, preallocated or delayed, because those have or were promised their blocks.
     pub fn takes(&self, ino: InodeNo, offset: u64, len: u64) -> Result<u64> {
         self.run(|vol| file::takes(vol, &*vol.iget(ino)?, offset, len))
     }
@@ -616,7 +616,7 @@ impl Fs {
     }
 
     /// What the clock does every `commit` seconds, for who keeps the time himself: commits what was
-    /// done before. Data that waits for a place goes on waiting.
+    /// done before. Delayed data stays delayed.
     ///
     /// # Errors
     /// Of the journal or the device.
@@ -624,8 +624,8 @@ impl Fs {
         self.run(|vol| Ok(vol.journal.commit_running()?))
     }
 
-    /// What the clock does with data that has waited for a place as long as `dirty_expire` says,
-    /// here with all that waits: the next commit gives it a place and makes it durable.
+    /// Enlists all delayed data, as the clock does with data that has been delayed for
+    /// `dirty_expire`: the next commit places it and makes it durable.
     ///
     /// # Errors
     /// Of the journal or the device.

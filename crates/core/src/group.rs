@@ -706,7 +706,7 @@ fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec
             MapState::Hole => Need::Block,
         };
         let to = run.lblk.plus(run.len);
-        for (start, len) in blocks::not_waiting_in(inode.data(vol), run.lblk, to) {
+        for (start, len) in blocks::not_delayed_in(inode.data(vol), run.lblk, to) {
             let at = from + u32_as_usize(start.0 - run.lblk.0);
             out[at..at + u32_as_usize(len)]
                 .iter_mut()
@@ -734,7 +734,7 @@ fn check(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<()> {
 struct Prepared {
     /// What each piece finds where it goes.
     found: Vec<Found>,
-    /// In how many pieces its blocks lie that will wait for a place, and do not yet.
+    /// The number of pieces in which its blocks lie that will be delayed and are not yet.
     places: u32,
 }
 

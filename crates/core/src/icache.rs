@@ -192,5 +192,5 @@ fn is_held(inode: &Arc<Inode>) -> bool {
     let is_ahead = || inode.state.try_read().is_none_or(|st| st.is_ahead());
     Arc::strong_count(inode) > OWN_REFERENCES
         || inode.opens.load(Ordering::Relaxed) > 0
-        || is_ahead() && !is_planted(Bug::EvictedWaiting)
+        || is_ahead() && !is_planted(Bug::EvictedDelayed)
 }

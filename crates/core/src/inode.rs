@@ -71,12 +71,12 @@ pub(crate) struct InodeState {
     /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's
     /// target.
     pub(crate) raw: stetfs_format::Inode,
-    /// The size that is stored, when it is less than that in `raw`: data between the two waits for
-    /// a place (`i_disksize`).
+    /// The stored size, when it is less than that in `raw`: data between the two is delayed
+    /// (`i_disksize`).
     disk_size: Option<u64>,
     /// Freed: nothing may be done with it any more.
     pub(crate) gone: bool,
-    /// Reserved blocks: as many as blocks in holes wait for a place.
+    /// Reserved blocks: one for each delayed block in a hole.
     pub(crate) reserved: u32,
     /// How often the map was changed: who has looked something up in it need not do it again when
     /// this is still the same.

@@ -39,7 +39,7 @@ pub struct MountOptions {
     /// `Duration::MAX`, which only a program can set, nothing happens by the clock and no thread
     /// works in the background: everything happens in one order.
     pub commit: Duration,
-    /// How long data without a place may wait past commits in the modes `ordered` and `writeback`
+    /// How long new data may stay delayed in the modes `ordered` and `writeback`
     /// (`dirty_expire=` seconds; `nodelalloc` means 0: data is part of the next commit). With
     /// `commit` at `Duration::MAX` nothing looks at the time.
     pub dirty_expire: Duration,
@@ -52,7 +52,7 @@ pub struct MountOptions {
     /// default 0), however short a commit is; never longer than `max_batch_time`.
     pub min_batch_time: Duration,
     /// A file that takes another one's name by a rename, or that was cut to nothing and is closed,
-    /// has its data placed then, and does not wait (`auto_da_alloc`, `noauto_da_alloc`).
+    /// has its delayed data placed at that time (`auto_da_alloc`, `noauto_da_alloc`).
     pub auto_da_alloc: bool,
     /// What happens when damage is found (`errors=`); none means the volume's own setting.
     pub errors: Option<OnError>,
@@ -153,7 +153,7 @@ pub enum AtomicFiles {
 /// The period of commits when none is given, as in the kernel (JBD2_DEFAULT_MAX_COMMIT_AGE).
 const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 
-/// How long data waits for a place when nothing else is said, as in the kernel
+/// The default of `dirty_expire`, as in the kernel
 /// (`dirty_expire_interval`, /proc/sys/vm/dirty_expire_centisecs).
 const DIRTY_EXPIRE_DEFAULT: Duration = Duration::from_secs(30);
 

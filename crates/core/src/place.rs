@@ -3,7 +3,7 @@
 //! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous
 //! extent or else near its inode, from the blocks that were reserved when the data was written. A
 //! run in an unwritten extent becomes written where it is. Blocks that the scheme wants relocated
-//! are up to `relocate`. At last the size that is stored follows, as far as nothing waits any more.
+//! are up to `relocate`. At last the size that is stored follows, up to the first delayed block.
 //! All of it is part of the committing transaction. No handle is open then, so nobody holds
 //! `Inode::state` across a wait.
 

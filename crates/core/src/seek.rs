@@ -1,7 +1,7 @@
 //! Where a file has data and where it has holes: SEEK_DATA, SEEK_HOLE and FIEMAP.
 //!
-//! Data is what is mapped and written, and what waits for a place. Unwritten extents are holes to a
-//! seek unless data waits in them, as in the kernel.
+//! Written extents and delayed data count as data. An unwritten extent is a hole to a seek unless
+//! it holds delayed data, as in the kernel.
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
@@ -15,10 +15,10 @@ use crate::volume::Volume;
 /// What one piece of a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Piece {
-    /// Nothing: neither mapped nor waiting.
+    /// Nothing: neither mapped nor delayed.
     Hole,
-    /// Waits for a place.
-    Waiting,
+    /// Delayed: new data without a home.
+    Delayed,
     /// Mapped here, and written or not.
     Mapped { physical: u64, unwritten: bool },
 }
@@ -37,7 +37,7 @@ fn piece_at(
         && let Some((start, count)) = inode.data(vol).dirty_in(lblk, Some(lblk.plus(len)))
     {
         if start == lblk {
-            return Ok((Piece::Waiting, count.min(len)));
+            return Ok((Piece::Delayed, count.min(len)));
         }
         len = start.0 - lblk.0;
     }
@@ -75,7 +75,7 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
         let (piece, len) = piece_at(vol, inode, &st, at, end - at.0)?;
         let is_data = matches!(
             piece,
-            Piece::Waiting
+            Piece::Delayed
                 | Piece::Mapped {
                     unwritten: false,
                     ..
@@ -92,7 +92,7 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     }
 }
 
-/// Tells the mapped and waiting ranges that touch `[offset, offset + len)` until `each` returns
+/// Tells the mapped and delayed ranges that touch `[offset, offset + len)` until `each` returns
 /// false.
 pub(crate) fn fiemap(
     vol: &Volume,
@@ -124,7 +124,7 @@ pub(crate) fn fiemap(
                 at = at.plus(len);
                 continue;
             }
-            Piece::Waiting => (0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC),
+            Piece::Delayed => (0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC),
             Piece::Mapped {
                 physical,
                 unwritten: true,

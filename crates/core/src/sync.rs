@@ -13,7 +13,7 @@ use crate::volume::Volume;
 enum Durability {
     /// Nothing: the file is durable.
     Nothing,
-    /// New data waits for a place past commits: it joins a transaction first.
+    /// The file has delayed data, which joins a transaction first.
     Enlist,
     /// Only file data has changed: if all of it was overwritten where it is, it goes home without
     /// this transaction, which is committed otherwise.
@@ -32,7 +32,7 @@ fn durability(
     has_enlisted: bool,
 ) -> Durability {
     let pending = data.map(FileData::pending).unwrap_or_default();
-    if pending.waits && !has_enlisted {
+    if pending.has_delayed && !has_enlisted {
         return Durability::Enlist;
     }
     let later = |a: Tid, b: Option<Tid>| b.filter(|b| b.is_after(a)).unwrap_or(a);
@@ -75,8 +75,8 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     Ok(vol.journal.commit(tid)?)
 }
 
-/// Lets no data of the inode wait for a place past commits: it gets one in a transaction that is
-/// durable before anything that is done from now on (`ext4_alloc_da_blocks`). No handle is open.
+/// Ends the delay of the inode's data: the running transaction places it, so that it is durable
+/// before anything that is done from now on (`ext4_alloc_da_blocks`). No handle may be open.
 pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<()> {
     match inode.data_if_any(vol) {
         Some(data) => Ok(vol.journal.enlist(&data)?),

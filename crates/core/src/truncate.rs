@@ -120,7 +120,7 @@ pub(crate) fn forget(
     Ok(())
 }
 
-/// How many blocks of `[from, to)` hold a reserved block: those that wait for a place in a hole.
+/// Returns how many blocks of `[from, to)` hold a reserved block: the delayed ones in holes.
 pub(crate) fn reserved_in(
     vol: &Volume,
     inode: &Inode,

@@ -286,7 +286,7 @@ bitflags! {
         const LAST = 0x0000_0001;
         /// Has no place yet.
         const UNKNOWN = 0x0000_0002;
-        /// Waits for its allocation.
+        /// Delayed: allocated at a later commit.
         const DELALLOC = 0x0000_0004;
         /// Allocated and never written: reads as zeros.
         const UNWRITTEN = 0x0000_0800;

@@ -12,11 +12,11 @@
 //! Where ordered and writeback data of a file is durable, as somebody was told, and that is newer
 //! than the state, it counts from there on.
 //!
-//! Ordered and writeback data may have waited for a place in that state, unless somebody was told
-//! that it is durable, or `auto_da_alloc` or its age has ended that ([`Placed`],
-//! [`Model::placed`]). Of what came after the state in which none did, the size may be one that the
-//! file has had since, or end with a block, but not be less than the least that it has had. Within
-//! it, only what was a hole in the file since then may be one still.
+//! Ordered and writeback data may have been delayed in that state, unless a sync reported it
+//! durable, or `auto_da_alloc` or its age had ended the delay ([`Placed`], [`Model::placed`]).
+//! Since the newest state in which none was delayed, the size may be any that the file has had, or
+//! a block boundary, but not below the smallest. Within that size, only ranges that were holes
+//! since then may still be holes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -50,11 +50,11 @@ type Runs = [(u64, u64)];
 pub struct Allowed {
     /// The states after so many operations.
     pub states: RangeInclusive<usize>,
-    /// Whose data cannot have waited for a place.
+    /// Whose data cannot have been delayed.
     pub placed: Placed,
 }
 
-/// The states whose data somebody was told is durable: nothing until then waits for a place.
+/// The states whose data somebody was told is durable: nothing until then is delayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Placed {
     all: usize,
@@ -72,7 +72,7 @@ impl Placed {
         *noted = state.max(*noted);
     }
 
-    /// The newest state in which none of a file's data waits.
+    /// The newest state in which none of a file's data is delayed.
     fn of(&self, id: Id) -> usize {
         self.files.get(&id).copied().unwrap_or(0).max(self.all)
     }
@@ -216,8 +216,8 @@ impl Oracle {
         Ok(match &seen.apart {
             None => are_alike(&view.tree, &seen.tree),
             Some((bare, _)) => {
-                let waiting = self.as_waiting(view, bare, state, allowed);
-                are_alike(waiting.as_ref().unwrap_or(&view.bare), bare)
+                let delayed = self.as_delayed(view, bare, state, allowed);
+                are_alike(delayed.as_ref().unwrap_or(&view.bare), bare)
                     && self.wrong(seen, state, view, allowed)?.is_empty()
             }
         })
@@ -234,8 +234,8 @@ impl Oracle {
         let Some((bare, pages)) = &seen.apart else {
             return Ok(differences(&view.tree, &seen.tree));
         };
-        let waiting = self.as_waiting(view, bare, state, allowed);
-        let wrong = differences(waiting.as_ref().unwrap_or(&view.bare), bare);
+        let delayed = self.as_delayed(view, bare, state, allowed);
+        let wrong = differences(delayed.as_ref().unwrap_or(&view.bare), bare);
         if !wrong.is_empty() {
             return Ok(wrong);
         }
@@ -272,8 +272,8 @@ impl Oracle {
     }
 
     /// A view without data, with sizes and blocks as they are seen where they may differ from the
-    /// view's because data waited for a place; none when there are no such.
-    fn as_waiting(
+    /// view's because data was delayed; none when there are no such.
+    fn as_delayed(
         &self,
         view: &View,
         seen: &Tree,
@@ -312,7 +312,7 @@ impl Oracle {
         tree
     }
 
-    /// Whether a file may be so small after one of these states because data waited for a place.
+    /// Whether a file may be so small after one of these states because data was delayed.
     fn may_have_size(&self, id: Id, size: u64, since: &RangeInclusive<usize>) -> bool {
         let had = since.clone().filter_map(|s| self.states[s].size_of(id));
         let (mut least, mut is_known) = (u64::MAX, false);
@@ -324,8 +324,8 @@ impl Oracle {
         size >= least && (is_known || size.is_multiple_of(block))
     }
 
-    /// Whether the blocks that a file does not have, of those that it should, may have waited for a
-    /// place after one of these states: within its size only where it had a hole before.
+    /// Whether the blocks that a file does not have, of those that it should, may have been delayed
+    /// after one of these states: within its size only where it had a hole before.
     fn may_have_blocks(
         &self,
         id: Id,
@@ -338,16 +338,16 @@ impl Oracle {
         };
         let (has, all) = (blocks(has), blocks(all));
         let bytes = self.states[*since.end()].rules().block;
-        let may_wait = |block: &u64| {
+        let may_be_delayed = |block: &u64| {
             let (mut since, at) = (since.clone(), block * bytes);
             let was_hole = |s: usize| at >= size || self.states[s].size_of(id) > Some(at);
             since.any(|s| !self.states[s].has_block(id, *block) && was_hole(s))
         };
-        has.is_subset(&all) && all.difference(&has).all(may_wait)
+        has.is_subset(&all) && all.difference(&has).all(may_be_delayed)
     }
 
-    /// The newest state before `state`, or that itself, in which no data of the file waits for a
-    /// place, if what is left is as after `state` operations.
+    /// The newest state before `state`, or that itself, in which no data of the file is delayed,
+    /// if what is left is as after `state` operations.
     fn placed(&self, id: Id, state: usize, allowed: &Allowed) -> usize {
         let before = self.states[0].steps();
         let forced = self.states[state].placed(id).saturating_sub(before);

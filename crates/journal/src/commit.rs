@@ -76,8 +76,8 @@ impl Journal {
         }
     }
 
-    /// Makes everything that was done before this call durable, but for data that
-    /// [waits](Self::enlist) for a place.
+    /// Makes everything that was done before this call durable, except for delayed data that nobody
+    /// has [enlisted](Self::enlist).
     pub fn commit_running(self: &Arc<Self>) -> Result<()> {
         self.commit(self.gate().newest())
     }

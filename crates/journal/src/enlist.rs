@@ -1,5 +1,5 @@
-//! How data that waits for a place past commits joins the running transaction, whose commit gives
-//! it one: when somebody wants it durable, when it is old, and when too much waits.
+//! How delayed data joins the running transaction, whose commit places it: when somebody wants it
+//! durable, when it is old, and when too much is delayed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,19 +17,19 @@ const BLOCKS_MAX: u32 = 1024;
 const FILE_CREDITS: u32 = 2;
 
 impl Journal {
-    /// Makes what waits of a file part of the running transaction, or of several. When the newest
-    /// one that any of it has ever joined in this way is durable, so is what had been written
-    /// before the call.
+    /// Makes a file's delayed data part of the running transaction, or of several, one after the
+    /// other. Once the newest transaction that has ever enlisted data of the file is durable, all
+    /// data that was written before this call is durable.
     ///
     /// Must not be called with an open handle in the same thread: it may commit.
     pub fn enlist(self: &Arc<Self>, file: &Arc<FileData>) -> Result<()> {
-        if !self.defers() {
+        if !self.delays() {
             return Ok(());
         }
         let most_runs = (self.limits().blocks / 2).saturating_sub(FILE_CREDITS) / CREDITS_PER_RUN;
-        let end = file.waiting_end();
+        let end = file.delayed_end();
         while let Some(end) = end {
-            let runs = file.waiting_runs(end, BLOCKS_MAX, most_runs.max(1));
+            let runs = file.delayed_runs(end, BLOCKS_MAX, most_runs.max(1));
             if runs == 0 {
                 break;
             }
@@ -40,9 +40,9 @@ impl Journal {
         Ok(())
     }
 
-    /// [`enlist`](Self::enlist) of every file that has had something waiting for `age`.
+    /// [`enlist`](Self::enlist) of every file that has had delayed data for `age`.
     pub fn enlist_older(self: &Arc<Self>, age: Duration) -> Result<()> {
-        let end = self.waiting().next();
+        let end = self.delayed().next();
         self.enlist_while(|number, has_waited| number < end && has_waited >= age)
     }
 
@@ -52,34 +52,34 @@ impl Journal {
         self.commit_running()
     }
 
-    /// Has less wait when it is too much: before an operation that may add to it.
+    /// Enlists data if too much is delayed, before an operation that may delay more.
     pub(crate) fn relieve(self: &Arc<Self>) -> Result<()> {
-        let Some(limits) = self.wait_limits() else {
+        let Some(limits) = self.delay_limits() else {
             return Ok(());
         };
-        let waiting = self.waiting();
-        if waiting.blocks() <= limits.quiet() {
+        let delayed = self.delayed();
+        if delayed.blocks() <= limits.quiet() {
             return Ok(());
         }
-        if !waiting.is_told.swap(true, Relaxed) {
+        if !delayed.is_told.swap(true, Relaxed) {
             self.background().wake();
         }
-        if waiting.blocks() > limits.blocks {
+        if delayed.blocks() > limits.blocks {
             self.enlist_down_to(limits.quiet())
         } else {
             Ok(())
         }
     }
 
-    /// What the background does in a round: enlists what is old, and what is too much before
-    /// anybody has to wait for that.
-    pub(crate) fn look_at_waiting(self: &Arc<Self>) -> Result<()> {
-        let Some(limits) = self.wait_limits() else {
+    /// One round of the background: enlists data that is old, and enough of the rest that no
+    /// operation has to do so itself.
+    pub(crate) fn look_at_delayed(self: &Arc<Self>) -> Result<()> {
+        let Some(limits) = self.delay_limits() else {
             return Ok(());
         };
         self.enlist_older(limits.age)?;
-        self.waiting().is_told.store(false, Relaxed);
-        if self.waiting().blocks() <= limits.quiet() {
+        self.delayed().is_told.store(false, Relaxed);
+        if self.delayed().blocks() <= limits.quiet() {
             return Ok(());
         }
         self.enlist_down_to(limits.blocks / 2)?;
@@ -87,14 +87,14 @@ impl Journal {
     }
 
     fn enlist_down_to(self: &Arc<Self>, blocks: u32) -> Result<()> {
-        self.enlist_while(|_, _| self.waiting().blocks() > blocks)
+        self.enlist_while(|_, _| self.delayed().blocks() > blocks)
     }
 
-    /// Enlists one file after another, the one that has waited the longest first, as long as the
-    /// number of its entry and how long that was say so.
+    /// Enlists one file after another, the one whose data has been delayed longest first, while
+    /// `is_due` says so of the number of its entry and of that time.
     fn enlist_while(self: &Arc<Self>, is_due: impl Fn(u64, Duration) -> bool) -> Result<()> {
         let mut from = 0;
-        while let Some((number, ino, has_waited)) = self.waiting().oldest(from)
+        while let Some((number, ino, has_waited)) = self.delayed().oldest(from)
             && is_due(number, has_waited)
         {
             from = number + 1;

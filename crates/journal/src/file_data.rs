@@ -2,7 +2,7 @@
 //!
 //! A dirty block is named by (inode, logical block) until its transaction commits; only then does
 //! it get a place, so a block that is truncated or deleted before costs nothing. Where commits do
-//! not need it, it joins no transaction before it is enlisted (`waiting.rs`). Clean blocks
+//! not need it, it joins no transaction before it is enlisted (`delayed.rs`). Clean blocks
 //! are a cache.
 //!
 //! The file system holds the inode's lock around everything here that changes which blocks exist;
@@ -19,9 +19,9 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::{BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
 
+use crate::delayed::Delayed;
 use crate::error::Result;
 use crate::page::{Change, Origin, Page};
-use crate::waiting::Waiting;
 use stetfs_scheme::{DirtyBlock, Opened, Placement};
 use stetfs_sync::{Mutex, MutexGuard};
 
@@ -48,12 +48,12 @@ pub struct PlaceReq {
     pub home: Option<BlockNo>,
 }
 
-/// What of a file's data is not durable.
+/// The part of a file's data that is not durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
-    /// New blocks wait for a place past commits.
-    pub waits: bool,
-    /// The newest transaction that blocks which waited have joined, or that has dropped some.
+    /// The file has delayed blocks.
+    pub has_delayed: bool,
+    /// The newest transaction that has enlisted or dropped delayed blocks.
     pub enlisted: Option<Tid>,
     /// The newest transaction that has blocks of the file and is not durable, as far as that goes.
     pub newest: Option<Tid>,
@@ -73,7 +73,7 @@ pub struct FileData {
 pub(crate) struct Shared {
     /// Cached blocks.
     pub(crate) cached: AtomicI64,
-    pub(crate) waiting: Waiting,
+    pub(crate) delayed: Delayed,
 }
 
 #[derive(Default)]
@@ -83,11 +83,11 @@ struct Inner {
     running: Option<Running>,
     /// The newest transaction whose commit is under way with blocks of the file.
     committing: Option<Tid>,
-    /// The blocks that wait.
-    waiting: BTreeSet<u32>,
-    /// While there are some: the file's entry in the list of those that have.
+    /// The delayed blocks.
+    delayed: BTreeSet<u32>,
+    /// The file's entry in the list of files with delayed blocks, while it has some.
     entry: Option<u64>,
-    /// The newest transaction that blocks which waited have joined, or that has dropped some.
+    /// The newest transaction that has enlisted or dropped delayed blocks.
     enlisted: Option<Tid>,
     /// Blocks without a home.
     unplaced: u32,
@@ -100,11 +100,11 @@ struct Running {
     tid: Tid,
     /// Blocks that joined it; some may have been discarded since.
     lblks: Vec<u32>,
-    /// Where the blocks end that waited and joined it: none waits before that.
+    /// The end of the blocks that it has enlisted. No block before that is delayed.
     joined_end: u32,
 }
 
-/// What waited and has joined a transaction, for the handle's accounts.
+/// Delayed data that has joined a transaction, for the handle's accounts.
 #[derive(Default)]
 pub(crate) struct Enlisted {
     pub(crate) blocks: u32,
@@ -132,7 +132,7 @@ pub(crate) struct Joined {
     pub(crate) whole: bool,
     /// The file is new in this transaction.
     pub(crate) file: bool,
-    /// The block waits for a place and none of its neighbours does.
+    /// The block has no home, and neither neighbour is without one.
     pub(crate) run: bool,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Joined {
 pub(crate) struct Dropped {
     /// Blocks with content that was on no medium.
     pub(crate) dirty: u32,
-    /// Blocks that waited for a place.
+    /// Blocks without a home.
     pub(crate) unplaced: u32,
     /// Blocks that were the transaction's.
     pub(crate) joined: u32,
@@ -226,29 +226,31 @@ impl FileData {
         run.map(|(start, len)| (LBlock(start), len))
     }
 
-    /// The number of blocks that wait for a place.
+    /// Returns the number of blocks without a home, delayed or in a transaction.
     pub fn unplaced(&self) -> u32 {
         self.inner.lock().unplaced
     }
 
-    /// The first block at or after `from` that waits for a place past commits.
-    pub fn first_waiting(&self, from: LBlock) -> Option<LBlock> {
+    /// Returns the first delayed block at or after `from`.
+    pub fn first_delayed(&self, from: LBlock) -> Option<LBlock> {
         let inner = self.inner.lock();
-        inner.waiting.range(from.0..).next().copied().map(LBlock)
+        inner.delayed.range(from.0..).next().copied().map(LBlock)
     }
 
-    /// Behind the last block that waits.
-    pub(crate) fn waiting_end(&self) -> Option<u32> {
-        self.inner.lock().waiting.last().map(|l| l + 1)
+    /// Returns the end of the last delayed block.
+    pub(crate) fn delayed_end(&self) -> Option<u32> {
+        self.inner.lock().delayed.last().map(|l| l + 1)
     }
 
-    /// In how many runs the first blocks wait, before `end`: at most so many blocks and runs.
-    pub(crate) fn waiting_runs(&self, end: u32, blocks: u32, runs: u32) -> u32 {
-        self.inner.lock().first_waiting(end, blocks, runs).1
+    /// Returns the number of runs that the first delayed blocks form: those before `end`, at most
+    /// `blocks` of them in at most `runs` runs.
+    pub(crate) fn delayed_runs(&self, end: u32, blocks: u32, runs: u32) -> u32 {
+        self.inner.lock().first_delayed(end, blocks, runs).1
     }
 
-    /// Makes the first blocks that wait part of transaction `tid`: before `end`, and at most so
-    /// many blocks and runs. How many they are, and whether the file is new in the transaction.
+    /// Makes the first delayed blocks part of transaction `tid`: those before `end`, at most
+    /// `blocks` of them in at most `runs` runs. Returns how many joined, and whether the file is
+    /// new in the transaction.
     pub(crate) fn enlist(
         &self,
         tid: Tid,
@@ -259,15 +261,15 @@ impl FileData {
     ) -> Result<Enlisted> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let (blocks, runs) = inner.first_waiting(end, blocks, runs);
+        let (blocks, runs) = inner.first_delayed(end, blocks, runs);
         if blocks == 0 {
             return Ok(Enlisted::default());
         }
-        let mut joined = std::mem::take(&mut inner.waiting);
+        let mut joined = std::mem::take(&mut inner.delayed);
         let behind = joined.iter().nth(u32_as_usize(blocks)).copied();
-        inner.waiting = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
-        self.shared.waiting.sub(blocks);
-        inner.end_waiting(&self.shared.waiting);
+        inner.delayed = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
+        self.shared.delayed.sub(blocks);
+        inner.end_delayed(&self.shared.delayed);
         let (running, file) = Running::of(&mut inner.running, tid);
         for l in joined {
             running.lblks.push(l);
@@ -321,19 +323,19 @@ impl FileData {
             dropped.joined += u32::from(change.is_some());
             dropped.whole += u32::from(change.is_some_and(|change| change.whole));
         }
-        let waited = inner.waiting.len();
+        let before = inner.delayed.len();
         if from.0 == 0 && to.is_none() {
-            inner.waiting.clear();
-        } else if waited > 0 {
+            inner.delayed.clear();
+        } else if before > 0 {
             let range = from.0..end.max(from.0);
-            inner.waiting.extract_if(range, |_| true).for_each(drop);
+            inner.delayed.extract_if(range, |_| true).for_each(drop);
         }
-        let waited = must_fit_u32(waited - inner.waiting.len());
+        let waited = must_fit_u32(before - inner.delayed.len());
         if waited > 0 {
             inner.enlisted = Some(tid);
         }
-        self.shared.waiting.sub(waited);
-        inner.end_waiting(&self.shared.waiting);
+        self.shared.delayed.sub(waited);
+        inner.end_delayed(&self.shared.delayed);
         inner.unplaced -= dropped.unplaced;
         self.shared
             .cached
@@ -342,13 +344,14 @@ impl FileData {
         dropped
     }
 
-    /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
-    /// if it has no place and need not be whole. `absent` is what the block is if it is not in
-    /// memory; without it nothing is done then.
+    /// Changes bytes of a block in transaction `tid`. With `delays`, a new block that need not be
+    /// whole and lies behind all that `tid` has enlisted is delayed instead. `absent` is the page
+    /// to add if the block is not in memory; with `None` nothing happens then, and the result is
+    /// `None`.
     pub(crate) fn write(
         &self,
         tid: Tid,
-        defers: bool,
+        delays: bool,
         served: &Opened,
         lblk: LBlock,
         part: &Part<'_>,
@@ -368,12 +371,12 @@ impl FileData {
         let running = inner.running.as_ref().filter(|running| running.tid == tid);
         let is_behind = running.is_none_or(|running| lblk.0 >= running.joined_end);
         inner.unplaced += u32::from(newly);
-        if defers && !part.whole && page.may_wait() && is_behind {
-            page.defer(part.offset, part.bytes);
-            if inner.waiting.insert(lblk.0) {
-                let waiting = &self.shared.waiting;
-                waiting.add(1);
-                inner.entry.get_or_insert_with(|| waiting.begin(self.ino));
+        if delays && !part.whole && page.may_be_delayed() && is_behind {
+            page.delay(part.offset, part.bytes);
+            if inner.delayed.insert(lblk.0) {
+                let delayed = &self.shared.delayed;
+                delayed.add(1);
+                inner.entry.get_or_insert_with(|| delayed.begin(self.ino));
             }
             return Ok(Some(Joined {
                 wrote: Wrote::Unplaced { newly },
@@ -508,7 +511,7 @@ impl FileData {
         let running = inner.running.as_ref();
         let running = running.filter(|running| !running.lblks.is_empty());
         Pending {
-            waits: !inner.waiting.is_empty(),
+            has_delayed: !inner.delayed.is_empty(),
             enlisted: inner.enlisted,
             newest: running.map(|running| running.tid).or(inner.committing),
         }
@@ -523,7 +526,7 @@ impl FileData {
     /// made durable, or if a commit under way has some of it.
     pub(crate) fn overwritten(&self) -> Option<Overwritten> {
         let inner = self.inner.lock();
-        if inner.committing.is_some() || !inner.waiting.is_empty() {
+        if inner.committing.is_some() || !inner.delayed.is_empty() {
             return None;
         }
         let running = inner.running.as_ref()?;
@@ -593,12 +596,12 @@ impl FileData {
 }
 
 impl Inner {
-    /// How many of the first blocks that wait come before `end`, in how many runs: at most so many
-    /// blocks and runs.
-    fn first_waiting(&self, end: u32, blocks: u32, runs: u32) -> (u32, u32) {
+    /// Returns the number of first delayed blocks before `end`, and of the runs that they form: at
+    /// most `blocks` and `runs`.
+    fn first_delayed(&self, end: u32, blocks: u32, runs: u32) -> (u32, u32) {
         let mut taken = (0, 0);
         let mut behind = None;
-        for &l in self.waiting.range(..end) {
+        for &l in self.delayed.range(..end) {
             let begins = behind != Some(l);
             if taken.0 == blocks || begins && taken.1 == runs {
                 break;
@@ -609,12 +612,12 @@ impl Inner {
         taken
     }
 
-    /// Leaves the list of files of which something waits, if nothing does.
-    fn end_waiting(&mut self, waiting: &Waiting) {
-        if self.waiting.is_empty()
+    /// Takes the file off the list of files with delayed blocks, if it has none left.
+    fn end_delayed(&mut self, delayed: &Delayed) {
+        if self.delayed.is_empty()
             && let Some(entry) = self.entry.take()
         {
-            waiting.end(entry);
+            delayed.end(entry);
         }
     }
 
@@ -634,13 +637,14 @@ impl Inner {
         must_fit_u32(runs.filter(is_whole).count())
     }
 
-    /// The block before or after this one also waits for a place.
+    /// True when the block before or after this one has no home.
     fn touches_unplaced(&self, lblk: LBlock) -> bool {
-        let waits = |l: Option<u32>| {
+        let is_unplaced = |l: Option<u32>| {
             l.and_then(|l| self.pages.get(&l))
                 .is_some_and(Page::is_unplaced)
         };
-        self.unplaced > 0 && (waits(lblk.0.checked_sub(1)) || waits(lblk.0.checked_add(1)))
+        self.unplaced > 0
+            && (is_unplaced(lblk.0.checked_sub(1)) || is_unplaced(lblk.0.checked_add(1)))
     }
 }
 

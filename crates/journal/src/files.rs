@@ -8,8 +8,8 @@ use stetfs_format::InodeNo;
 use stetfs_format::width::{u32_as_usize, u64_as_usize};
 use stetfs_sync::Mutex;
 
+use crate::delayed::Delayed;
 use crate::file_data::{FileData, Shared};
-use crate::waiting::Waiting;
 
 const SHARDS: usize = 64;
 
@@ -60,9 +60,9 @@ impl Files {
         shard.map.get(&ino).cloned()
     }
 
-    /// What waits past commits.
-    pub(crate) fn waiting(&self) -> &Waiting {
-        &self.shared.waiting
+    /// The files with delayed data.
+    pub(crate) fn delayed(&self) -> &Delayed {
+        &self.shared.delayed
     }
 
     /// The number of cached blocks.

@@ -68,13 +68,13 @@ pub(crate) enum Owner {
 impl Journal {
     /// Opens a handle for an operation that changes at most `credits` blocks, which debug builds
     /// see to. Waits while the running transaction is being closed; commits it first when it is
-    /// full, and has some of what waits for a place join it when that is too much.
+    /// full, and enlists delayed data if there is too much of it.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         self.relieve()?;
         self.start_anyway(credits)
     }
 
-    /// [`start`](Self::start), however much waits for a place.
+    /// [`start`](Self::start), however much data is delayed.
     pub(crate) fn start_anyway(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         let limits = self.limits();
         if credits > limits.blocks {
@@ -318,7 +318,7 @@ impl Handle {
                 bytes,
                 whole,
             };
-            let joined = file.write(self.tid, journal.defers(), served, lblk, &part, absent);
+            let joined = file.write(self.tid, journal.delays(), served, lblk, &part, absent);
             let joined = self.must_be(joined)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,
@@ -350,8 +350,8 @@ impl Handle {
         Ok(joined.wrote)
     }
 
-    /// Makes the first blocks of a file that wait for a place part of the transaction: before
-    /// `end`, at most so many blocks and runs. `credits` is what the file itself may take.
+    /// Makes the first delayed blocks of a file part of the transaction: those before `end`, at
+    /// most `blocks` of them in at most `runs` runs. The file itself may take `credits` credits.
     pub(crate) fn enlist(
         &self,
         file: &Arc<FileData>,
@@ -371,8 +371,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for
-    /// a place, so that the caller gives up as many reserved blocks.
+    /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them had no
+    /// home, so that the caller gives up as many reserved blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
         self.note_change();
         let dropped = file.discard(self.tid, from, to);

@@ -13,6 +13,7 @@ use stetfs_sync::MutexGuard;
 
 use crate::background::Background;
 use crate::cache::Cache;
+use crate::delayed::{DelayLimits, Delayed};
 use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
 use crate::files::Files;
@@ -22,7 +23,6 @@ use crate::page::Page;
 use crate::placer::Placer;
 use crate::stats::{Counters, JournalStats, count};
 use crate::transaction::Transaction;
-use crate::waiting::{WaitLimits, Waiting};
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub struct Config {
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
-    /// How long data without a place may wait past commits where these need not have it
-    /// (`dirty_expire=`); zero: not at all.
+    /// How long new data may stay delayed, where commits need not have it (`dirty_expire=`); zero:
+    /// not at all.
     pub dirty_expire: Duration,
     /// How long a commit may wait for others who will soon want one (`max_batch_time=`); zero: not
     /// at all. No longer than a commit takes on average.
@@ -48,8 +48,8 @@ pub struct Journal {
     served: Opened,
     size: BlockSize,
     limits: Limits,
-    /// How much data may wait past commits, if any may.
-    wait_limits: Option<WaitLimits>,
+    /// How much data may be delayed; `None`: none.
+    delay_limits: Option<DelayLimits>,
     /// Cached blocks to keep.
     most_cached: usize,
     /// The device, if it is memory itself, which a copy of what lies there would only fill up.
@@ -81,14 +81,18 @@ impl Journal {
         let most_dirty = u32::try_from(most_cached / 2).unwrap_or(u32::MAX);
         // In memory data has its place at once, as with ext4's `dax`: keeping it elsewhere first
         // would gain nothing.
-        let may_wait =
+        let may_be_delayed =
             dev.pmem().is_none() && !config.dirty_expire.is_zero() && terms.promise.is_apart();
-        let wait_limits = may_wait.then_some(WaitLimits {
+        let delay_limits = may_be_delayed.then_some(DelayLimits {
             age: config.dirty_expire,
             blocks: most_dirty,
         });
-        // One transaction runs while another commits: both, and what waits, are dirty.
-        let pinned = if may_wait { most_dirty / 2 } else { most_dirty };
+        // One transaction runs while another commits: both, and delayed data, are dirty.
+        let pinned = if may_be_delayed {
+            most_dirty / 2
+        } else {
+            most_dirty
+        };
         let limits = Limits {
             blocks: blocks_max,
             pinned: u32::try_from(placeable).map_or(pinned, |most| most.min(pinned)),
@@ -110,7 +114,7 @@ impl Journal {
             size,
             served: opened,
             limits,
-            wait_limits,
+            delay_limits,
             most_cached,
             zero: Block::zeroed(size.bytes()).into(),
             cache: Cache::new(),
@@ -425,7 +429,7 @@ impl Journal {
         loop {
             self.sync()?;
             settle()?;
-            let is_settled = || self.waiting().blocks() == 0;
+            let is_settled = || self.delayed().blocks() == 0;
             if self.gate.seal(JournalError::ReadOnly, is_settled) {
                 return Ok(self.served.scheme.close().map_err(JournalError::from)?);
             }
@@ -445,7 +449,7 @@ impl Journal {
             checkpoints: counted.checkpoints + self.served.scheme.backlog().forced,
             cached_bytes: bytes(usize_as_u64(self.cache.len() + self.files.len())),
             dirty_bytes: bytes(self.gate.pinned().into()),
-            waiting_bytes: bytes(self.waiting().blocks().into()),
+            delayed_bytes: bytes(self.delayed().blocks().into()),
             ..counted
         }
     }
@@ -464,17 +468,17 @@ impl Journal {
         &self.served
     }
 
-    /// Data without a place waits past commits.
-    pub(crate) fn defers(&self) -> bool {
-        self.wait_limits.is_some()
+    /// True when new data without a home is delayed: commits pass it by.
+    pub(crate) fn delays(&self) -> bool {
+        self.delay_limits.is_some()
     }
 
-    pub(crate) fn wait_limits(&self) -> Option<WaitLimits> {
-        self.wait_limits
+    pub(crate) fn delay_limits(&self) -> Option<DelayLimits> {
+        self.delay_limits
     }
 
-    pub(crate) fn waiting(&self) -> &Waiting {
-        self.files.waiting()
+    pub(crate) fn delayed(&self) -> &Delayed {
+        self.files.delayed()
     }
 
     pub(crate) fn background(&self) -> &Background {
@@ -595,7 +599,7 @@ impl Journal {
         let Some(journal) = journal.upgrade().filter(|j| j.stopped().is_none()) else {
             return false;
         };
-        let _ = journal.look_at_waiting();
+        let _ = journal.look_at_delayed();
         if let Some((tid, age)) = journal.gate.age()
             && age >= interval
         {

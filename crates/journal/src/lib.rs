@@ -22,8 +22,8 @@
 //! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
 //! | `overwrite` | how overwritten data becomes durable without a transaction |
-//! | `waiting` | data that waits for a place past commits |
-//! | `enlist` | how that joins a transaction |
+//! | `delayed` | delayed data: new data that commits pass by |
+//! | `enlist` | how delayed data joins a transaction |
 //! | `placer` | what the file system does in a commit |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
@@ -31,6 +31,7 @@
 mod background;
 mod cache;
 mod commit;
+mod delayed;
 mod enlist;
 mod error;
 mod file_data;
@@ -51,7 +52,6 @@ mod placer;
 mod span;
 mod stats;
 mod transaction;
-mod waiting;
 
 pub use error::{Broken, JournalError, Result};
 pub use file_data::{FileData, Pending, PlaceReq, Wrote};

@@ -7,7 +7,7 @@ pub(crate) enum Kind {
     Hole,
     Unread,
     Clean,
-    Waiting,
+    Delayed,
     Running,
     Committing,
     Gone,
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
 /// What happens to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Defer,
+    Delay,
     Enlist,
     Write,
     Place,
@@ -32,9 +32,9 @@ pub(crate) type Move = (Kind, Step, Kind);
 
 /// All moves that there are.
 pub(crate) const MOVES: [Move; 18] = [
-    (Kind::Hole, Step::Defer, Kind::Waiting),
-    (Kind::Waiting, Step::Defer, Kind::Waiting),
-    (Kind::Waiting, Step::Enlist, Kind::Running),
+    (Kind::Hole, Step::Delay, Kind::Delayed),
+    (Kind::Delayed, Step::Delay, Kind::Delayed),
+    (Kind::Delayed, Step::Enlist, Kind::Running),
     (Kind::Hole, Step::Write, Kind::Running),
     (Kind::Unread, Step::Write, Kind::Running),
     (Kind::Clean, Step::Write, Kind::Running),
@@ -46,7 +46,7 @@ pub(crate) const MOVES: [Move; 18] = [
     (Kind::Running, Step::Overwrite, Kind::Clean),
     (Kind::Committing, Step::Overwrite, Kind::Clean),
     (Kind::Clean, Step::Drop, Kind::Gone),
-    (Kind::Waiting, Step::Drop, Kind::Gone),
+    (Kind::Delayed, Step::Drop, Kind::Gone),
     (Kind::Running, Step::Drop, Kind::Gone),
     (Kind::Committing, Step::Drop, Kind::Gone),
     (Kind::Clean, Step::Evict, Kind::Gone),

@@ -2,9 +2,9 @@
 //!
 //! | from | by | to | when |
 //! |---|---|---|---|
-//! | `Hole` | `Defer` | `Waiting` | new data, where commits need not have it (`waiting.rs`) |
-//! | `Waiting` | `Defer` | `Waiting` | it is written again |
-//! | `Waiting` | `Enlist` | `Running` | somebody wants it durable, it is old, or too much waits |
+//! | `Hole` | `Delay` | `Delayed` | new data, where commits need not have it (`delayed.rs`) |
+//! | `Delayed` | `Delay` | `Delayed` | it is written again |
+//! | `Delayed` | `Enlist` | `Running` | somebody wants it durable, it is old, or too much is delayed |
 //! | `Hole`, `Unread`, `Clean` | `Write` | `Running` | a transaction changes it |
 //! | `Running` | `Write` | `Running` | the same transaction changes it again |
 //! | `Running` | `Place` | `Running` | the file system gives it a home, its first or another |
@@ -12,7 +12,7 @@
 //! | `Committing` | `Write` | `Running` | the next transaction changes it |
 //! | `Committing` | `Finish` | `Clean` | the transaction is durable |
 //! | `Running`, `Committing` | `Overwrite` | `Clean` | it was written home without the commit |
-//! | `Clean`, `Waiting`, `Running`, `Committing` | `Drop` | gone | truncated, freed |
+//! | `Clean`, `Delayed`, `Running`, `Committing` | `Drop` | gone | truncated, freed |
 //! | `Clean` | `Evict` | gone | memory is short, or the scheme has it |
 //!
 //! Debug builds hold every move against this table (`moves.rs`).
@@ -47,7 +47,7 @@ enum State {
     /// The content is what is committed.
     Clean,
     /// New data that is in no transaction.
-    Waiting,
+    Delayed,
     /// The running transaction has changed it.
     Running(Change),
     /// This transaction has changed it, and its commit is under way.
@@ -128,7 +128,7 @@ impl Page {
     /// The transaction that changed it and is not durable.
     pub(crate) fn tid(&self) -> Option<Tid> {
         match &self.state {
-            State::Hole | State::Unread | State::Clean | State::Waiting => None,
+            State::Hole | State::Unread | State::Clean | State::Delayed => None,
             State::Running(change) => Some(change.tid),
             State::Committing(tid) => Some(*tid),
         }
@@ -148,7 +148,7 @@ impl Page {
         self.join_by(Step::Write, tid, served, fresh)
     }
 
-    /// [`join`](Self::join) of new data that waited, as it is.
+    /// [`join`](Self::join) of delayed data, as it is.
     pub(crate) fn enlist(&mut self, tid: Tid, served: &Opened) -> Result<()> {
         self.join_by(Step::Enlist, tid, served, true);
         self.replace(self.content.clone(), served)
@@ -180,16 +180,16 @@ impl Page {
         true
     }
 
-    /// Changes bytes that belong to no transaction; the block has no home.
-    pub(crate) fn defer(&mut self, offset: usize, bytes: &[u8]) {
+    /// Changes bytes of a block without a home, outside of any transaction.
+    pub(crate) fn delay(&mut self, offset: usize, bytes: &[u8]) {
         self.referenced = true;
         self.write(offset, bytes);
-        self.go(Step::Defer, State::Waiting);
+        self.go(Step::Delay, State::Delayed);
     }
 
-    /// It waits, or would if it were written in no transaction.
-    pub(crate) fn may_wait(&self) -> bool {
-        matches!(self.state, State::Hole | State::Waiting)
+    /// True when it is delayed, or a hole that may become so.
+    pub(crate) fn may_be_delayed(&self) -> bool {
+        matches!(self.state, State::Hole | State::Delayed)
     }
 
     /// The transaction that it is part of must have all of it or nothing; true when it need not
@@ -307,7 +307,7 @@ impl State {
             Self::Hole => Kind::Hole,
             Self::Unread => Kind::Unread,
             Self::Clean => Kind::Clean,
-            Self::Waiting => Kind::Waiting,
+            Self::Delayed => Kind::Delayed,
             Self::Running(_) => Kind::Running,
             Self::Committing(_) => Kind::Committing,
         }

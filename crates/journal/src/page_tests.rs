@@ -58,8 +58,8 @@ fn block(bytes: &[u8]) -> BlockRef {
 struct World {
     file: Arc<FileData>,
     served: Opened,
-    /// New blocks wait for a place past commits.
-    defers: bool,
+    /// New data is delayed.
+    delays: bool,
     tid: Tid,
     /// What a commit that is under way has: the block, its home, its content.
     committing: Option<Vec<(LBlock, BlockNo, Vec<u8>)>>,
@@ -99,7 +99,7 @@ impl World {
         let (tid, served) = (self.tid, &self.served);
         let wrote = self
             .file
-            .write(tid, self.defers, served, LBlock(lblk), &part, absent);
+            .write(tid, self.delays, served, LBlock(lblk), &part, absent);
         assert!(wrote.expect("a write").is_some(), "block {lblk} is written");
         let newest = self.newest.entry(lblk).or_insert_with(|| vec![0; BLOCK]);
         newest[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -201,7 +201,7 @@ fn a_walk_makes_every_move_and_no_other() {
         let mut world = World {
             file: Arc::new(FileData::new(InodeNo(12), Arc::default())),
             served: served(),
-            defers: seed % 2 == 0,
+            delays: seed % 2 == 0,
             tid: Tid(1),
             committing: None,
             newest: BTreeMap::new(),

@@ -32,8 +32,9 @@ pub struct JournalStats {
     pub cached_bytes: u64,
     /// Bytes of blocks that the running transaction changed.
     pub dirty_bytes: u64,
-    /// Bytes of data blocks that wait for a place past commits.
-    pub waiting_bytes: u64,
+    /// Bytes of delayed data blocks: new data that commits pass by.
+    #[serde(rename = "waiting_bytes")]
+    pub delayed_bytes: u64,
 }
 
 macro_rules! counters {

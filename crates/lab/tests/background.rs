@@ -101,9 +101,9 @@ fn a_commit_by_age_holds_nobody_up() {
     assert!(of(&beside, "durable") > of(&beside, "returned"));
 }
 
-/// Small files that go soon are never written where data may wait, until the wait is over.
+/// Small files that are deleted soon are never written where data is delayed longer than they live.
 #[test]
-fn data_waits_as_long_as_it_is_said() {
+fn data_is_delayed_as_long_as_it_is_said() {
     let workload = "postmark files=50 transactions=2000";
     let placed = |expire: &str, commit: &str| {
         let machine = format!("{CARD} processor=phone-2013 dirty_expire={expire} commit={commit}");

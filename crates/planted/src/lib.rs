@@ -140,22 +140,22 @@ pub enum Bug {
     UnseenConflict,
     /// Data that is overwritten without a transaction is not flushed.
     UnflushedOverwrite,
-    /// The size that is stored covers data that still waits for a place.
+    /// The stored size covers data that is still delayed.
     EarlySize,
-    /// An inode leaves the cache while data of it waits for a place.
-    EvictedWaiting,
-    /// A rename leaves the data waiting of what gets the name of another file.
+    /// An inode leaves the cache while it has delayed data.
+    EvictedDelayed,
+    /// A rename over another file leaves the data of the renamed file delayed.
     UnplacedRename,
-    /// The end of a file that was cut to nothing leaves its new data waiting.
+    /// Closing a file that was truncated to nothing leaves its new data delayed.
     UnplacedClose,
-    /// `fsync` leaves the file's data waiting.
+    /// `fsync` leaves the file's data delayed.
     UnplacedFsync,
     /// What was overwritten while its block was on its way home without a transaction is taken for
     /// home.
     ForgottenOverwrite,
     /// `fsync` looks at the inode alone: at its times, and not at its data.
     TimesForData,
-    /// The data that a file has when it is marked atomic is left waiting.
+    /// Marking a file atomic leaves its data delayed.
     UnplacedMark,
     /// One write to a file that is marked atomic is split where one to others is.
     SplitRecord,
@@ -249,7 +249,7 @@ bugs! {
     UnseenConflict "unseen-conflict" "group committed over one that wrote to its file since";
     UnflushedOverwrite "unflushed-overwrite" "overwritten data is not flushed";
     EarlySize "early-size" "stored size covers data that waits for a place";
-    EvictedWaiting "evicted-waiting" "inode evicted whose data waits for a place";
+    EvictedDelayed "evicted-waiting" "inode evicted whose data waits for a place";
     UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";
     UnplacedClose "unplaced-close"
         "data left waiting by the close of a file that was cut to nothing";

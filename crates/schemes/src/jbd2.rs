@@ -101,7 +101,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::UnrevokedXattr,
             Bug::UnflushedOverwrite,
             Bug::EarlySize,
-            Bug::EvictedWaiting,
+            Bug::EvictedDelayed,
             Bug::UnplacedRename,
             Bug::UnplacedClose,
             Bug::UnplacedFsync,

@@ -55,18 +55,17 @@ impl Inode {
         }
     }
 
-    /// Lets the size that is stored follow the file's, as far as no block waits for a place past
-    /// commits. To be called by whoever changes the size or which blocks wait, before the inode is
-    /// stored.
+    /// Sets the size to be stored: the file's size, or the start of its first delayed block. Every
+    /// change of the size or of the set of delayed blocks calls this before it stores the inode.
     pub(crate) fn settle_size(&self, vol: &Volume, st: &mut InodeState) {
         let Some(stored) = st.disk_size else {
             return;
         };
-        let waits = self
+        let delayed = self
             .data_if_any(vol)
-            .and_then(|data| data.first_waiting(vol.block_of(stored)))
+            .and_then(|data| data.first_delayed(vol.block_of(stored)))
             .filter(|_| !is_planted(Bug::EarlySize));
-        let size = waits.map_or(st.raw.size, |lblk| {
+        let size = delayed.map_or(st.raw.size, |lblk| {
             let placed = vol.start_of(lblk);
             placed.clamp(stored, st.raw.size)
         });

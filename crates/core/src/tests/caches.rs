@@ -16,7 +16,7 @@ fn a_volume_can_be_shared_between_threads() {
     shared::<Fs>();
 }
 
-/// More inodes than are kept, with data that waits for its place when they are dropped.
+/// More inodes than are kept, with delayed data when they are dropped.
 #[test]
 fn inodes_leave_memory_and_come_back() {
     let image = Image::new(96, &["-t", "ext4", "-b", "4096", "-N", "20000"]);
@@ -132,7 +132,7 @@ fn fsync_of_what_is_durable_writes_nothing() {
 }
 
 #[test]
-fn fiemap_tells_what_waits_and_what_is_unwritten() {
+fn fiemap_tells_what_is_delayed_and_what_is_unwritten() {
     let image = Image::new(16, &["-t", "ext4", "-b", "4096"]);
     let fs = image.mount("");
     let c = Caller::root();
@@ -150,15 +150,15 @@ fn fiemap_tells_what_waits_and_what_is_unwritten() {
         .unwrap();
         found
     };
-    let waits = FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC;
+    let delayed = FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC;
     let unwritten = FiemapFlags::UNWRITTEN;
     let last = FiemapFlags::LAST;
     assert_eq!(
         map(0, u64::MAX),
         [
-            (0, 8192, waits, false),
+            (0, 8192, delayed, false),
             (16_384, 4096, unwritten, true),
-            (20_480, 4096, waits, false),
+            (20_480, 4096, delayed, false),
             (24_576, 8192, unwritten | last, true),
         ]
     );

@@ -631,10 +631,10 @@ impl Worker {
                 let had = had.filter(|other| other.ino == *ino);
                 had.map(|other| other.content.len()).min() <= Some(content.len())
             };
-            // What waits for a place is not in the size that is stored.
-            let waits =
+            // The stored size does not cover delayed data.
+            let delays =
                 !self.rules.atomic_data && content.len() < file.content.len() && was_so_small();
-            if file.content.len() != content.len() && !waits {
+            if file.content.len() != content.len() && !delays {
                 return Some(Difference::Length(*ino, file.content.len()));
             }
             let same = |(a, b): (&u8, &u8)| a == b;

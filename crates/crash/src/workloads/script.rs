@@ -47,7 +47,7 @@ pub enum Script {
     GroupNames,
     /// Two groups beside each other, which meet in files and names, and pass each other by.
     TwoGroups,
-    /// Data that waits for a place while what is done with its files is committed.
+    /// Delayed data, while later operations on its files are committed.
     Waits,
     /// What fdatasync needs beside the blocks that were written over.
     DataSyncs,

@@ -80,7 +80,7 @@ fn open_on(
     open_as(dev, memory, log, &config)
 }
 
-/// Nothing waits past a commit.
+/// No data is delayed.
 const CONFIG: Config = Config {
     commit_interval: None,
     memory: 256 * BLOCK,
@@ -313,10 +313,10 @@ impl Placer for InOrder {
     }
 }
 
-/// What waits is as old as the first of it: when a file has had something enlisted, what it writes
-/// next begins anew.
+/// A file's delayed data is as old as its first block. After all of it was enlisted, the age of the
+/// next block begins anew.
 #[test]
-fn what_is_written_after_all_was_enlisted_has_waited_no_longer_than_that() {
+fn what_is_written_after_all_was_enlisted_is_delayed_no_longer_than_that() {
     const AGE: Duration = Duration::from_millis(200);
     let config = Config {
         dirty_expire: Duration::from_secs(3600),
@@ -327,7 +327,7 @@ fn what_is_written_after_all_was_enlisted_has_waited_no_longer_than_that() {
     let weak: Weak<dyn Placer> = Arc::downgrade(&placer);
     journal.attach(weak);
     let file = journal.file(InodeNo(12));
-    let waiting = || journal.stats().waiting_bytes / BLOCK as u64;
+    let delayed = || journal.stats().delayed_bytes / BLOCK as u64;
     for n in 0.. {
         let since = Instant::now();
         let handle = journal.start(4).unwrap();
@@ -335,19 +335,19 @@ fn what_is_written_after_all_was_enlisted_has_waited_no_longer_than_that() {
             .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole, false)
             .unwrap();
         drop(handle);
-        assert_eq!(waiting(), 1);
+        assert_eq!(delayed(), 1);
         journal.enlist_older(AGE).unwrap();
-        let waits = waiting() == 1;
+        let is_delayed = delayed() == 1;
         // A machine that is too slow for that is asked again.
         if since.elapsed() < AGE {
-            assert!(waits, "block {n} has waited {:?}", since.elapsed());
+            assert!(is_delayed, "block {n} has waited {:?}", since.elapsed());
             if n > 0 {
                 break;
             }
         }
         std::thread::sleep(AGE);
         journal.enlist_older(AGE).unwrap();
-        assert_eq!(waiting(), 0);
+        assert_eq!(delayed(), 0);
         journal.commit_running().unwrap();
     }
 }

@@ -160,7 +160,7 @@ pub struct Machine {
     /// Commits by age and checkpoints go on while the processor works for calls, on another one;
     /// otherwise callers wait for them.
     pub background: bool,
-    /// How long data without a place waits past commits, as mounts have it: 30 s. 0: not at all.
+    /// How long new data stays delayed (`dirty_expire=`). Mounts: 30 s. 0: not at all.
     pub dirty_expire: Nanos,
     /// The longest time without a checkpoint.
     pub checkpoint: Nanos,

@@ -510,7 +510,7 @@ fn options(system: System, conditions: Conditions) -> Result<MountOptions> {
     let common = format!("{},{atime},memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
     options.commit = Duration::MAX;
-    // ext3 knows no waiting past commits. How long others wait, the session decides.
+    // ext3 delays no data. For the others the session decides how long.
     options.dirty_expire = conditions.background.expire;
     options.clock = clock::Clock::manual(START);
     let about = stetfs_schemes::find(&options.scheme)?.about;

@@ -1,5 +1,6 @@
-//! What goes on beside a workload's calls, in virtual time: commits by age, data whose wait for a
-//! place is over, checkpoints. On a real machine others do that while the callers compute.
+//! What goes on beside a workload's calls, in virtual time: commits by age, delayed
+//! data that has become old, checkpoints. On a real machine others do that while the callers
+//! compute.
 //!
 //! One clock tells the time of media and processor alike, so each waits for the other. Where the
 //! background [overlaps](Background::overlaps), the clock goes back by what its work took, and that
@@ -26,8 +27,8 @@ use stetfs_media::{Cause, Clock};
 pub struct Background {
     /// In the device's idle time, as above; otherwise callers wait for all of it.
     pub overlaps: bool,
-    /// How long data without a place waits past commits, where these need not have it: all that
-    /// waits gets one as often, with the next commit. Zero: it is part of the next commit.
+    /// How long new data stays delayed, where commits need not have it: each time this has passed,
+    /// all delayed data joins the next commit. Zero: it is part of the next commit.
     pub expire: Duration,
     /// The longest time without a checkpoint.
     pub checkpoint: Duration,

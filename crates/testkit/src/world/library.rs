@@ -609,7 +609,7 @@ impl Library {
         })
     }
 
-    /// Runs of blocks that a file has, or that wait for a place.
+    /// Runs of blocks of a file, delayed ones included.
     fn blocks(&self, ino: InodeNo) -> Result<Vec<(u64, u64)>> {
         let block = u64::from(self.fs.statfs()?.block_size);
         let mut runs = Vec::new();

@@ -5,7 +5,7 @@
 //! The caller is the superuser with umask 0, mounts do not update atime, space never ends.
 //!
 //! The model also knows at which step each file last changed: what an fsync of it vouches for; and
-//! of which files data may not go on waiting for a place behind a step.
+//! which files may have no delayed data behind a step.
 
 mod attributes;
 mod between;

@@ -281,8 +281,7 @@ pub enum Op {
     Sync,
     /// What a mount does by the clock: the running transaction is committed (`commit=`).
     Commit,
-    /// The same for data that waits for a place as if it had waited long enough (`dirty_expire=`):
-    /// the next commit has it.
+    /// The same for delayed data, as if `dirty_expire=` had passed: the next commit has it.
     Expire,
     /// A group of changes begins; one that is open is dropped.
     GroupBegin,

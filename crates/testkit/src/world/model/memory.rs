@@ -43,8 +43,8 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// Takes note of a write of so many bytes: what a mark promises is part of its transaction, and
-    /// waits for no place, nor does what was written before it.
+    /// Notes a write of `len` bytes: if a mark makes it whole, it joins its transaction at once,
+    /// and so does the data that was written before it. Neither is delayed.
     pub(super) fn note_written(&mut self, id: Id, len: u64) {
         let (step, is_whole) = (self.step, self.is_marked(id) && len <= self.rules.whole_max);
         if let Some(node) = self.nodes.get_mut(&id) {

@@ -1,13 +1,13 @@
-//! Data that waits for a place past commits: which files have some, since when, and how much.
+//! Delayed data: which files have some, since when, and how much.
 //!
-//! Where a commit need not have the data of files (`data=ordered`, `data=writeback`), a block that
-//! has no place yet belongs to no transaction. It *waits* until it is *enlisted* (`enlist.rs`):
-//! what is deleted before then never reaches the device. Then it joins the running transaction, as
-//! everything dirty does at once in the other modes.
+//! Where a commit need not have the data of files (`data=ordered`, `data=writeback`), a new block
+//! without a home belongs to no transaction. It is *delayed* until it is *enlisted* (`enlist.rs`),
+//! which makes it part of the running transaction; in the other modes every dirty block joins at
+//! once. A file that is deleted while its data is delayed never reaches the device.
 //!
-//! A file's blocks are enlisted in ascending order, and a new one before those that the running
-//! transaction has joins it at once (`file_data.rs`): so no block gets a place while one before it
-//! waits, and the file system can let the size that is stored end where the first one does.
+//! A file's blocks are enlisted in ascending order. A new block before those that the running
+//! transaction has enlisted joins it at once (`file_data.rs`). So no block gets a home while one
+//! before it is delayed, and the file system can store a size that ends at the first delayed block.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use stetfs_format::InodeNo;
 use stetfs_sync::Mutex;
 
-/// Which files have blocks that wait, the one that has had some the longest first.
+/// The files with delayed blocks, the one that has had some longest first.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Delayed {
     blocks: AtomicU32,
     list: Mutex<List>,
-    /// The background has been asked to have less wait.
+    /// The background has been asked to enlist some.
     pub(crate) is_told: AtomicBool,
 }
 
@@ -32,8 +32,8 @@ struct List {
     files: BTreeMap<u64, (InodeNo, Instant)>,
 }
 
-impl Waiting {
-    /// How many blocks wait.
+impl Delayed {
+    /// Returns the number of delayed blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks.load(Relaxed)
     }
@@ -46,7 +46,7 @@ impl Waiting {
         self.blocks.fetch_sub(blocks, Relaxed);
     }
 
-    /// The first block of a file waits; the number of its entry.
+    /// Adds a file, of which the first block is delayed now; returns the number of its entry.
     pub(crate) fn begin(&self, ino: InodeNo) -> u64 {
         let mut list = self.list.lock();
         let number = list.next;
@@ -55,13 +55,13 @@ impl Waiting {
         number
     }
 
-    /// None of the file waits any more.
+    /// Removes a file that has no delayed blocks any more.
     pub(crate) fn end(&self, number: u64) {
         self.list.lock().files.remove(&number);
     }
 
-    /// The file that has waited the longest among those with an entry from `number` on: its entry,
-    /// which it is, and for how long.
+    /// Returns the file that has had delayed blocks longest, of the entries from `number` on: its
+    /// entry, the file, and for how long.
     pub(crate) fn oldest(&self, number: u64) -> Option<(u64, InodeNo, Duration)> {
         let list = self.list.lock();
         let (number, (ino, since)) = list.files.range(number..).next()?;
@@ -74,16 +74,16 @@ impl Waiting {
     }
 }
 
-/// How much may wait.
+/// How much data may be delayed, and how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitLimits {
-    /// How long (`dirty_expire=`).
+pub(crate) struct DelayLimits {
+    /// The longest time (`dirty_expire=`).
     pub(crate) age: Duration,
-    /// Blocks: whoever would have more wait enlists what is oldest first.
+    /// The most blocks: an operation that finds more enlists the oldest first.
     pub(crate) blocks: u32,
 }
 
-impl WaitLimits {
+impl DelayLimits {
     /// Blocks up to which the background leaves them alone.
     pub(crate) fn quiet(self) -> u32 {
         self.blocks - self.blocks / 4

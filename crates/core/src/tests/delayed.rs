@@ -1,4 +1,4 @@
-//! Data that waits for a place past commits.
+//! Delayed data: new data that commits pass by.
 
 use std::time::Duration;
 
@@ -63,9 +63,9 @@ fn mount(image: &Image, options: MountOptions) -> Fs {
 }
 
 #[test]
-fn what_is_removed_while_it_waits_never_reaches_the_device() {
+fn what_is_removed_while_delayed_never_reaches_the_device() {
     for data in ["ordered", "writeback"] {
-        for (waits, list) in [
+        for (delays, list) in [
             (true, ""),
             (false, ",nodelalloc"),
             (false, ",dirty_expire=0"),
@@ -75,11 +75,11 @@ fn what_is_removed_while_it_waits_never_reaches_the_device() {
             for seed in 0..40 {
                 make(&fs, seed, 100 * KIB);
                 fs.commit().unwrap();
-                assert_eq!(fs.stats().journal.waiting_bytes > 0, waits);
+                assert_eq!(fs.stats().journal.delayed_bytes > 0, delays);
                 remove(&fs, seed);
             }
-            assert_eq!(written(&fs) == 0, waits, "{data}{list}");
-            assert_eq!(fs.stats().journal.waiting_bytes, 0);
+            assert_eq!(written(&fs) == 0, delays, "{data}{list}");
+            assert_eq!(fs.stats().journal.delayed_bytes, 0);
             fs.unmount().unwrap();
             image.assert_clean();
         }
@@ -117,7 +117,7 @@ fn what_is_removed_again_brings_no_commit() {
 }
 
 #[test]
-fn what_waits_is_bounded_by_the_memory() {
+fn delayed_data_is_bounded_by_the_memory() {
     let image = Image::new(64, KINDS[0].1);
     let list = "data=ordered,memory=8M";
     let few = MountOptions {
@@ -128,7 +128,7 @@ fn what_waits_is_bounded_by_the_memory() {
     let mut most = 0;
     for seed in 0..60 {
         make(&fs, seed, 300 * KIB + seed);
-        most = most.max(fs.stats().journal.waiting_bytes);
+        most = most.max(fs.stats().journal.delayed_bytes);
     }
     // Half of what the block caches have, which is half of all, and what one write adds.
     assert!(most > KIB << 10 && most < (2 << 20) + 400 * KIB, "{most}");
@@ -140,7 +140,7 @@ fn what_waits_is_bounded_by_the_memory() {
 }
 
 #[test]
-fn what_has_waited_long_enough_is_in_the_next_commit() {
+fn what_was_delayed_long_enough_is_in_the_next_commit() {
     let image = Image::new(32, KINDS[0].1);
     let fs = mount(&image, options("data=ordered"));
     make(&fs, 1, 50 * KIB);
@@ -148,7 +148,7 @@ fn what_has_waited_long_enough_is_in_the_next_commit() {
     let free = fs.statfs().unwrap().blocks_free;
     assert_eq!(written(&fs), 0);
     fs.expire().unwrap();
-    assert_eq!((written(&fs), fs.stats().journal.waiting_bytes), (0, 0));
+    assert_eq!((written(&fs), fs.stats().journal.delayed_bytes), (0, 0));
     fs.commit().unwrap();
     assert!(written(&fs) >= 50 * KIB);
     // The blocks were counted as used all the time.
@@ -156,23 +156,23 @@ fn what_has_waited_long_enough_is_in_the_next_commit() {
     check(&fs, 1, 50 * KIB);
 }
 
-/// So that no block gets a place while one before it waits: the size that is stored could not end
-/// where the first one does.
+/// Otherwise a block would get a home while one before it is delayed, and the stored size could not
+/// end where the first delayed block starts.
 #[test]
-fn what_is_written_before_what_has_joined_does_not_wait() {
+fn what_is_written_before_what_has_joined_is_not_delayed() {
     let image = Image::new(32, KINDS[0].1);
     let fs = mount(&image, options("data=ordered"));
     let (c, block) = (Caller::root(), fs.statfs().unwrap().block_size);
     let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
-    let waits_after = |lblk: u64| {
+    let delays_after = |lblk: u64| {
         fs.write(&c, ino, lblk * u64::from(block), &[1; 10])
             .unwrap();
-        fs.stats().journal.waiting_bytes > 0
+        fs.stats().journal.delayed_bytes > 0
     };
-    assert!(waits_after(20) && waits_after(10));
+    assert!(delays_after(20) && delays_after(10));
     fs.expire().unwrap();
-    assert!(!waits_after(5) && !waits_after(15));
-    assert!(waits_after(21));
+    assert!(!delays_after(5) && !delays_after(15));
+    assert!(delays_after(21));
     fs.unmount().unwrap();
     image.assert_clean();
 }
