@@ -1,9 +1,9 @@
-//! The content of a device as a value: cloning it costs nothing, changing a clone copies a few
+//! The content of a device as a value: cloning it costs nothing, and changing a clone copies a few
 //! kilobytes.
 //!
-//! A tree of pages of 4 KiB, 64 ways at each level. Whatever two images have in common they share,
-//! so thousands of crash states that differ in a few blocks fit into the memory of one. Pages that
-//! were never written do not exist and read as zeros.
+//! The content is a tree of 4 KiB pages with 64 children per node. Images share whatever they have
+//! in common, so thousands of crash states that differ in a few blocks fit into the memory of one.
+//! A page that was never written does not exist and reads as zeros.
 
 use std::fmt;
 use std::io;
@@ -42,7 +42,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// `size` bytes of zeros.
+    /// An image of `size` zero bytes.
     pub fn new(size: u64) -> Self {
         let pages = PAGES.blocks_for(size);
         let mut depth = 0;
@@ -58,7 +58,7 @@ impl Image {
         }
     }
 
-    /// A copy of `bytes`.
+    /// An image with a copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut image = Self::new(usize_as_u64(bytes.len()));
         for (i, page) in bytes.chunks(PAGE).enumerate() {
@@ -69,7 +69,7 @@ impl Image {
         image
     }
 
-    /// The content of a file, in whole sectors of 512 bytes; a shorter rest at the end is left out.
+    /// Reads the content of a file, in whole sectors of 512 bytes; drops a shorter rest at the end.
     pub fn from_file(path: &Path) -> io::Result<Self> {
         let mut image = Self::new(std::fs::metadata(path)?.len());
         image.size = sparse::load(path, PAGE, |offset, bytes| {
@@ -80,7 +80,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Makes a file of it, with holes where nothing was written.
+    /// Writes the content to a file, with holes where nothing was written.
     pub fn to_file(&self, path: &Path) -> io::Result<()> {
         let mut pages = Vec::new();
         self.root.collect_pages(self.depth, 0, &mut pages);
@@ -92,7 +92,7 @@ impl Image {
         sparse::store(path, self.size, pieces)
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -104,7 +104,7 @@ impl Image {
         bytes
     }
 
-    /// Copies out. Panics when the range is beyond the end.
+    /// Copies a range out. Panics if it reaches beyond the end.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         self.assert_inside(offset, usize_as_u64(out.len()));
         for piece in PAGES.pieces(offset, out.len()) {
@@ -116,7 +116,7 @@ impl Image {
         }
     }
 
-    /// Copies in. Panics when the range is beyond the end.
+    /// Copies `bytes` in. Panics if the range reaches beyond the end.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.assert_inside(offset, usize_as_u64(bytes.len()));
         for piece in PAGES.pieces(offset, bytes.len()) {
@@ -125,7 +125,7 @@ impl Image {
         }
     }
 
-    /// Sets every byte of a range. Panics when the range is beyond the end.
+    /// Sets every byte of a range. Panics if it reaches beyond the end.
     pub fn fill(&mut self, offset: u64, len: u64, byte: u8) {
         self.assert_inside(offset, len);
         for piece in PAGES.pieces(offset, u64_as_usize(len)) {
@@ -137,8 +137,9 @@ impl Image {
         }
     }
 
-    /// Byte offsets of the pages of 4 KiB that the two do not share; each may still have equal
-    /// content. It takes time in proportion to what is not shared. Panics when the sizes differ.
+    /// Returns the byte offsets of the 4 KiB pages that the two images do not share; such pages may
+    /// still have equal content. The time is proportional to what they do not share. Panics if the
+    /// sizes differ.
     pub fn unshared_pages(&self, other: &Self) -> Vec<u64> {
         assert_eq!(self.size, other.size, "images of two devices");
         let mut found = Vec::new();
@@ -157,7 +158,7 @@ impl Image {
     }
 }
 
-/// Equal when every byte is.
+/// Two images are equal if all their bytes are.
 impl PartialEq for Image {
     fn eq(&self, other: &Self) -> bool {
         const ZERO: Page = [0; PAGE];
@@ -180,7 +181,7 @@ impl fmt::Debug for Image {
 }
 
 impl Tree {
-    /// Which child of a node with `depth` levels below leads to the page.
+    /// Which child of a node with `depth` levels below it leads to the page.
     fn child(depth: u32, page: u64) -> usize {
         u64_as_usize(page >> (6 * (depth - 1))) % FAN
     }
@@ -236,7 +237,7 @@ impl Tree {
         }
     }
 
-    /// Number of the first page below child `i` of a node whose own first page is `first`.
+    /// The number of the first page below child `i` of a node whose own first page is `first`.
     fn first_of(depth: u32, first: u64, i: usize) -> u64 {
         first + (usize_as_u64(i) << (6 * (depth - 1)))
     }
@@ -333,7 +334,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The image against plain vectors, with clones that must stay as they were.
+        /// The image behaves like a plain vector, and clones stay as they were.
         #[test]
         fn behaves_like_a_vector(steps in prop::collection::vec(step(), 1..40)) {
             let mut image = Image::new(SIZE);

@@ -1,9 +1,8 @@
-//! A device over another one that is only read: what is written stays in memory and is forgotten
-//! with it.
+//! A device over another one that is only read. Writes stay in memory and vanish with the overlay.
 //!
-//! For whoever wants to read a volume that was not cleanly unmounted and must not change it: its
-//! journal is replayed into the overlay. It takes memory for what is written, in pages of 4 KiB or
-//! a sector of the device, if that is larger.
+//! It lets a program read a volume that was not cleanly unmounted, without changing it: the journal
+//! is replayed into the overlay. Written content takes memory in pages of 4 KiB, or of one sector
+//! if that is larger.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,19 +18,19 @@ use crate::tag::{Cause, Tag};
 use stetfs_format::BlockSize;
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 
-/// Bytes that are kept together, unless the sectors are larger.
+/// Bytes of a page, unless the sectors are larger.
 const PAGE: u32 = 4096;
 
-/// See the top of this file.
+/// A device whose writes stay in memory, over another one that is only read.
 pub struct Overlay {
     below: Arc<dyn BlockDev>,
     page: BlockSize,
-    /// By their number.
+    /// Written pages, by their number.
     pages: RwLock<HashMap<u64, Box<[u8]>>>,
 }
 
 impl Overlay {
-    /// Nothing is written to `below` from here on.
+    /// An overlay over `below`, to which it writes nothing.
     pub fn new(below: Arc<dyn BlockDev>) -> Self {
         Self {
             page: BlockSize::of(u32_as_usize(PAGE.max(below.sector_size()))),
@@ -40,7 +39,7 @@ impl Overlay {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the written pages take.
     pub fn taken_bytes(&self) -> u64 {
         self.page.offset_of(usize_as_u64(self.pages.read().len()))
     }
@@ -108,8 +107,8 @@ impl BlockDev for Overlay {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        // Held while the device is read, so that a page which comes meanwhile is not missed in a
-        // part of the range.
+        // The lock is held while the device is read, so that a page written meanwhile appears in
+        // all of the range or in none.
         let pages = self.pages.read();
         self.below.read_at(offset, out, tag)?;
         for piece in self.page.pieces(offset, out.len()) {
@@ -158,7 +157,8 @@ mod tests {
     const READ: Tag = Tag::read(Class::Data);
     const WRITE: Tag = Tag::new(Class::Data, Cause::Home);
 
-    /// Against an image that has the same writes; the device below stays as it was.
+    /// The overlay behaves like an image with the same writes, and the device below does not
+    /// change.
     #[test]
     fn it_reads_what_was_written_and_writes_nothing() {
         let size = 1 << 18;

@@ -1,8 +1,8 @@
 //! Byte-addressable persistent memory: the contract (`contract.rs`), a mapped file that fulfils it,
-//! and the order of writes in it by types.
+//! and types that enforce the order of writes.
 //!
 //! [`MappedPmem`] is real: a mapped file, on persistent memory or not.
-//! [`SimPmem`](crate::sim::SimPmem) is simulated: its power can be cut.
+//! [`SimPmem`](crate::sim::SimPmem) is simulated, and its power can be cut.
 
 pub(crate) mod contract;
 mod mapped;

@@ -1,8 +1,8 @@
-//! Persistent memory used as a block device: the home medium of schemes that also store into it by
-//! the byte.
+//! Persistent memory used as a block device: the home medium of schemes that also store single
+//! bytes into it.
 //!
-//! Its sectors are cache lines, but nothing makes one whole: a power cut tears at words of 8 bytes
-//! ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a fence.
+//! Its sectors are cache lines, but a power cut tears them at words of 8 bytes
+//! ([`BlockDev::atomic_unit`]). Writes bypass the processor's cache, and a flush is a fence.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! A device in memory: for benchmarks, where the medium must cost little more than the copy, and
-//! for tests.
+//! A device in memory: for tests, and for benchmarks in which the medium must cost little more than
+//! the copy.
 //!
-//! The memory is divided into chunks of 64 KiB, each behind its own lock and allocated when it is
-//! first written, so threads that work in different places do not meet and a device of 16 GiB takes
-//! only what is used. Nothing survives the process; a flush has nothing to do.
+//! The memory is divided into chunks of 64 KiB. Each has its own lock and is allocated when it is
+//! first written. So threads that work in different places do not meet, and a device of 16 GiB
+//! takes only what it uses. Nothing survives the process; a flush has nothing to do.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ use stetfs_format::BlockSize;
 use stetfs_format::block_size::Piece;
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 
-/// Bytes under one lock. A multiple of every sector size, so no sector is ever seen half written.
+/// Bytes under one lock. A multiple of every sector size, so nobody ever sees half of a sector.
 const CHUNK: usize = 64 << 10;
 const CHUNKS: BlockSize = BlockSize::of(CHUNK);
 
@@ -41,8 +41,8 @@ impl RamDev {
         Self::with_sector(size, 512)
     }
 
-    /// The same with another sector size. Panics unless `sector` is a power of two from 512 to
-    /// 65,536 and divides `size`.
+    /// A device of `size` zero bytes with sectors of `sector` bytes. Panics unless `sector` is a
+    /// power of two from 512 to 65,536 and divides `size`.
     pub fn with_sector(size: u64, sector: u32) -> Self {
         assert!(
             sector.is_power_of_two() && (512..=must_fit(CHUNK)).contains(&sector),
@@ -70,7 +70,7 @@ impl RamDev {
         dev
     }
 
-    /// A device with the content of a file; a last piece that is no whole sector is left out.
+    /// A device with the content of a file, without a last piece that is shorter than a sector.
     pub fn from_file(path: &Path) -> io::Result<Self> {
         let len = std::fs::metadata(path)?.len();
         let dev = Self::new(len - len % 512);
@@ -82,8 +82,8 @@ impl RamDev {
         Ok(dev)
     }
 
-    /// Writes the whole content into a file, with holes where nothing was ever written. What
-    /// is being written at the same time is in it or not, sector by sector.
+    /// Writes the whole content into a file, with holes where nothing was ever written. The file
+    /// may or may not contain each sector of a concurrent write.
     pub fn to_file(&self, path: &Path) -> io::Result<()> {
         let pieces = self.chunks.iter().enumerate().filter_map(|(i, chunk)| {
             let bytes = chunk
@@ -95,11 +95,11 @@ impl RamDev {
         sparse::store(path, self.size, pieces)
     }
 
-    /// A second device with a copy of the content and an account of its own. The copy is of one
-    /// moment: a write that began after another had returned is in it only if that other is, so it
-    /// is what a power cut could leave.
+    /// Returns a second device with a copy of the content and an account of its own. The copy is
+    /// one that a power cut could leave: if it contains a write, it also contains every write that
+    /// had returned before that one began.
     pub fn fork(&self) -> Self {
-        // Every chunk is held until all are copied; a writer holds one at a time and waits.
+        // All chunks stay locked until all are copied; a writer holds one at a time and waits.
         let held: Vec<_> = self.chunks.iter().map(RwLock::read).collect();
         Self {
             chunks: held
@@ -142,7 +142,7 @@ impl RamDev {
         Ok(len)
     }
 
-    /// The parts of a range by chunk, each with the chunk's lock.
+    /// Splits a range by chunk, and gives each part with its chunk's lock.
     fn pieces(&self, at: u64, len: usize) -> impl Iterator<Item = (&RwLock<Chunk>, Piece)> {
         let pieces = CHUNKS.pieces(at, len);
         pieces.map(|piece| (&self.chunks[u64_as_usize(piece.block)], piece))

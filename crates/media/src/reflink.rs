@@ -1,29 +1,29 @@
-//! A file on a file system with reflinks (XFS, Btrfs) as a device that remaps: FICLONERANGE inside
-//! one file.
+//! A file on a file system with reflinks (XFS, Btrfs) as a device that remaps, by FICLONERANGE
+//! inside one file.
 //!
 //! The file's map from offsets to blocks is the table. A clone lets two ranges of the file share
-//! the blocks that hold the source; the file system copies on the next write to either of them (to
-//! another place, so an ordinary write never touches what the other address has).
+//! the blocks of the source. On the next write to either range the file system copies to another
+//! place, so an ordinary write never touches the content of the other address.
 //!
-//! What is relied on (kernel `fs/remap_range.c`, `fs/xfs/xfs_reflink.c`, `fs/btrfs/reflink.c`):
+//! The code relies on (kernel `fs/remap_range.c`, `fs/xfs/xfs_reflink.c`, `fs/btrfs/reflink.c`):
 //!
 //! | | |
 //! |---|---|
 //! | alignment | offsets and lengths are multiples of the file system's block ([`Remap::granularity`], FIGETBSZ): 4 KiB unless it was made with another. |
-//! | page cache | the kernel writes dirty pages of the source before it looks for their blocks, waits for direct writes, and throws the destination's pages away; reads and writes wait for it (the inode's lock). So neither needs a flush before, nor does it matter whether this file is open with O_DIRECT. |
-//! | holes and preallocated blocks | a home may be either: it gets blocks. A source that is one makes the home one: it reads as zeros in both. |
-//! | durable | not before the file is synced, as a write is not: a clone changes the inode's map, and fdatasync writes what is needed to find the data. XFS forces its log, Btrfs its log tree. |
-//! | a power cut before that | XFS does one extent after the other, each in a transaction of its log (chained by intents, which its recovery finishes): an extent is remapped or not, and the later ones not without the earlier ones. Btrfs the same, by extents, within a transaction that is committed or not. Neither promises anything about a list of clones. Nothing is torn inside a block. |
+//! | page cache | the kernel writes dirty pages of the source before it looks for their blocks, waits for direct writes, and drops the destination's pages; reads and writes wait for the clone (the inode's lock). So neither side needs a flush first, with or without O_DIRECT. |
+//! | holes and preallocated blocks | if a home is one, it gets blocks. If a source is one, its home becomes one: both read as zeros. |
+//! | durability | like a write, a clone is durable once the file is synced: it changes the inode's map, and fdatasync writes what is needed to find the data. XFS forces its log, Btrfs its log tree. |
+//! | a power cut before that | XFS remaps one extent after the other, each in a transaction of its log; intents chain these, and its recovery finishes them. So an extent is remapped or not, and no later one without the earlier ones. Btrfs also works by extents, within a transaction that is committed or not. Neither promises anything about a list of clones. Neither tears inside a block. |
 //!
-//! So a list is not atomic, and whoever needs it whole keeps the sources and repeats it: see
-//! [`Remap::is_atomic`].
+//! So a list is not atomic. A caller that needs all of it keeps the sources and repeats the list:
+//! see [`Remap::is_atomic`].
 //!
-//! Neighbouring pairs are one clone. A list is followed by one fdatasync, and only then are the
-//! journal's sectors released, if they are to be: they get preallocated blocks.
+//! One clone covers a run of neighbouring pairs. One fdatasync follows a list. Only then are the
+//! journal's sectors released, if the caller asked for it: they get preallocated blocks.
 //!
-//! What it costs the host's file system: a run that is remapped leaves the file in one or two more
-//! pieces, and the file in need of as much free space as the journal is long, also when it has all
-//! its blocks: while blocks are shared, the file has fewer, and somebody else can take them.
+//! The host's file system pays twice. A remapped run leaves the file in one or two more pieces. And
+//! the host needs free space of the journal's length, even if the file had all its blocks: while
+//! blocks are shared, the file has fewer, and other files can take the freed ones.
 
 use std::time::Instant;
 
@@ -38,12 +38,12 @@ use crate::range::{check_in_device, check_range};
 use crate::remap::{JournalCopy, Remap, RemapPair};
 use crate::tag::Cause;
 
-/// See [`Remap::least_run_bytes`]: a clone makes XFS write 15 KiB, whatever its length: its log,
-/// and in time the trees of the file's extents and of reference counts (measured as in
-/// `docs/LAB.md`, by the bytes beyond those that are logged).
+/// See [`Remap::least_run_bytes`]. A clone of any length makes XFS write 15 KiB: its log, and later
+/// the trees of the file's extents and of reference counts. Measured as in `docs/LAB.md`, as the
+/// bytes written beyond the logged ones.
 const LEAST_RUN: u32 = 32 << 10;
 
-/// Neighbouring pairs, in bytes.
+/// A run of neighbouring pairs, in bytes.
 #[derive(Clone, Copy)]
 struct CloneRange {
     home: u64,
@@ -52,13 +52,14 @@ struct CloneRange {
 }
 
 impl FileDev {
-    /// The unit of clones in bytes, where there is such a thing. Asking changes nothing.
+    /// Finds the unit of clones in bytes; `None` if the file system cannot clone. The question
+    /// changes nothing.
     pub(crate) fn find_clone_granularity(&self) -> Option<u32> {
         if self.shape.block_device || self.shape.read_only {
             return None;
         }
-        // From the end of the file to the end of the file: the file system says whether it can, and
-        // has nothing to do.
+        // Clones the empty range at the end of the file to itself: the file system tells whether it
+        // can clone, and has nothing to do.
         let end = u64::try_from(rustix::fs::fstat(&self.file).ok()?.st_size).ok()?;
         retry_on_intr(|| file_ioctl::clone_range(&self.file, end, 0, end)).ok()?;
         let block = file_ioctl::block_size_bytes(&self.file).ok()?;
@@ -67,7 +68,7 @@ impl FileDev {
             .then(|| block.max(self.shape.sector))
     }
 
-    /// The list as few clones, checked.
+    /// Turns the list into as few clones as possible and checks them.
     fn clones(&self, pairs: &[RemapPair]) -> Result<Vec<CloneRange>, MediaError> {
         let sector = u64::from(self.shape.sector);
         let mut clones: Vec<CloneRange> = Vec::new();
@@ -112,7 +113,7 @@ impl FileDev {
     }
 }
 
-/// An offset that is in a home and in the journal.
+/// Returns an offset that is both in a home and in the journal, if there is one.
 fn home_and_journal(clones: &[CloneRange]) -> Option<u64> {
     let mut homes: Vec<(u64, u64)> = clones.iter().map(|c| (c.home, c.home + c.len)).collect();
     homes.sort_unstable();
@@ -180,9 +181,9 @@ impl Remap for FileDev {
         Ok(())
     }
 
-    /// Puts preallocated blocks there: nothing is shared any more, and what is written next needs
-    /// no new place. Holes in their stead, or shared blocks that are copied on the next write, cost
-    /// 0.3 bytes more for each byte of 64 KiB that is overwritten.
+    /// Puts preallocated blocks there, so that nothing is shared any more and the next write needs
+    /// no new place. The alternatives, holes or blocks that stay shared and are copied on the next
+    /// write, cost 0.3 bytes more for each byte of an overwrite of 64 KiB.
     fn release(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         check_range(
             Op::Discard,

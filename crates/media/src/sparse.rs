@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
-/// Whole pieces of `piece` bytes of a file that may hold data, as byte ranges in ascending order.
+/// Returns the whole pieces of `piece` bytes that may hold data, as byte ranges in ascending order.
 /// The last one ends at `size`. A file system that cannot tell gives one range.
 fn data_ranges(file: &File, size: u64, piece: u64) -> io::Result<Vec<Range<u64>>> {
     let whole = 0..size;
@@ -36,9 +36,9 @@ fn data_ranges(file: &File, size: u64, piece: u64) -> io::Result<Vec<Range<u64>>
     Ok(ranges)
 }
 
-/// Calls `put` with each piece of `piece` bytes of the file that may hold data; a last one may be
-/// shorter. Returns the size of the file, rounded down to whole sectors of 512 bytes; the rest is
-/// left out.
+/// Calls `put` with each piece of `piece` bytes of the file that may hold data; the last one may be
+/// shorter. Returns the file's size, rounded down to whole sectors of 512 bytes, and ignores the
+/// rest.
 pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -57,11 +57,11 @@ pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -
     Ok(size)
 }
 
-/// Bytes that are written in one go.
+/// Bytes written in one call.
 const RUN: usize = 1 << 20;
 
-/// Makes a file of `size` bytes with the given pieces in it and holes elsewhere. Pieces that follow
-/// each other are written together.
+/// Makes a file of `size` bytes with the given pieces in it and holes elsewhere. Writes consecutive
+/// pieces together.
 pub(crate) fn store<P: AsRef<[u8]>>(
     path: &Path,
     size: u64,

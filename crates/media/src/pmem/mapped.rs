@@ -1,27 +1,25 @@
 //! Real persistent memory: a mapped file.
 //!
-//! What a fence promises depends on where the file is, and [`Pmem::describe`] says which:
+//! The promise of a fence depends on where the file is; [`Pmem::describe`] tells which applies:
 //!
 //! | the file is | a fence | durable content survives |
 //! |---|---|---|
 //! | on persistent memory, by a file system with DAX (MAP_SYNC) | store fence | power loss |
-//! | anywhere else, [`Survives::PowerLoss`] was asked for (the default) | store fence and msync of what was flushed | power loss, as far as the device keeps its word |
-//! | anywhere else, [`Survives::ProcessCrash`] | store fence | the death of the process |
+//! | elsewhere, with [`Survives::PowerLoss`] (the default) | store fence and msync of the flushed range | power loss, if the device keeps its word |
+//! | elsewhere, with [`Survives::ProcessCrash`] | store fence | the death of the process |
 //!
-//! - The file is locked as [`FileDev`] locks it, as long as this lives.
-//! - A store cannot fail, so nothing may be missing under it: the whole file is given its blocks
-//!   when it is made, and once more when it is opened for writing, should it have holes. Where the
-//!   file system cannot do that, opening fails.
-//! - Memory that has gone bad is an error (EIO) to whoever touches the page that it is in, and
-//!   stays one as long as this lives.
-//! - The size is that of the file when it was opened. If somebody who ignores the lock cuts the
-//!   file off meanwhile, an access behind its new end is the same error. A file that grows is not
-//!   noticed.
+//! - The file is locked as [`FileDev`] locks it, for the lifetime of the mapping.
+//! - A store cannot fail, so every page needs a block. The whole file gets its blocks when it is
+//!   made, and again when it is opened for writing, since it may have holes. Opening fails if the
+//!   file system cannot do that.
+//! - Memory that has gone bad is an error (EIO) for every access to its page, as long as the
+//!   mapping lives.
+//! - The size is the file's when it was opened. If somebody ignores the lock and truncates the
+//!   file, an access behind the new end is the same error. Growth of the file goes unnoticed.
 //!
-//! What it costs in memory (Zen 5, counting included): a fence 8 ns; 64 bytes past the cache and a
-//! fence 0.13 us, 4 KiB 0.25 us; through the cache with flush and fence 0.19 and 0.39 us; loading
-//! 4 KiB 0.16 us. So much goes past the cache, and what
-//! is loaded again soon goes through it.
+//! Times in memory (Zen 5, counting included): a fence 8 ns; 64 bytes past the cache with a fence
+//! 0.13 us, 4 KiB 0.25 us; through the cache with flush and fence 0.19 and 0.39 us; loading 4 KiB
+//! 0.16 us. So long data goes past the cache, and data that is soon loaded again through it.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -55,7 +53,7 @@ pub struct PmemOptions {
 }
 
 impl Default for PmemOptions {
-    /// For loads and stores that survive power loss, locked.
+    /// For loads and stores that survive power loss, with a lock.
     fn default() -> Self {
         Self {
             survives: Survives::PowerLoss,
@@ -67,33 +65,34 @@ impl Default for PmemOptions {
 }
 
 impl PmemOptions {
-    /// What durable content must survive. A file on persistent memory survives power loss in any
-    /// case.
+    /// Sets what durable content must survive. A file on persistent memory survives power loss in
+    /// any case.
     pub fn survives(mut self, survives: Survives) -> Self {
         self.survives = survives;
         self
     }
 
-    /// For loads only.
+    /// Sets whether the memory is for loads only.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// The file is only read: what is stored stays in memory and is forgotten.
+    /// Sets whether the file is only read: stores then stay in memory and are forgotten.
     pub fn private(mut self, private: bool) -> Self {
         self.private = private;
         self
     }
 
-    /// Whether to lock (the default). Without a lock the content can change while it is read.
+    /// Sets whether to lock the file (the default). Without a lock the content can change while it
+    /// is read.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
     }
 
-    /// Opens a file, as large as it is, rounded down to whole sectors of 512 bytes. An empty one is
-    /// refused (EINVAL).
+    /// Opens a file in its whole size, rounded down to whole sectors of 512 bytes. Refuses an empty
+    /// one (EINVAL).
     pub fn open(self, path: impl AsRef<Path>) -> Result<MappedPmem, MediaError> {
         let file = FileDev::options()
             .read_only(self.read_only || self.private)
@@ -137,15 +136,15 @@ impl PmemOptions {
             return Mapping::new(file, len, Access::ReadOnly);
         }
         match Mapping::new(file, len, Access::Synchronous) {
-            // EINVAL: a kernel before 4.15, which does not know the question.
+            // EINVAL: a kernel before 4.15, which does not know MAP_SYNC.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => Mapping::new(file, len, Access::ReadWrite),
             mapped => mapped,
         }
     }
 
-    /// Makes a file of `size` zeros that takes all its blocks at once, and opens it. One that
-    /// exists is refused (EEXIST), as is a size that is no multiple of 512 (EINVAL). A file that
-    /// could not be finished is removed.
+    /// Makes a file of `size` zeros with all its blocks, and opens it. Refuses a path that exists
+    /// (EEXIST) and a size that is not a multiple of 512 (EINVAL). Removes a file that it cannot
+    /// finish.
     pub fn create(self, path: impl AsRef<Path>, size: u64) -> Result<MappedPmem, MediaError> {
         let path = path.as_ref();
         let failed = |source| MediaError::Open {
@@ -167,12 +166,12 @@ impl PmemOptions {
     }
 }
 
-/// Gives a file all its blocks, and this size if it was smaller.
+/// Gives a file all its blocks, and grows it to `size` if it is smaller.
 fn allocate(file: &File, size: u64) -> Result<(), Errno> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, size))
 }
 
-/// The file's size and its name.
+/// Makes the file's size and name durable.
 fn make_durable(file: &File, path: &Path) -> std::io::Result<()> {
     file.sync_all()?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -185,23 +184,23 @@ fn errno(e: &std::io::Error) -> Errno {
 
 /// A mapped file, locked as long as this lives.
 pub struct MappedPmem {
-    // Unmapped before the lock goes.
+    // Dropped first: unmapped before the lock is released.
     mapping: Mapping,
     file: FileDev,
     path: Option<PathBuf>,
     survives: Survives,
-    /// What is stored never gets to the file.
+    /// Stores never reach the file.
     is_private: bool,
     meter: Meter,
-    /// From the first to the last byte that was flushed and not synced: one msync over all costs
-    /// the device one flush, one for each piece would cost it one each.
+    /// From the first to the last byte flushed and not yet synced. One msync over all costs the
+    /// device one flush; one msync per piece would cost a flush each.
     unsynced: Mutex<Option<Range<u64>>>,
-    /// An msync has failed: as with fsync the kernel forgets what it could not write.
+    /// An msync has failed: as with fsync, the kernel forgets the pages that it could not write.
     writes_lost: AtomicBool,
 }
 
 impl MappedPmem {
-    /// How to open or make one.
+    /// Returns the default options for opening or making one.
     pub fn options() -> PmemOptions {
         PmemOptions::default()
     }
@@ -223,7 +222,7 @@ impl MappedPmem {
         self.survives == Survives::PowerLoss && !self.mapping.is_synchronous()
     }
 
-    /// Notes what the next fence has to sync.
+    /// Adds a range to what the next fence has to sync.
     fn will_sync(&self, offset: u64, len: u64) {
         if !self.needs_sync() || len == 0 {
             return;
@@ -235,8 +234,8 @@ impl MappedPmem {
         });
     }
 
-    /// Writes to the device what was flushed. Under the lock, so that no fence returns while
-    /// another one still writes what it was to wait for.
+    /// Writes flushed ranges to the device. It holds the lock meanwhile: otherwise a fence could
+    /// return while another one still writes data that the first has to wait for.
     fn sync(&self, cause: Cause) -> Result<(), MediaError> {
         let mut unsynced = self.unsynced.lock();
         if self.writes_lost.load(Ordering::Acquire) {
@@ -247,7 +246,7 @@ impl MappedPmem {
         };
         let (offset, len) = (range.start, range.end - range.start);
         let start = Instant::now();
-        // Lines round the range up; so does the kernel, to pages.
+        // Lines round the range up to 64 bytes; the kernel rounds it to pages.
         let synced = retry_on_intr(|| self.mapping.sync(u64_as_usize(offset), u64_as_usize(len)));
         synced.map_err(|source| {
             self.writes_lost.store(true, Ordering::Release);
@@ -264,7 +263,7 @@ impl MappedPmem {
     }
 }
 
-/// What an access is that met a page which is not there any more.
+/// The error of an access to a page that no longer exists.
 fn lost(op: Op, offset: u64, len: u64) -> impl FnOnce(Errno) -> MediaError {
     move |source| MediaError::Io {
         op,
@@ -294,8 +293,8 @@ impl Pmem for MappedPmem {
         self.path.as_deref()
     }
 
-    /// What was only allocated counts as a hole, so that looking at a new file does not bring all
-    /// of it into the page cache.
+    /// Counts blocks that were only allocated as a hole, so that scanning a new file does not read
+    /// all of it into the page cache.
     fn next_data(&self, offset: u64) -> u64 {
         match seek(&self.file.file, SeekFrom::Data(offset)) {
             Ok(at) => at.clamp(offset, self.size()),

@@ -2,9 +2,8 @@
 //! ([`crate::Dirty`]): [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the word or record that vouches
 //! for the body.
 //!
-//! What is stored through a [`Dirty`] is flushed when the body is complete, each line once, so no
-//! flush can be forgotten and none is done twice; and only a fence that succeeded makes a
-//! [`Durable`].
+//! A [`Dirty`] flushes everything that was stored through it when the body is complete, each line
+//! once. So no flush can be forgotten or done twice. Only a successful fence makes a [`Durable`].
 //!
 //! ```
 //! use stetfs_media::pmem::Dirty;
@@ -22,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! A commit before its fence does not compile:
+//! Writing a commit word before the fence does not compile:
 //!
 //! ```compile_fail,E0599
 //! # use stetfs_media::pmem::Dirty;
@@ -32,7 +31,7 @@
 //! body.store_commit_word(0, 7, Tag::new(Class::Journal, Cause::CommitRecord));
 //! ```
 //!
-//! nor one of a body that may still be stored to:
+//! nor does a commit of a body that may still be stored to:
 //!
 //! ```compile_fail,E0382
 //! # use stetfs_media::pmem::Dirty;
@@ -44,7 +43,7 @@
 //! body.store(0, &[1], tag);
 //! ```
 //!
-//! nor a second one of the same body:
+//! nor does a second commit of the same body:
 //!
 //! ```compile_fail,E0382
 //! # use stetfs_media::pmem::Dirty;
@@ -78,24 +77,24 @@ use stetfs_format::width::usize_as_u64;
 #[must_use = "a body that is not committed was stored for nothing"]
 pub struct Dirty<'p> {
     pmem: &'p dyn Pmem,
-    /// The lines that were stored to through the cache.
+    /// The ranges stored through the cache, with their labels.
     unflushed: SmallVec<[(Range<u64>, Tag); 8]>,
 }
 
-/// A body that is on its way to the medium, and nothing is certain.
+/// A body on its way to the medium; none of it is durable for certain.
 #[must_use = "a body that is not committed was stored for nothing"]
 pub struct InFlight<'p> {
     pmem: &'p dyn Pmem,
 }
 
-/// A body that no power cut takes away, as far as the memory [survives](Pmem::survives) one.
+/// A body that no power cut can take away, if the memory [survives](Pmem::survives) one.
 #[must_use = "a body that is not committed was stored for nothing"]
 pub struct Durable<'p> {
     pmem: &'p dyn Pmem,
 }
 
 impl<'p> Dirty<'p> {
-    /// An empty body in this memory.
+    /// An empty body in `pmem`.
     pub fn in_memory(pmem: &'p dyn Pmem) -> Self {
         Self {
             pmem,
@@ -103,30 +102,31 @@ impl<'p> Dirty<'p> {
         }
     }
 
-    /// Stores a part of it: see [`Pmem::store`].
+    /// Stores a part of the body: see [`Pmem::store`].
     pub fn store(&mut self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store(offset, data, tag)?;
         self.will_flush(offset, usize_as_u64(data.len()), tag);
         Ok(())
     }
 
-    /// Stores a word of it: see [`Pmem::store_u64`].
+    /// Stores a word of the body: see [`Pmem::store_u64`].
     pub fn store_u64(&mut self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         self.pmem.store_u64(offset, value, tag)?;
         self.will_flush(offset, WORD, tag);
         Ok(())
     }
 
-    /// Stores a part of it past the cache: see [`Pmem::store_nt`].
+    /// Stores a part of the body past the cache: see [`Pmem::store_nt`].
     pub fn store_nt(&mut self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store_nt(offset, data, tag)
     }
 
-    /// The body rests on another one, of this medium or of another, that is durable already: the
-    /// record or word that makes this one valid vouches for that one too.
+    /// Declares that this body rests on another one that is already durable, on this or another
+    /// medium: the record or word that makes this one valid vouches for that one too.
     pub fn rests_on(&mut self, _: impl Proof) {}
 
-    /// Takes a part in that was stored otherwise, through the cache: it is flushed with the body.
+    /// Adds a part that was stored elsewhere through the cache, so that it is flushed with the
+    /// body.
     pub fn include(&mut self, offset: u64, len: u64, tag: Tag) {
         self.will_flush(offset, len, tag);
     }
@@ -138,8 +138,8 @@ impl<'p> Dirty<'p> {
         }
     }
 
-    /// The body is complete: flushes every line that it stored to through the cache, once, under
-    /// the tag of the store that begins first.
+    /// Ends the body: flushes once every line that it stored to through the cache, under the tag of
+    /// the store that begins first.
     pub fn submit(mut self) -> Result<InFlight<'p>, MediaError> {
         self.unflushed.sort_by_key(|(lines, _)| lines.start);
         let mut next = 0;
@@ -155,9 +155,9 @@ impl<'p> Dirty<'p> {
     }
 
     /// Stores a record that carries a checksum over the whole body and makes both durable, with one
-    /// fence instead of two. After a power cut the record may be there and the body not, or a part
-    /// of the record: recovery must compute the checksum and drop what does not fit. The record is
-    /// whole words, and goes past the cache: nobody loads it soon.
+    /// fence instead of two. A power cut may leave the record without the body, or a part of the
+    /// record: recovery must compute the checksum and drop a body that does not match. The record
+    /// is in whole words, and goes past the cache because nobody loads it soon.
     pub fn store_covering_commit(
         self,
         offset: u64,
@@ -170,7 +170,7 @@ impl<'p> Dirty<'p> {
 }
 
 impl<'p> InFlight<'p> {
-    /// Makes it durable. When that fails the body is gone and with it the right to commit.
+    /// Makes the body durable. A failure consumes the body, and with it the right to commit.
     pub fn fence(self, cause: Cause) -> Result<Durable<'p>, MediaError> {
         self.pmem.fence(cause)?;
         Ok(Durable { pmem: self.pmem })
@@ -180,16 +180,16 @@ impl<'p> InFlight<'p> {
 impl Proof for Durable<'_> {}
 
 impl Durable<'_> {
-    /// Stores the word (little-endian) that makes the body valid: it is there or not, as one.
-    /// Durable when it returns. It goes past the cache, which takes 0.12 us with its fence; with a
-    /// flush it takes 0.19 us (Zen 5).
+    /// Stores the word (little-endian) that makes the body valid: a power cut leaves all of it or
+    /// nothing. Durable on return. It goes past the cache, which takes 0.12 us with the fence; a
+    /// flush and a fence would take 0.19 us (Zen 5).
     pub fn store_commit_word(self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         self.pmem.store_nt(offset, &value.to_le_bytes(), tag)?;
         self.pmem.fence(tag.cause)
     }
 
-    /// Stores the record that makes the body valid; durable when it returns. A power cut can leave
-    /// some words of it, so it carries a checksum over itself.
+    /// Stores the record that makes the body valid; durable on return. A power cut can leave some
+    /// of its words, so it carries a checksum over itself.
     pub fn store_commit(self, offset: u64, record: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store(offset, record, tag)?;
         self.pmem.flush(offset, usize_as_u64(record.len()), tag)?;

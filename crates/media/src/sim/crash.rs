@@ -1,5 +1,5 @@
-//! What a power cut can leave: a moment, its atoms, and the images that come of keeping some of
-//! them.
+//! The states that a power cut can leave: a moment, its atoms, and the images in which some of them
+//! are kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::sim::pending::{Layer, layers, put};
 use crate::sim::volatile::{Kind, Volatile};
 use crate::tag::Tag;
 
-/// A moment at which the power goes off: the stable content, and the pending changes of which any
-/// part may have got there. The change that was in flight is among them, durable or not.
+/// A moment at which the power goes off: the stable content, and the pending changes, any part of
+/// which may have reached the medium. The change in flight is among them, durable or not.
 #[derive(Clone)]
 pub struct CrashPoint {
     position: usize,
@@ -23,11 +23,11 @@ pub struct CrashPoint {
     stable: Image,
     /// Everything above the stable content, in the order of the tape.
     layers: Vec<Layer>,
-    /// Those of the layers that are not certain.
+    /// Those of the layers that may be lost.
     atoms: Vec<Atom>,
 }
 
-/// A piece of a pending change that is there or is not there after the cut.
+/// A piece of a pending change that is there or not after the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atom {
     /// Position on the tape of the change that it belongs to.
@@ -36,7 +36,7 @@ pub struct Atom {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// The label of the write; none for a discard.
+    /// The label of the write; `None` for a discard.
     pub tag: Option<Tag>,
 }
 
@@ -81,31 +81,31 @@ impl CrashPoint {
         }
     }
 
-    /// How many entries of the tape had been carried out.
+    /// How many entries of the tape were carried out.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// How many changes had been carried out on all media of the supply. Between two changes of
-    /// this device there are as many moments as others had changes;
-    /// [`Tape::crash_points`](crate::sim::Tape::crash_points) gives the last of them.
+    /// How many changes were carried out on all media of the supply. Changes of other media make
+    /// several moments between two changes of this device;
+    /// [`Tape::crash_points`](crate::sim::Tape::crash_points) gives the last of these.
     pub fn moment(&self) -> u64 {
         self.moment
     }
 
-    /// What is certain to be there, without what the device called durable above a pending write.
+    /// The content that is certainly there, without durable writes that lie above a pending one.
     pub fn stable(&self) -> &Image {
         &self.stable
     }
 
-    /// Everything that may be there or not, in the order of the tape. Each subset is a state that
-    /// the device may be left in; later atoms lie over earlier ones.
+    /// The atoms, in the order of the tape: everything that may be there or not. Each subset is a
+    /// state that the cut may leave; later atoms lie over earlier ones.
     pub fn atoms(&self) -> &[Atom] {
         &self.atoms
     }
 
-    /// The content after the cut when exactly those atoms are there for which `keep`, given their
-    /// index in [`atoms`](Self::atoms), says so. It is asked once for each, in ascending order.
+    /// Returns the content after the cut that keeps the atoms for which `keep` returns true. `keep`
+    /// gets the index in [`atoms`](Self::atoms), once for each atom, in ascending order.
     pub fn image(&self, mut keep: impl FnMut(usize) -> bool) -> Image {
         let mut image = self.stable.clone();
         let mut atom = 0..;
@@ -117,14 +117,14 @@ impl CrashPoint {
         image
     }
 
-    /// The content that `keep` describes.
+    /// Returns the content that `keep` describes.
     pub fn state(&self, keep: &Keep) -> Image {
         self.image(|i| keep.keeps(i))
     }
 
-    /// Indices of the atoms that can make a difference. The others are covered by something later
-    /// and certain, or write what is there anyway: whether they are kept changes nothing, so
-    /// whoever enumerates states leaves them out.
+    /// Returns the indices of the atoms that can make a difference. Any other atom lies under later
+    /// content that is certain, or writes bytes that are there anyway. Keeping or losing it changes
+    /// nothing, so an enumeration of states leaves it out.
     pub fn relevant_atoms(&self) -> Vec<usize> {
         let covered = self.covered_layers();
         let mut touched = Touched::new(self.kind.grain());
@@ -146,7 +146,7 @@ impl CrashPoint {
         relevant
     }
 
-    /// Which layers lie wholly under later ones that are certain.
+    /// Returns for each layer whether it lies wholly under later ones that are certain.
     fn covered_layers(&self) -> Vec<bool> {
         let mut certain = Touched::new(self.kind.grain());
         let mut covered = vec![false; self.layers.len()];
@@ -160,7 +160,7 @@ impl CrashPoint {
         covered
     }
 
-    /// Whether a written piece is already in the stable content.
+    /// Whether the stable content already has the bytes of a written piece.
     fn is_stable_content(&self, layer: &Layer) -> bool {
         let Some(bytes) = layer.bytes() else {
             return false;
@@ -171,7 +171,7 @@ impl CrashPoint {
     }
 }
 
-/// A set of grains, sectors or words, with long ranges kept apart.
+/// A set of grains (sectors or words); long ranges are stored separately.
 struct Touched {
     grain: u64,
     grains: HashSet<u64>,
@@ -179,7 +179,7 @@ struct Touched {
 }
 
 impl Touched {
-    /// Grains from which on a range is not taken apart.
+    /// From this many grains on, a range is stored as a range.
     const LONG: u64 = 4096;
 
     fn new(grain: u64) -> Self {

@@ -1,4 +1,4 @@
-//! A content as a device, copied on write: what a file system is mounted on after a cut.
+//! An image as a device, copied on write, on which a file system is mounted after a cut.
 
 use std::io;
 use std::path::Path;
@@ -18,8 +18,8 @@ use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::usize_as_u64;
 
-/// A content as a device that can be read and written at once, with nothing simulated: made in a
-/// microsecond, because it shares all that is not written with the image that it came from.
+/// An image as a device that can be read and written at once, with nothing simulated. Making one
+/// takes a microsecond, because it shares everything unwritten with its image.
 pub struct CrashImage {
     content: RwLock<Image>,
     size: u64,
@@ -38,18 +38,18 @@ impl CrashImage {
         }
     }
 
-    /// The content now.
+    /// Returns the present content.
     pub fn image(&self) -> Image {
         self.content.read().clone()
     }
 
-    /// Makes a file of the content now, for tools that want one.
+    /// Writes the present content to a file, for tools that need one.
     pub fn to_file(&self, path: &Path) -> io::Result<()> {
         self.image().to_file(path)
     }
 
-    /// A simulated device of the same kind that begins with the content now: for a second cut
-    /// during the recovery from the first.
+    /// Returns a simulated device of the same kind that begins with the present content: for a
+    /// second cut, which falls into the recovery from the first.
     pub fn simulate(&self) -> SimDev {
         self.options.build(self.image())
     }
@@ -67,7 +67,7 @@ impl CrashImage {
 }
 
 impl CrashPoint {
-    /// The state that `keep` describes, as a device. Panics when it is not a block device's.
+    /// Returns the state that `keep` describes, as a device. Panics unless it is a block device's.
     pub fn crash(&self, keep: &Keep) -> CrashImage {
         let Kind::Device(options) = self.kind else {
             panic!("a state of persistent memory is no block device");

@@ -1,10 +1,10 @@
 //! A simulated block device.
 //!
 //! - A flush settles every write before it.
-//! - A write of which the device has said that it is durable stays in the order but cannot be lost:
-//!   an older pending write never comes out over it.
-//! - What was pending when a flush failed stays pending for good, for no later flush succeeds:
-//!   reads give it, and after a power cut some of it may be there.
+//! - A write that the device has called durable stays in the order but cannot be lost: no older
+//!   pending write ever comes out over it.
+//! - Changes pending when a flush failed stay pending for good, for no later flush succeeds. Reads
+//!   return them, and a power cut may leave some of them.
 //! - Requests beyond the end or not in whole sectors panic.
 
 use std::sync::Arc;
@@ -31,13 +31,14 @@ use crate::tag::{Cause, Tag};
 use stetfs_format::width::usize_as_u64;
 
 impl SimOptions {
-    /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes
-    /// do not fit together.
+    /// Builds a device with this content, all of it stable, on a machine of its own. Panics if the
+    /// sizes do not fit together.
     pub fn build(self, image: Image) -> SimDev {
         self.build_on(&Rig::default(), image)
     }
 
-    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    /// Builds the device on the machine `rig`, whose supply and clock it shares with the other
+    /// media there.
     pub fn build_on(self, rig: &Rig, image: Image) -> SimDev {
         assert!(
             self.sector.is_power_of_two() && self.sector >= 512,
@@ -91,24 +92,24 @@ impl SimDev {
         SimOptions::default().build(image)
     }
 
-    /// What kind of device it is.
+    /// The kind of device.
     pub fn options(&self) -> SimOptions {
         self.options
     }
 
-    /// Writes, flushes and discards carried out so far on this device: with a tape, its length.
-    /// What is confirmed at this moment has to survive every crash at this moment or later.
+    /// How many writes, flushes and discards were carried out on this device so far: the length of
+    /// the tape, if there is one. Whatever is confirmed now must survive every crash from now on.
     pub fn changes(&self) -> u64 {
         self.state.lock().medium.changes()
     }
 
-    /// The machine that it is part of.
+    /// The machine to which it belongs.
     pub fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// Cuts the power as [`Power::cut_at`](crate::sim::Power::cut_at) does. On a device with a
-    /// supply of its own the changes are those of the device since it was made.
+    /// Cuts the power as [`Power::cut_at`](crate::sim::Power::cut_at) does. On a device with its
+    /// own supply, `changes` counts the device's changes since it was made.
     pub fn cut_at(&self, changes: u64) {
         self.rig.power.cut_at(changes);
     }
@@ -125,7 +126,7 @@ impl SimDev {
 
     plans_errors!();
 
-    /// The newest content: what reads give.
+    /// The newest content, which reads return.
     pub fn newest(&self) -> Image {
         self.state.lock().medium.newest()
     }
@@ -135,7 +136,7 @@ impl SimDev {
         self.state.lock().medium.stable()
     }
 
-    /// What a power cut now, or the one that has been, can leave.
+    /// The moment of a power cut now, or of the cut that already happened.
     pub fn crash_point(&self) -> CrashPoint {
         let supply = self.rig.power.lock();
         self.state.lock().medium.crash_point(&supply)
@@ -146,7 +147,7 @@ impl SimDev {
         self.state.lock().medium.tape()
     }
 
-    /// Panics when the request is one that no caller may make.
+    /// Panics if the request is one that no caller may make.
     fn assert_legal(&self, checked: Result<(), MediaError>) {
         if let Err(mistake) = checked {
             panic!("misuse of the simulated device: {mistake}");
@@ -160,7 +161,7 @@ impl SimDev {
         Ok(())
     }
 
-    /// Carries out a change, unless the power or the plan of errors is against it. Returns the time
+    /// Carries out a change, unless the power or the plan of errors prevents it. Returns the time
     /// that it took, in ns.
     fn change(&self, request: Entry) -> Result<u64, MediaError> {
         let (op, offset, len) = request.range();
@@ -208,7 +209,7 @@ impl SimDev {
 }
 
 impl State {
-    /// Returns how much, in ns.
+    /// Lets the time of a request pass and returns it, in ns.
     fn let_time_pass(&mut self, clock: &Clock, request: Request) -> u64 {
         let busy_ns = self.model.busy_ns(clock.now_ns(), request);
         clock.advance(busy_ns);

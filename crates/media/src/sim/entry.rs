@@ -18,9 +18,9 @@ pub enum Entry {
         offset: u64,
         /// The bytes, in whole sectors.
         data: Arc<[u8]>,
-        /// What they are and why they were written.
+        /// What the bytes are and why they were written.
         tag: Tag,
-        /// Whether they were durable when the write returned.
+        /// Whether the bytes were durable when the write returned.
         durable: bool,
     },
     /// A range declared unneeded. A power cut keeps or loses it as a whole.
@@ -41,12 +41,12 @@ pub enum Entry {
         offset: u64,
         /// The bytes.
         data: Arc<[u8]>,
-        /// What they are and why they were stored.
+        /// What the bytes are and why they were stored.
         tag: Tag,
-        /// Whether they went past the processor's cache.
+        /// Whether the store bypassed the processor's cache.
         past_cache: bool,
     },
-    /// The cache lines of a range began to be written back to persistent memory.
+    /// The write-back of a range's cache lines to persistent memory began.
     FlushLines {
         /// First byte.
         offset: u64,
@@ -55,7 +55,7 @@ pub enum Entry {
         /// What lies there and why it was flushed.
         tag: Tag,
     },
-    /// What was flushed before it, or stored past the cache, became durable.
+    /// Everything flushed before it, or stored past the cache, became durable.
     Fence {
         /// Why.
         cause: Cause,
@@ -63,7 +63,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Request, offset and length in bytes, as errors name them.
+    /// Returns request, offset and length in bytes, as errors name them.
     pub(crate) fn range(&self) -> (Op, u64, u64) {
         match self {
             Self::Write { offset, data, .. } => (Op::Write, *offset, usize_as_u64(data.len())),
@@ -74,7 +74,7 @@ impl Entry {
         }
     }
 
-    /// The request as the timing model of a block device sees it.
+    /// Returns the request as the timing model of a block device sees it.
     pub(crate) fn timed(&self) -> Request {
         match self {
             Self::Write {
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// What happens on the device when the request fails in this way.
+    /// Returns what happens on the device when the request fails in this way; `None`: nothing.
     pub(crate) fn after(self, failure: Failure, sector: u32) -> Option<Self> {
         match (failure, self) {
             (
@@ -127,7 +127,7 @@ impl Entry {
     }
 }
 
-/// As a line of a trace: `write 8192+4096 inode_table/log`.
+/// Formats as a line of a trace: `write 8192+4096 inode_table/log`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

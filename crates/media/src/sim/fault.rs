@@ -6,7 +6,8 @@ use rustix::io::Errno;
 
 use crate::error::{MediaError, Op};
 
-/// A planned error. `Fault::nth(Op::Write, 3)` lets the fourth write from now fail, once, with EIO.
+/// A planned error. `Fault::nth(Op::Write, 3)` makes the fourth write from now fail, once, with
+/// EIO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Fault {
@@ -22,15 +23,16 @@ pub struct Fault {
 pub enum Failure {
     /// Nothing happens on the medium.
     Error(Errno),
-    /// The first sectors of a write get there, the rest does not; EIO. Other requests do nothing.
+    /// A write stores its first sectors and not the rest, and fails with EIO. Other requests do
+    /// nothing.
     Torn {
-        /// How many.
+        /// How many sectors of the write are stored.
         sectors: u32,
     },
 }
 
 impl Failure {
-    /// What the request says.
+    /// Returns the error of the request.
     pub(crate) fn of(self, op: Op, offset: u64, len: u64) -> MediaError {
         let source = match self {
             Self::Error(errno) => errno,
@@ -46,7 +48,7 @@ impl Failure {
 }
 
 impl Fault {
-    /// The request of this kind that comes after `skip` others of it.
+    /// Fails the request of this kind that comes after `skip` others of the kind.
     pub fn nth(op: Op, skip: u64) -> Self {
         Self {
             op: Some(op),
@@ -57,7 +59,7 @@ impl Fault {
         }
     }
 
-    /// The request of any kind that comes after `skip` others.
+    /// Fails the request of any kind that comes after `skip` others.
     pub fn nth_of_any(skip: u64) -> Self {
         Self {
             op: None,
@@ -65,25 +67,26 @@ impl Fault {
         }
     }
 
-    /// Only requests that touch these bytes count and fail. Flushes touch none.
+    /// Restricts the fault to requests that touch these bytes: only they count and fail. Flushes
+    /// touch none.
     pub fn within(mut self, bytes: Range<u64>) -> Self {
         self.range = bytes;
         self
     }
 
-    /// As many requests in a row fail.
+    /// Makes `times` such requests in a row fail.
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Every such request from the first on fails.
+    /// Makes every such request from the first on fail.
     pub fn for_good(mut self) -> Self {
         self.times = None;
         self
     }
 
-    /// How they fail.
+    /// Sets how they fail.
     pub fn failing(mut self, failure: Failure) -> Self {
         self.failure = failure;
         self
@@ -95,7 +98,7 @@ impl Fault {
         self.op.is_none_or(|mine| mine == op) && (everywhere || touches)
     }
 
-    /// Counts a request that it concerns; the failure, if it is this one's turn.
+    /// Counts a request that the fault concerns. Returns the failure if this request shall fail.
     fn strike(&mut self) -> Option<Failure> {
         if self.skip > 0 {
             self.skip -= 1;
@@ -118,7 +121,7 @@ pub(crate) struct FaultPlan {
     faults: Vec<Fault>,
     struck: u64,
     requests: u64,
-    /// What settles earlier writes has failed: nothing will settle any more.
+    /// A flush or fence has failed: no later one succeeds.
     writes_lost: bool,
 }
 
@@ -136,13 +139,13 @@ impl FaultPlan {
         self.requests
     }
 
-    /// No error is planned any more.
+    /// Cancels all planned errors.
     pub(crate) fn heal(&mut self) {
         self.faults.clear();
     }
 
-    /// [`strike`](Self::strike) for a request that changes the medium; whether it settles what was
-    /// written before it, as a flush or a fence does.
+    /// Does [`strike`](Self::strike) for a request that changes the medium. `settles`: the request
+    /// makes earlier writes durable, as a flush or a fence does.
     pub(crate) fn strike_change(
         &mut self,
         (op, offset, len): (Op, u64, u64),
@@ -156,7 +159,7 @@ impl FaultPlan {
         Ok(failure)
     }
 
-    /// Every fault counts the request; the first whose turn it is decides.
+    /// Lets every fault count the request; the first one that is due decides.
     pub(crate) fn strike(&mut self, op: Op, offset: u64, len: u64) -> Option<Failure> {
         self.requests += 1;
         let concerned = self
@@ -172,11 +175,11 @@ impl FaultPlan {
     }
 }
 
-/// What a simulated medium whose state has a [`FaultPlan`] shows of it.
+/// The methods by which a simulated medium with a [`FaultPlan`] in its state offers the plan.
 macro_rules! plans_errors {
     () => {
-        /// Plans an error. In memory `Fault::nth(Op::Read, 0).within(line).for_good()` is a line
-        /// that has gone bad, and a fence a flush of no bytes.
+        /// Plans an error. In memory, `Fault::nth(Op::Read, 0).within(line).for_good()` is a bad
+        /// line, and a fence counts as a flush of no bytes.
         pub fn inject(&self, fault: $crate::sim::Fault) {
             self.state.lock().faults.add(fault);
         }

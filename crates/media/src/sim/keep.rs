@@ -1,4 +1,4 @@
-//! Which pieces of the pending changes a power cut keeps: a rule that can be printed and read back.
+//! Which atoms of the pending changes a power cut keeps: a rule that can be printed and parsed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,22 +6,22 @@ use std::str::FromStr;
 
 use stetfs_format::width::usize_as_u64;
 
-/// A rule for which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the cut, by
-/// their indices. It prints as one word or two and reads back from them, so a failure can name the
-/// state that it came from.
+/// A rule that says which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the
+/// cut, by their indices. It prints as one or two words and parses from them, so a failure can name
+/// its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Everything: the device wrote its whole cache in time.
     All,
     /// Nothing: the device had not begun.
     None,
-    /// The first so many, in the order of the writes.
+    /// The first ones, this many, in the order of the writes.
     First(usize),
-    /// Those.
+    /// These alone.
     Only(BTreeSet<usize>),
-    /// All but those.
+    /// All but these.
     Without(BTreeSet<usize>),
-    /// Each at random, in a share (from 1/16 to 15/16) that is drawn from the seed too.
+    /// Each at random. The seed also determines the share that is kept, from 1/16 to 15/16.
     Random(u64),
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Keep {
     }
 }
 
-/// A text that is no [`Keep`].
+/// The error for a text that is no [`Keep`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is none of all, none, first:N, only:N,N..., without:N,N..., random:SEED")]
 pub struct KeepSyntax(String);

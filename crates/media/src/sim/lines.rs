@@ -1,13 +1,14 @@
-//! The rule of what survives a power cut in persistent memory: words that wait above the stable
-//! content, by cache lines.
+//! The rule of what survives a power cut in persistent memory: words, grouped by cache lines, wait
+//! above the stable content.
 //!
-//! A store waits, word by word, until its line is flushed and a fence comes after that; a store
-//! past the cache waits for the fence only. Until then each word of each store is kept or lost by
-//! itself, later ones over earlier ones: a line may be written back at any time for no reason, and
-//! the lines in any order.
+//! Each word of a store waits until its line is flushed and a fence follows; a store past the cache
+//! waits for the fence only. Until then each word of each store is kept or lost independently,
+//! later ones over earlier ones, because a processor may write back any line at any time, in any
+//! order.
 //!
-//! That is a little more than a processor can do, which writes a line back as it is at one moment,
-//! with all stores to it before and none after. What is right here is right there.
+//! This model allows a little more than a processor can do: a processor writes a line as it is at
+//! one moment, with all stores before it and none after. Code that is right in this model is right
+//! on a processor.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,15 +22,15 @@ use crate::sim::pending::{Content, Layer, put};
 use crate::tag::Tag;
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 
-/// Bytes whose stores are kept together.
+/// Bytes whose stores are grouped.
 const PAGE: u64 = 4096;
 
 /// Stable content and what waits above it.
 pub(crate) struct Lines {
     stable: Image,
-    /// What waits, by pages and in the order in which it was stored.
+    /// Waiting fragments, by page and in the order of their stores.
     waiting: HashMap<u64, Vec<Fragment>>,
-    /// Pages in which something will settle at the next fence; some may be here more than once.
+    /// Pages in which the next fence will settle something; may contain duplicates.
     in_flight: Vec<u64>,
 }
 
@@ -37,12 +38,12 @@ pub(crate) struct Lines {
 struct Fragment {
     position: usize,
     tag: Tag,
-    /// First byte of the whole store, and its bytes.
+    /// First byte of the whole store.
     offset: u64,
     data: Arc<[u8]>,
-    /// Words that wait.
+    /// Words that still wait.
     live: Words,
-    /// Those of them that the next fence settles.
+    /// Those of the waiting words that the next fence settles.
     settling: Words,
 }
 
@@ -109,7 +110,7 @@ impl Lines {
             let Some(fragments) = self.waiting.get_mut(&page) else {
                 continue;
             };
-            // A word that was stored past the cache takes the place of what waits under it.
+            // A word stored past the cache replaces what waits under it.
             let mut above = Words::NONE;
             for fragment in fragments.iter_mut().rev() {
                 let is_under = fragment.live.and(above).without(fragment.settling);
@@ -130,7 +131,7 @@ impl Lines {
         }
     }
 
-    /// What waits, word by word.
+    /// Returns what waits, word by word.
     pub(crate) fn layers(&self) -> Vec<Layer> {
         let mut all = Vec::new();
         for (page, fragments) in &self.waiting {
@@ -145,7 +146,7 @@ impl Lines {
 }
 
 impl Fragment {
-    /// Some words of the page, as far as the store reaches into them.
+    /// Returns some words of the page as a layer, as far as the store reaches into them.
     fn layer(&self, page: u64, words: Range<usize>) -> Layer {
         let end = self.offset + usize_as_u64(self.data.len());
         let offset = (page * PAGE + usize_as_u64(words.start) * WORD).max(self.offset);
@@ -160,7 +161,7 @@ impl Fragment {
     }
 }
 
-/// The units of `unit` bytes that a range touches; none when it is empty.
+/// Returns the units of `unit` bytes that a range touches; none if it is empty.
 fn touched(offset: u64, len: u64, unit: u64) -> Range<u64> {
     if len == 0 {
         return 0..0;
@@ -176,7 +177,7 @@ impl Words {
     const COUNT: usize = u64_as_usize(PAGE / WORD);
     const NONE: Self = Self([0; Self::COUNT / 64]);
 
-    /// Those of `words`, counted from the beginning of the memory, that are in the page.
+    /// Returns those of `words`, counted from the start of the memory, that lie in the page.
     fn of(page: u64, words: Range<u64>) -> Self {
         let first = page * usize_as_u64(Self::COUNT);
         let inside = |word: u64| word.clamp(first, first + usize_as_u64(Self::COUNT)) - first;
@@ -200,7 +201,7 @@ impl Words {
         Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
-    /// The first word from `from` on that is in it (or that is not).
+    /// Returns the first word from `from` on that is in the set (`is_in`) or not in it.
     fn first(&self, from: usize, is_in: bool) -> Option<usize> {
         (from / 64..self.0.len()).find_map(|i| {
             let bits = if is_in { self.0[i] } else { !self.0[i] };
@@ -209,7 +210,7 @@ impl Words {
         })
     }
 
-    /// Words that follow each other.
+    /// Iterates over the runs of consecutive words.
     fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut at = 0;
         std::iter::from_fn(move || {

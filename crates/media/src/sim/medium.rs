@@ -1,4 +1,4 @@
-//! What simulated media have in common: two contents, the tape, and the power.
+//! The common part of simulated media: two contents, the tape, and the power.
 
 use crate::error::MediaError;
 use crate::image::Image;
@@ -16,13 +16,13 @@ pub(crate) struct Medium {
     start: Image,
     newest: Image,
     volatile: Volatile,
-    /// Changes that were carried out.
+    /// Number of changes carried out.
     changes: u64,
-    /// What was being done when the power went off.
+    /// The change under way when the power went off.
     in_flight: Option<Entry>,
     record: bool,
     entries: Vec<Entry>,
-    /// For each entry its number in the order of the supply.
+    /// For each entry, its number in the order of the supply.
     numbers: Vec<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Medium {
         }
     }
 
-    /// Refuses the change when the power is off, or goes off now.
+    /// Refuses the change if the power is off, or if the cut happens at it.
     pub(crate) fn admit(&mut self, supply: &mut Supply, change: &Entry) -> Result<(), MediaError> {
         let next = supply.next_change();
         if next == NextChange::CarryOut {
@@ -73,7 +73,7 @@ impl Medium {
         self.changes += 1;
     }
 
-    /// The newest content of a range.
+    /// Reads the newest content of a range.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
         self.newest.read(offset, out);
     }
@@ -100,7 +100,7 @@ impl Medium {
         )
     }
 
-    /// Panics when there is none.
+    /// Returns the tape. Panics if the medium does not record one.
     pub(crate) fn tape(&self) -> Tape {
         assert!(self.record, "the medium was told not to record");
         Tape::new(

@@ -1,26 +1,25 @@
 //! Simulated media whose power can be cut and whose requests can fail.
 //!
-//! A medium holds two contents: the *newest*, which reads give, and the *stable* one, which is all
-//! that a power cut leaves for certain. In between are the pending changes, in the order in which
-//! they were made. What settles them is the medium's own rule: a flush on a block device
-//! ([`SimDev`]), flushed lines and a fence in persistent memory ([`SimPmem`]). A power cut keeps
-//! any of the pieces of what is pending and loses the others ([`CrashPoint`]), later ones over
-//! earlier ones: an atomic unit of a block device, a word of persistent memory.
+//! A medium holds two contents: the *newest*, which reads return, and the *stable* one, which a
+//! power cut certainly leaves. Between them are the pending changes, in the order in which they
+//! were made. Each medium has its own rule for what settles them: a flush on a block device
+//! ([`SimDev`]), a flush of lines and a fence in persistent memory ([`SimPmem`]). A power cut keeps
+//! some pieces of the pending changes and loses the others ([`CrashPoint`]); later ones lie over
+//! earlier ones. A piece is an atomic unit of a block device or a word of persistent memory.
 //!
-//! - Every change is recorded on the [`Tape`], from which the state at every earlier moment can be
-//!   built.
-//! - Several media can hang on one supply ([`Power`]): their changes have one order, and a cut hits
-//!   all of them at one moment ([`joint_crash_points`]), each losing what it loses independently.
+//! - The [`Tape`] records every change. The state at every earlier moment can be built from it.
+//! - Several media can share one supply ([`Power`]): their changes have one order, and a cut hits
+//!   all of them at one moment ([`joint_crash_points`]). Each then loses pieces independently.
 //! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`Power::cut_at`]).
 //! - Each request lets time pass on the clock of its machine ([`Timing`], [`PmemTiming`]).
 //! - Requests that no caller may make panic: they are mistakes of ours.
-//! - Everything is in the order of one lock; with one caller the same calls give the same tape.
+//! - One lock orders everything; with one caller the same calls give the same tape.
 //!
-//! `dev.rs` and `pmem.rs` are the two kinds of media, `medium.rs` what they have in common,
-//! `power.rs` what media of one machine share. `pending.rs` holds the rules of what survives on a
-//! block device, `lines.rs` those of persistent memory, `tape.rs` the record, `crash.rs` the states
-//! after a cut, `keep.rs` the choice among them, `crash_image.rs` the device on such a state,
-//! `fault.rs` the plan of errors, `timing.rs` how long block devices take.
+//! `dev.rs` and `pmem.rs` are the two kinds of media, `medium.rs` is their common part, and
+//! `power.rs` is what media of one machine share. `pending.rs` holds the rules of what survives on
+//! a block device, `lines.rs` those of persistent memory. `tape.rs` is the record, `crash.rs` the
+//! states after a cut, `keep.rs` the choice among them, `crash_image.rs` the device on such a
+//! state. `fault.rs` is the plan of errors, and `timing.rs` tells how long block devices take.
 
 mod crash;
 mod crash_image;

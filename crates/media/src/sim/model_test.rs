@@ -1,8 +1,8 @@
-//! The simulated device against a second opinion.
+//! The simulated device against an independent model.
 //!
-//! The model knows nothing of pending lists: it holds for each sector the versions that it may have
-//! after a cut, the first being the certain one. Which writes a sector keeps is decided by a hash
-//! of the write's position and the atomic unit, given to both.
+//! The model knows nothing of pending lists: for each sector it holds the versions that it may have
+//! after a cut, the first being the certain one. A hash of the write's position and the atomic
+//! unit, known to both sides, decides which writes a sector keeps.
 
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ pub(super) fn options() -> impl Strategy<Value = SimOptions> {
     })
 }
 
-/// The bytes that a change gives a sector: different in each sector, so that a shift is seen.
+/// The bytes that a change gives a sector. They differ in each sector, so that a shift is noticed.
 fn content(sector: usize, byte: u8) -> Vec<u8> {
     vec![byte ^ (sector as u8).wrapping_mul(31); SECTOR]
 }
@@ -87,7 +87,7 @@ pub(super) fn carry_out(dev: &SimDev, change: &Change) -> Result<(), MediaError>
     }
 }
 
-/// Whether the write at `position` got there, in the unit that begins at `at`.
+/// Whether the write at `position` reached the medium, in the unit that begins at `at`.
 fn decide(seed: u64, position: usize, at: u64) -> bool {
     let mut x = seed
         ^ (position as u64).wrapping_mul(0xA24B_AED4_963E_E407)
@@ -97,7 +97,7 @@ fn decide(seed: u64, position: usize, at: u64) -> bool {
     x >> 63 == 1
 }
 
-/// What each sector may be after a cut: the certain version, then those that depend on a decision.
+/// The versions of each sector after a cut: the certain one, then those that depend on a decision.
 pub(super) struct Model {
     certain: Vec<Vec<u8>>,
     perhaps: Vec<Vec<(usize, u64, Vec<u8>)>>,
@@ -123,7 +123,7 @@ impl Model {
         self.perhaps[sector].clear();
     }
 
-    /// The change at `position`; one that is not `done` is in flight.
+    /// Applies the change at `position`; a change that is not `done` is in flight.
     pub(super) fn apply(
         &mut self,
         position: usize,
@@ -143,7 +143,7 @@ impl Model {
                     if done && (durable || !options.volatile_cache) {
                         self.settle(sector, content(sector, byte));
                     } else {
-                        // A unit is decided by where its part of this write begins.
+                        // The offset at which its part of this write begins decides about a unit.
                         let at = (sector * SECTOR) as u64 / unit * unit;
                         let at = at.max((first * SECTOR) as u64);
                         self.perhaps[sector].push((position, at, content(sector, byte)));
@@ -192,7 +192,7 @@ pub(super) fn start() -> Image {
     Image::from_bytes(&Model::new().all())
 }
 
-/// The state that the same decisions give on our side.
+/// Returns the state that the same decisions give in the simulated device.
 pub(super) fn state(point: &CrashPoint, seed: u64) -> Image {
     let atoms = point.atoms();
     point.image(|i| decide(seed, atoms[i].entry, atoms[i].offset))
@@ -201,8 +201,8 @@ pub(super) fn state(point: &CrashPoint, seed: u64) -> Image {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every moment of a tape, several states of each; also the same moment reached by cutting the
-    /// power, and by asking the device while it runs.
+    /// Compares every moment of a tape, with several states of each; also the same moment when it
+    /// is reached by cutting the power, and when the running device is asked for it.
     #[test]
     fn crash_states_are_those_of_the_model(
         changes in prop::collection::vec(change(), 1..25),
@@ -247,7 +247,7 @@ proptest! {
         prop_assert_eq!(state(&cut, seed), state(&taped, seed));
     }
 
-    /// Atoms that are called irrelevant are.
+    /// Atoms that are called irrelevant make no difference.
     #[test]
     fn irrelevant_atoms_change_nothing(
         changes in prop::collection::vec(change(), 1..12),
@@ -399,8 +399,8 @@ fn beyond_the_end_is_our_mistake() {
     let _ = SimDev::new(start()).read_at((SECTORS * SECTOR) as u64, &mut [0; 512], TAG);
 }
 
-/// An error at every request of a small run, one after the other: it is reported once, at that
-/// request, and the others do what they say.
+/// Fails every request of a small run, one at a time: the error is reported once, at that request,
+/// and all other requests keep their promise.
 #[test]
 fn each_request_can_fail() {
     let run = |dev: &SimDev| {
@@ -487,8 +487,8 @@ fn a_torn_write_is_there_in_part() {
     assert_eq!(dev.crash_point().atoms().len(), 1);
 }
 
-/// After a failed flush nobody knows what is on the medium: everything pending may be there or not,
-/// for good.
+/// After a failed flush nobody knows what is on the medium: from then on, everything pending may be
+/// there or not.
 #[test]
 fn a_failed_flush_settles_nothing_ever() {
     let dev = SimDev::new(start());

@@ -1,21 +1,21 @@
-//! What kind of block device to simulate.
+//! The kind of block device to simulate.
 
 use crate::sim::timing::Timing;
 
-/// What kind of device to simulate.
+/// The kind of device to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Unit of offsets and lengths in bytes; a power of two of at least 512.
+    /// Unit of offsets and lengths in bytes: a power of two, at least 512.
     pub sector: u32,
-    /// What a power cut never tears, in bytes; a multiple of the sector.
+    /// Bytes that a power cut never tears: a multiple of the sector.
     pub atomic_unit: u32,
-    /// Whether a write can be lost after it has returned. Without a cache only the one in flight
-    /// can.
+    /// Whether a write can be lost after it has returned. Without a cache, only the write in flight
+    /// can be lost.
     pub volatile_cache: bool,
     /// Whether to keep the tape.
     pub record: bool,
-    /// What discarded bytes become. A device may give anything, so the default is a pattern that
-    /// nothing mistakes for content.
+    /// The byte that discarded ranges are filled with. A device may return anything for them, so
+    /// the default is a pattern that cannot be mistaken for content.
     pub discard_fill: u8,
     /// Whether writes are refused.
     pub read_only: bool,

@@ -1,7 +1,7 @@
 //! The rule of what survives a power cut on a block device: the stable content and the changes that
 //! wait above it.
 //!
-//! Also the pieces that changes of any medium are made of ([`Layer`]).
+//! It also defines [`Layer`], the piece of a change of any medium.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use stetfs_format::width::{u64_as_usize, usize_as_u64};
 /// A piece of a change, above the stable content and under later ones.
 #[derive(Clone)]
 pub(crate) struct Layer {
-    /// Position on the tape of the change that it belongs to.
+    /// Position on the tape of the change to which it belongs.
     pub(crate) position: usize,
     /// First byte on the medium.
     pub(crate) offset: u64,
@@ -23,20 +23,20 @@ pub(crate) struct Layer {
     /// The label of a write.
     pub(crate) tag: Option<Tag>,
     pub(crate) content: Content,
-    /// No power cut takes it away: it is here for the order only.
+    /// No power cut can lose it: the layer only marks its place in the order.
     pub(crate) is_certain: bool,
 }
 
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// The bytes of a write, from there on.
+    /// The bytes of a write, from this index on.
     Written(Arc<[u8]>, usize),
-    /// Every byte is this.
+    /// This byte everywhere.
     Filled(u8),
 }
 
 impl Layer {
-    /// The bytes, where they are given one by one.
+    /// The bytes of a write; `None` for a filled range.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.content {
             Content::Written(data, start) => Some(&data[*start..*start + u64_as_usize(self.len)]),
@@ -45,7 +45,7 @@ impl Layer {
     }
 }
 
-/// Puts a piece of a change into an image.
+/// Writes a layer into an image.
 pub(crate) fn put(image: &mut Image, layer: &Layer) {
     match &layer.content {
         Content::Written(data, start) => {
@@ -58,8 +58,8 @@ pub(crate) fn put(image: &mut Image, layer: &Layer) {
     }
 }
 
-/// The pieces of the change at `position`: a write in units of `unit` bytes of the medium, a
-/// discard as a whole, nothing of what only settles others.
+/// Splits the change at `position` into layers: a write in units of `unit` bytes, a discard as a
+/// whole. A change that only settles others gives none.
 pub(crate) fn layers(
     change: &Entry,
     position: usize,
@@ -114,7 +114,7 @@ pub(crate) struct Pending {
 struct Waiting {
     position: usize,
     change: Entry,
-    /// The device has said that it is durable.
+    /// The device has called it durable.
     is_certain: bool,
 }
 
@@ -164,7 +164,7 @@ impl Pending {
         }
     }
 
-    /// What waits: what is certain as a whole, the rest in atomic units.
+    /// Returns what waits: certain changes as a whole, the rest in atomic units.
     pub(crate) fn layers(&self) -> Vec<Layer> {
         let mut all = Vec::new();
         for waiting in &self.changes {

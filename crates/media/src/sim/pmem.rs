@@ -1,10 +1,10 @@
 //! Simulated persistent memory.
 //!
-//! - What was stored reaches the medium by a flush and a fence, by a fence alone when it went past
-//!   the cache, or at random: see `lines.rs`.
+//! - A store reaches the medium by a flush and a fence, by a fence alone if it went past the cache,
+//!   or at random: see `lines.rs`.
 //! - Flushing a line that holds nothing new, and a fence with nothing to wait for, are counted and
-//!   take their time as any other: whoever does it pays for it on a processor too.
-//! - A range beyond the end and a word that is not aligned panic.
+//!   take time as usual: a processor charges for them too.
+//! - A range beyond the end and a misaligned word panic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use crate::sim::volatile::Kind;
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
-/// How long persistent memory takes for each cache line that is loaded, and for each that is
-/// flushed or stored past the cache. A store into the cache and a fence take no time of their own:
-/// the wait is in the lines. Lines that a processor would still have in its cache are charged too.
+/// How long persistent memory takes for each cache line loaded, and for each flushed or stored past
+/// the cache. A store into the cache and a fence take no time of their own: the wait is charged to
+/// the lines. Lines that a processor would still have in its cache are charged too.
 ///
 /// | | load, ns a line | flush, ns a line | source |
 /// |---|---|---|---|
 /// | dram | 50 | 50 | Lee, Bahn, Noh, IEEE Trans. Computers 63(9), 2014 |
 /// | nvm | 50 | 180 | Yan, Huang, Huang, NPC 2019, section 5.1 |
-/// | pcm | 100 | 350 | as dram; the paper on Shortcut-JFS, which is of the same group, gives no figures |
+/// | pcm | 100 | 350 | as dram; the paper on Shortcut-JFS, by the same group, gives no figures |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PmemTiming {
     /// No time at all.
     #[default]
     None,
-    /// Memory with a battery.
+    /// Battery-backed memory.
     Dram,
-    /// The memory that Spindle and Tinca were measured with.
+    /// The memory with which Spindle and Tinca were measured.
     Nvm,
     /// Phase change memory.
     Pcm,
@@ -63,7 +63,7 @@ impl PmemTiming {
         }
     }
 
-    /// Nanoseconds for a line loaded.
+    /// Nanoseconds to load a line.
     pub const fn load_ns(self) -> u64 {
         match self {
             Self::None => 0,
@@ -72,7 +72,7 @@ impl PmemTiming {
         }
     }
 
-    /// Nanoseconds for a line flushed or stored past the cache.
+    /// Nanoseconds to flush a line or store it past the cache.
     pub const fn flush_ns(self) -> u64 {
         match self {
             Self::None => 0,
@@ -89,7 +89,7 @@ impl fmt::Display for PmemTiming {
     }
 }
 
-/// What kind of memory to simulate.
+/// The kind of memory to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimPmemOptions {
     /// Whether to keep the tape.
@@ -108,13 +108,14 @@ impl Default for SimPmemOptions {
 }
 
 impl SimPmemOptions {
-    /// Memory with this content, all of it stable, on a machine of its own. Panics unless the size
-    /// is a multiple of [`LINE`].
+    /// Builds memory with this content, all of it stable, on a machine of its own. Panics unless
+    /// the size is a multiple of [`LINE`].
     pub fn build(self, image: Image) -> SimPmem {
         self.build_on(&Rig::default(), image)
     }
 
-    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    /// Builds the memory on the machine `rig`, whose supply and clock it shares with the other
+    /// media there.
     pub fn build_on(self, rig: &Rig, image: Image) -> SimPmem {
         let size = image.size();
         assert!(size.is_multiple_of(LINE), "an image of {size} bytes");
@@ -151,24 +152,25 @@ impl SimPmem {
         SimPmemOptions::default().build(image)
     }
 
-    /// What kind of memory it is.
+    /// The kind of memory.
     pub fn options(&self) -> SimPmemOptions {
         self.options
     }
 
-    /// Stores, flushes and fences carried out so far in this memory: with a tape, its length.
+    /// How many stores, flushes and fences were carried out in this memory so far: the length of
+    /// the tape, if there is one.
     pub fn changes(&self) -> u64 {
         self.state.lock().medium.changes()
     }
 
     plans_errors!();
 
-    /// The machine that it is part of, whose power can be cut.
+    /// The machine to which it belongs, whose power can be cut.
     pub fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// The newest content: what loads give.
+    /// The newest content, which loads return.
     pub fn newest(&self) -> Image {
         self.state.lock().medium.newest()
     }
@@ -178,7 +180,7 @@ impl SimPmem {
         self.state.lock().medium.stable()
     }
 
-    /// What a power cut now, or the one that has been, can leave.
+    /// The moment of a power cut now, or of the cut that already happened.
     pub fn crash_point(&self) -> CrashPoint {
         let supply = self.rig.power.lock();
         self.state.lock().medium.crash_point(&supply)
@@ -189,7 +191,7 @@ impl SimPmem {
         self.state.lock().medium.tape()
     }
 
-    /// Panics when the access is one that no caller may make.
+    /// Panics if the access is one that no caller may make.
     #[track_caller]
     fn assert_legal(&self, checked: Result<(), MediaError>) {
         if let Err(mistake) = checked {
@@ -197,7 +199,7 @@ impl SimPmem {
         }
     }
 
-    /// Carries out a change that takes `busy_ns`, unless the power or the plan of errors is against
+    /// Carries out a change that takes `busy_ns`, unless the power or the plan of errors prevents
     /// it.
     fn change(&self, change: Entry, busy_ns: u64) -> Result<(), MediaError> {
         let (op, offset, len) = change.range();
@@ -213,7 +215,7 @@ impl SimPmem {
         Ok(())
     }
 
-    /// Copies out, unless the power or the plan of errors is against it.
+    /// Copies a range out, unless the power or the plan of errors prevents it.
     fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let (op, len) = (Op::Read, usize_as_u64(out.len()));
         let supply = self.rig.power.lock();
@@ -233,7 +235,8 @@ impl SimPmem {
         Ok(())
     }
 
-    /// Stores, and lets the time of those lines pass that go to the medium by that.
+    /// Stores, and charges the time of the lines that the store sends to the medium (past the cache
+    /// only).
     fn write(
         &self,
         offset: u64,

@@ -1,8 +1,8 @@
-//! The simulated persistent memory against a second opinion.
+//! The simulated persistent memory against an independent model.
 //!
-//! The model knows nothing of lines that wait. It keeps the script, and asks it for each store and
-//! each word that the store touches: was there a flush of it, and a fence after that? If so it is
-//! there; if not, somebody decides.
+//! The model knows nothing of waiting lines. It keeps the script, and for each word of each store
+//! it asks: was the word flushed afterwards, and was there a fence after that? If so, the word is
+//! there; if not, the test decides.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ enum Access {
     Fence,
 }
 
-/// Accesses within the first `size` bytes of the window.
+/// Draws accesses within the first `size` bytes of the window.
 fn access(size: u64) -> impl Strategy<Value = Access> {
     let bytes = |max| prop::collection::vec(any::<u8>(), 0..=max);
     let fit = move |at: u64, len: u64| WINDOW.start + at.min(size - len);
@@ -65,7 +65,7 @@ fn carry_out(pmem: &SimPmem, access: &Access) -> Result<(), MediaError> {
     }
 }
 
-/// The bytes that an access stores, and where.
+/// Returns the bytes that an access stores, and where.
 fn stored(access: &Access) -> Option<(u64, Vec<u8>)> {
     match access {
         Access::Store { at, data } | Access::StoreNt { at, data } => Some((*at, data.clone())),
@@ -74,7 +74,7 @@ fn stored(access: &Access) -> Option<(u64, Vec<u8>)> {
     }
 }
 
-/// Whether a word of the store at `position` is durable when the first `done` accesses were carried
+/// Whether a word of the store at `position` is durable once the first `done` accesses were carried
 /// out.
 fn is_durable(script: &[Access], done: usize, position: usize, word: u64) -> bool {
     let line = word * 8 / 64 * 64..word * 8 / 64 * 64 + 64;
@@ -91,8 +91,8 @@ fn is_durable(script: &[Access], done: usize, position: usize, word: u64) -> boo
     false
 }
 
-/// Every store of a word with its position, and whether it is certain, when the power goes off
-/// after `done` accesses.
+/// Lists every stored word with the position of its store, and whether it is certain, for a power
+/// cut after `done` accesses.
 fn words_of_stores(script: &[Access], done: usize) -> Vec<(usize, u64, bool)> {
     let mut all = Vec::new();
     for (position, access) in script.iter().enumerate().take(done + 1) {
@@ -107,7 +107,8 @@ fn words_of_stores(script: &[Access], done: usize) -> Vec<(usize, u64, bool)> {
     all
 }
 
-/// What is left when of the uncertain words those are kept for which `keep` says so.
+/// Returns the content that is left if those uncertain words are kept for which `keep` returns
+/// true.
 fn left(script: &[Access], done: usize, mut keep: impl FnMut(usize, u64) -> bool) -> Vec<u8> {
     let mut bytes = vec![0; (WINDOW.end - WINDOW.start) as usize];
     for (position, word, is_certain) in words_of_stores(script, done) {
@@ -128,7 +129,7 @@ fn decide(seed: u64, position: usize, word: u64) -> bool {
     scramble(seed ^ scramble(position as u64) ^ scramble(word << 32)) >> 63 == 1
 }
 
-/// The window of a content whose other bytes are as they were.
+/// Returns the window of a content; checks that all other bytes are unchanged.
 fn window(image: &Image) -> Vec<u8> {
     let bytes = image.to_bytes();
     let (before, after) = (
@@ -147,8 +148,8 @@ fn state(point: &CrashPoint, seed: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every moment of a tape, some states of each; also the same moment reached by cutting the
-    /// power, and by asking the memory while it runs.
+    /// Compares every moment of a tape, with some states of each; also the same moment when it is
+    /// reached by cutting the power, and when the running memory is asked for it.
     #[test]
     fn crash_states_are_those_of_the_model(
         script in prop::collection::vec(access(256), 1..30),
@@ -188,8 +189,8 @@ proptest! {
         prop_assert_eq!(state(&cut, seed), state(&taped, seed));
     }
 
-    /// Small scripts in two lines: exactly the states of the model, every subset of what is
-    /// uncertain.
+    /// Compares, for small scripts in two lines, exactly all states of the model: every subset of
+    /// the uncertain words.
     #[test]
     fn no_state_is_left_out_and_none_invented(script in prop::collection::vec(access(128), 1..9)) {
         let pmem = SimPmem::new(Image::new(SIZE));
@@ -220,8 +221,8 @@ proptest! {
     }
 }
 
-/// Every state in which some of those atoms are there and the others are not, by its bytes or some
-/// of them.
+/// Returns every state in which some of these atoms are there and the others are not, as all or
+/// some of its bytes.
 fn all_states(
     point: &CrashPoint,
     atoms: &[usize],
@@ -235,13 +236,14 @@ fn all_states(
         .collect()
 }
 
-/// A body of three words and the word that vouches for it.
+/// Which step a script leaves out. The script stores a body of three words and the word that
+/// vouches for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forgotten {
     Nothing,
     Flush,
     Fence,
-    /// The body goes past the cache, and there is no fence.
+    /// The fence, after a body that went past the cache.
     FenceAfterNt,
 }
 
@@ -294,7 +296,7 @@ fn a_forgotten_flush_or_fence_is_seen() {
     }
 }
 
-/// The commit word is in persistent memory, its body on a block device, and one cut hits both.
+/// The commit word is in persistent memory and its body on a block device; one cut hits both.
 #[test]
 fn two_media_keep_one_order() {
     for forget_flush in [false, true] {

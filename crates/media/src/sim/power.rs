@@ -1,5 +1,5 @@
-//! What the simulated media of one machine share: the supply, by which all their changes have one
-//! order and a power cut hits them at one moment, and the clock.
+//! What simulated media of one machine share: the clock, and the supply, which gives all their
+//! changes one order and cuts the power for all at one moment.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Clock;
 
-/// One machine. A clone is the same machine; `Rig::default()` is a new one, with its power on.
+/// One machine. A clone is the same machine; `Rig::default()` is a new one with its power on.
 #[derive(Clone, Debug, Default)]
 pub struct Rig {
     /// The supply of its media.
@@ -16,14 +16,14 @@ pub struct Rig {
     pub clock: Clock,
 }
 
-/// The supply that simulated media hang on. Every change on any of them (a write, store, program,
-/// erase, flush, fence, discard) takes the next number of one order, and when it goes off it goes
-/// off for all. A clone is the same supply.
+/// The power supply of simulated media. Every change on any of them (a write, store, program,
+/// erase, flush, fence, discard) takes the next number of one order. When the supply goes off, it
+/// goes off for all. A clone is the same supply.
 #[derive(Clone, Debug, Default)]
 pub struct Power(Arc<Mutex<Supply>>);
 
-/// The state of a supply. A medium holds its lock, taken before its own, while it carries out a
-/// request: a change is in the order and done, or neither.
+/// The state of a supply. A medium locks it before its own state and keeps the lock for a whole
+/// request, so a change is both numbered and done, or neither.
 #[derive(Debug, Default)]
 pub(crate) struct Supply {
     changes: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Supply {
     off: bool,
 }
 
-/// What becomes of the next change.
+/// The fate of the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextChange {
     /// It can be carried out.
@@ -43,14 +43,14 @@ pub(crate) enum NextChange {
 }
 
 impl Power {
-    /// Changes carried out so far on all media. What is confirmed at this moment has to survive
-    /// every power cut at this moment or later.
+    /// How many changes were carried out on all media so far. Whatever is confirmed now must
+    /// survive every power cut from now on.
     pub fn changes(&self) -> u64 {
         self.0.lock().changes
     }
 
-    /// Goes off when `changes` changes have been carried out since the supply was made: the next
-    /// one, on whichever medium, is in flight and fails, and everything after it on all media.
+    /// Goes off when `changes` changes were carried out since the supply was made. The next change,
+    /// on any medium, is in flight and fails; so does everything after it on all media.
     pub fn cut_at(&self, changes: u64) {
         self.0.lock().cut_at = Some(changes);
     }
@@ -65,14 +65,14 @@ impl Power {
         self.0.lock().off
     }
 
-    /// For a medium that has a request.
+    /// Locks the supply for a request of a medium.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Supply> {
         self.0.lock()
     }
 }
 
 impl Supply {
-    /// Asks what becomes of the next change, before anything else is known about it.
+    /// Returns the fate of the next change, before anything else about it is known.
     pub(crate) fn next_change(&mut self) -> NextChange {
         if self.off {
             return NextChange::Refused;
@@ -89,7 +89,7 @@ impl Supply {
         self.off
     }
 
-    /// Counts a change that is being carried out; its number in the order.
+    /// Counts a change that is being carried out; returns its number in the order.
     pub(crate) fn number(&mut self) -> u64 {
         let number = self.changes;
         self.changes += 1;

@@ -1,5 +1,4 @@
-//! Two devices on one supply against a model of each: one order, one cut, and states that are lost
-//! independently.
+//! Two devices on one supply against a model of each: one order, one cut, and independent losses.
 
 use proptest::prelude::*;
 
@@ -12,7 +11,7 @@ use crate::tag::Cause;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Every moment of the common order, and one of them reached by cutting the power.
+    /// Compares every moment of the common order, one of them also by cutting the power.
     #[test]
     fn a_cut_hits_all_media_at_one_moment(
         script in prop::collection::vec((0..2usize, change()), 1..25),
@@ -62,7 +61,8 @@ proptest! {
     }
 }
 
-/// What the model of device `which` says is left when the power goes off after `n` changes on both.
+/// Returns what the model of device `which` leaves when the power goes off after `n` changes on
+/// both.
 fn left_at(
     n: usize,
     which: usize,
@@ -102,7 +102,7 @@ fn a_cut_reaches_who_has_nothing_to_do_with_it() {
     );
 }
 
-/// A failed request that changed nothing has no place in the order; one that was torn has.
+/// A failed request that changed nothing has no place in the order; a torn one has.
 #[test]
 fn only_what_changes_a_medium_is_in_the_order() {
     let rig = Rig::default();
@@ -122,7 +122,7 @@ fn only_what_changes_a_medium_is_in_the_order() {
     );
 }
 
-/// What one medium needs passes for all; the accounts add up to it.
+/// The time that one medium needs passes for all; the accounts add up to it.
 #[test]
 fn media_of_one_machine_share_its_time() {
     let rig = Rig::default();

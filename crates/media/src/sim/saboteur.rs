@@ -1,12 +1,13 @@
 //! Bugs that can be planted in a medium: flushes and fences of one cause that do nothing.
 //!
-//! They are the same for every scheme, and so they are here and not in each of them.
+//! They are the same for every scheme, so they are planted here and not in each scheme.
 
 use stetfs_planted::{Bug, planted};
 
 use crate::tag::Cause;
 
-/// What has this cause is not made durable, although its caller takes it for that.
+/// Whether the planted bug drops the flushes and fences of this cause, although their callers rely
+/// on them.
 pub(super) fn drops(cause: Cause) -> bool {
     let dropped = match planted() {
         Some(Bug::MissingBodyFlush) => Cause::Log,

@@ -14,7 +14,7 @@ pub struct Tape {
     start: Image,
     kind: Kind,
     entries: Arc<[Entry]>,
-    /// For each entry its number in the order of the supply, ascending.
+    /// For each entry, its number in the order of the supply, ascending.
     numbers: Arc<[u64]>,
 }
 
@@ -34,13 +34,13 @@ impl Tape {
         &self.start
     }
 
-    /// What was done, in order.
+    /// The changes, in order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// For each entry its number in the order of all changes on the supply. On a medium with a
-    /// supply of its own that is its position.
+    /// For each entry, its number in the order of all changes on the supply. On a medium with its
+    /// own supply this is its position.
     pub fn numbers(&self) -> &[u64] {
         &self.numbers
     }
@@ -50,13 +50,13 @@ impl Tape {
         self.entries.len()
     }
 
-    /// Whether nothing was done.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the
-    /// first `n` entries have been carried out and the next one, if there is one, is in flight.
+    /// Returns every moment at which the power can go off, in order: `len() + 1` of them. At moment
+    /// `n` the first `n` entries were carried out, and the next one, if any, is in flight.
     pub fn crash_points(&self) -> CrashPoints {
         let volatile = Volatile::new(self.start.clone(), self.kind);
         CrashPoints {
@@ -66,9 +66,9 @@ impl Tape {
         }
     }
 
-    /// The moment when the first `n` entries have been carried out. Takes time in proportion to
-    /// `n`; whoever wants all of them uses [`crash_points`](Self::crash_points). Panics when the
-    /// tape is shorter.
+    /// Returns the moment at which the first `n` entries were carried out. The time is proportional
+    /// to `n`; use [`crash_points`](Self::crash_points) to get all of them. Panics if the tape is
+    /// shorter.
     pub fn crash_point(&self, n: usize) -> CrashPoint {
         assert!(
             n <= self.len(),
@@ -89,7 +89,7 @@ pub struct CrashPoints {
 }
 
 impl CrashPoints {
-    /// Goes on to moment `n` without building those in between.
+    /// Advances to moment `n` without building the ones before it.
     fn skip_to(&mut self, n: usize) {
         while self.next < n {
             self.advance();
@@ -103,9 +103,9 @@ impl CrashPoints {
         self.next += 1;
     }
 
-    /// What is left when the power goes off after `moment` changes on all media of the supply. The
-    /// next change is in flight if it is one of this medium. Goes forward only: panics when a
-    /// change that was to come then has already been passed by.
+    /// Returns the crash point at which `moment` changes were carried out on all media of the
+    /// supply. The next change is in flight if it belongs to this medium. Calls must go forward:
+    /// panics if a change that comes after `moment` was already applied.
     pub fn at_moment(&mut self, moment: u64) -> CrashPoint {
         let numbers = Arc::clone(&self.tape.numbers);
         let position = numbers.partition_point(|n| *n < moment);
@@ -143,10 +143,9 @@ impl Iterator for CrashPoints {
     }
 }
 
-/// Every moment at which the power of several media on one supply can go off, in order, from none
-/// of their changes to all: for each moment the crash points of all tapes, in the order of the
-/// tapes. What one medium loses does not depend on what another one does, so each combination of
-/// their states can be what is left.
+/// Returns every moment at which the power of several media on one supply can go off, in order,
+/// from none of their changes to all. Each item holds one crash point per tape, in the order of the
+/// tapes. Media lose pieces independently, so every combination of their states is possible.
 pub fn joint_crash_points(tapes: &[Tape]) -> JointCrashPoints {
     let ends = tapes.iter().filter_map(|tape| tape.numbers.last());
     JointCrashPoints {
@@ -176,7 +175,7 @@ impl Iterator for JointCrashPoints {
         Some(media.map(|points| points.at_moment(moment)).collect())
     }
 
-    /// Goes on without building the moments in between.
+    /// Advances by `n` without building the moments in between.
     fn nth(&mut self, n: usize) -> Option<Vec<CrashPoint>> {
         self.next = self.next.saturating_add(usize_as_u64(n));
         self.next()

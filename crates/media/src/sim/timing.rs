@@ -1,9 +1,9 @@
 //! How long a block device of a certain kind takes: a function of its state and the request, so the
 //! same requests take the same time on every machine.
 //!
-//! One request is served at a time, as one caller sees it (queue depth 1). What the models leave
-//! out: queues, the housekeeping of flash (garbage collection is what our own translation layer is
-//! simulated for), zones of different speed on a disk, and the cost of a discard (none).
+//! One request is served at a time, as a single caller sees it (queue depth 1). The models leave
+//! out queues, the housekeeping of flash (our own translation layer simulates garbage collection),
+//! zones of different speed on a disk, and the cost of a discard (none).
 //!
 //! | figure | hdd | sata_ssd | nvme_ssd | microsd |
 //! |---|---|---|---|---|
@@ -11,7 +11,7 @@
 //! | sequential write, MB/s | 129 (a) | 520 (d) | 2,500 (e) | 10.4 (f) |
 //! | random read of 4 KiB | average seek 8.5 ms (b), to the next track 1.0 ms (c), turn 8.33 ms (a) | 1/10,000 s (d) | 1/15,000 s (e) | 4 KiB at 5.36 MB/s (f) |
 //! | random write of 4 KiB | into the cache; on the disk 9.5 ms (b), 1.1 ms (c) | 1/40,000 s (d) | 1/50,000 s (e) | 4 KiB at 1.05 MB/s (f) |
-//! | flush after a write | what lies in the cache (32 MiB (b)) is written in ascending order | 1.64 ms (g) | 1.64 ms (g) | nothing: no cache (h) |
+//! | flush after a write | writes the content of the cache (32 MiB (b)) in ascending order | 1.64 ms (g) | 1.64 ms (g) | nothing: no cache (h) |
 //! | durable write | past the cache | a write and a flush (i) | 4.0 ms (g) | a write |
 //!
 //! - (a) Seagate Constellation ES.3 product manual, 4.1: a drive of 1 TB with 7,200 turns a minute
@@ -24,14 +24,14 @@
 //! - (d) Samsung 850 EVO 1 TB, the maker's figures; random ones at queue depth 1.
 //! - (e) Samsung 970 EVO 1 TB, the maker's figures; random ones at queue depth 1.
 //! - (f) A 16 GB class 10 card (Samsung Evo) in a Raspberry Pi 2, measured by J. Geerling
-//!   (pidramble.com, "microSD card benchmarks"): the size of card on which Delta Journaling was
-//!   measured, in a host of its time. The paper gives no figures for the card itself.
+//!   (pidramble.com, "microSD card benchmarks"): the card size with which Delta Journaling was
+//!   measured, in a host of that time. The paper gives no figures for its card.
 //! - (g) Samsung 990 PRO 2 TB, pg_test_fsync with 8 KiB by T. Poder (tanelpoder.com, 27 May 2025):
 //!   fdatasync 1,643 us, O_DSYNC, which XFS turns into a write with forced unit access, 4,007 us.
-//!   No such measurement with its method in hand was found for a SATA drive; one without protection
-//!   against power loss has to do the same.
-//! - (h) SD cards before version 6.0 of the specification have no cache that could be flushed.
-//! - (i) Linux does not use forced unit access on SATA unless told to (`libata.fua`).
+//!   We found no such measurement with a stated method for a SATA drive; a SATA drive without power
+//!   loss protection has to do the same work.
+//! - (h) SD cards before version 6.0 of the specification have no cache to flush.
+//! - (i) Linux uses forced unit access on SATA only if told to (`libata.fua`).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,10 +40,10 @@ use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 
 use crate::dev::DISK_JUMP_BYTES;
 
-/// The kind of device whose time a simulated one takes. When it is told to have no volatile cache
-/// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)), a disk writes every
-/// block at once, and a flash drive has capacitors: it takes writes as fast, and flushes and
-/// durable writes cost nothing more.
+/// The kind of device that a simulated one takes its time from. Without a volatile cache
+/// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)) a disk writes every
+/// block at once. A flash drive then has capacitors: writes take the same time as before, and
+/// flushes and durable writes cost nothing more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
     /// No time at all.
@@ -80,7 +80,8 @@ impl Timing {
         }
     }
 
-    /// [`BlockDev::jump_bytes`](crate::BlockDev::jump_bytes), where there is time.
+    /// [`BlockDev::jump_bytes`](crate::BlockDev::jump_bytes) of this kind; `None` if it takes no
+    /// time.
     pub(crate) fn jump_bytes(self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -91,7 +92,7 @@ impl Timing {
         }
     }
 
-    /// A device of this kind at rest, `size` bytes large.
+    /// Returns the model of a device of this kind at rest, of `size` bytes.
     pub(crate) fn model(self, size: u64, volatile_cache: bool) -> Model {
         match self {
             Self::None => Model::None,
@@ -109,7 +110,7 @@ impl fmt::Display for Timing {
     }
 }
 
-/// A request as far as time is concerned. Offsets and lengths are bytes.
+/// The properties of a request on which its time depends. Offsets and lengths are bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     Read {
@@ -129,7 +130,7 @@ pub(crate) enum Request {
     },
 }
 
-/// The state of a device as far as time depends on it.
+/// The state of a device on which time depends.
 pub(crate) enum Model {
     None,
     Disk(Disk),
@@ -137,7 +138,7 @@ pub(crate) enum Model {
 }
 
 impl Model {
-    /// Nanoseconds that the request takes when it begins at `now_ns`.
+    /// Returns the nanoseconds that a request takes when it begins at `now_ns`.
     pub(crate) fn busy_ns(&mut self, now_ns: u64, request: Request) -> u64 {
         match self {
             Self::None => 0,
@@ -157,23 +158,23 @@ fn transfer_ns(len: u64, rate: u64) -> u64 {
     must_fit(u128::from(len) * u128::from(SECOND) / u128::from(rate))
 }
 
-/// A disk: heads that seek, a platter that turns with the clock, a cache that is written in
+/// A disk: heads that seek, a platter that turns with the clock, a cache that is written back in
 /// ascending order.
 pub(crate) struct Disk {
     has_cache: bool,
     tracks: u64,
     /// Where the last transfer ended, in bytes.
     head: u64,
-    /// The last transfer was a read: what follows has been read ahead.
+    /// The last transfer was a read, so the bytes behind it have been read ahead.
     was_read: bool,
     /// Pages in the cache that are not on the disk.
     dirty: BTreeSet<u64>,
 }
 
-/// Time of a seek by its length.
+/// Seek times.
 struct Seek {
     to_next_track_ns: u64,
-    /// Over random pairs of tracks.
+    /// Average over random pairs of tracks.
     average_ns: u64,
 }
 
@@ -244,7 +245,7 @@ impl Disk {
         }
     }
 
-    /// What lies wholly in the range need not be written back any more.
+    /// Drops the pages that lie wholly in the range: they need no write-back any more.
     fn forget(&mut self, offset: u64, len: u64) {
         let inside = offset.div_ceil(PAGE)..(offset + len) / PAGE;
         if !inside.is_empty() {
@@ -253,7 +254,8 @@ impl Disk {
         }
     }
 
-    /// Writes the cache back, from the head upwards and then the rest, each run of pages in one go.
+    /// Writes the cache back, from the head upwards and then the rest, each run of pages in one
+    /// request.
     fn write_back_ns(&mut self, now_ns: u64) -> u64 {
         let mut above = std::mem::take(&mut self.dirty);
         let mut order = above
@@ -276,7 +278,7 @@ impl Disk {
         access_ns + transfer_ns(len, Self::RATE)
     }
 
-    /// Seek, and wait until the byte comes by.
+    /// Returns the time of the seek and of the wait until the byte passes under the head.
     fn access_ns(&self, now_ns: u64, offset: u64, seek: &Seek) -> u64 {
         let distance = (offset / Self::TRACK).abs_diff(self.head / Self::TRACK);
         let seek_ns = if offset == self.head {
@@ -287,7 +289,7 @@ impl Disk {
         let comes_at_ns = transfer_ns(offset % Self::TRACK, Self::RATE);
         let angle_ns = (now_ns + seek_ns) % Self::TURN_NS;
         let wait_ns = (comes_at_ns + Self::TURN_NS - angle_ns) % Self::TURN_NS;
-        // A byte that is just under the head: less than a sector's time is rounding.
+        // The byte is just under the head: a wait of nearly a whole turn is a rounding error.
         if wait_ns > Self::TURN_NS - transfer_ns(512, Self::RATE) {
             return seek_ns;
         }
@@ -296,8 +298,8 @@ impl Disk {
 }
 
 impl Seek {
-    /// `a + b * sqrt(distance / all)`. The mean of the root over random pairs is 8/15, which gives
-    /// b.
+    /// Returns `a + b * sqrt(distance / all)`. The mean of the root over random pairs is 8/15,
+    /// which gives b.
     fn time_ns(&self, distance: u64, all: u64) -> u64 {
         if distance == 0 {
             return 0;
@@ -314,7 +316,7 @@ fn pages_touched(offset: u64, len: u64) -> std::ops::Range<u64> {
     offset / PAGE..(offset + len).div_ceil(PAGE)
 }
 
-/// What is known of a flash device.
+/// The figures of a flash device.
 struct FlashFigures {
     /// Bytes a second.
     read_rate: u64,
@@ -322,17 +324,17 @@ struct FlashFigures {
     /// A read or write of 4 KiB that does not continue the last one.
     random_read_ns: u64,
     random_write_ns: u64,
-    /// Whether a write that continues the last one is spared what a random one costs. Where writes
-    /// go into a cache both cost the same.
+    /// Whether a write that continues the last one avoids the cost of a random write. Where writes
+    /// go into a cache, both cost the same.
     has_cheap_appends: bool,
     flush_ns: u64,
-    /// A durable write of 4 KiB; none where it is a write and a flush.
+    /// A durable write of 4 KiB; `None`: it is a write and a flush.
     durable_write_ns: Option<u64>,
 }
 
 impl FlashFigures {
-    /// What a write takes longer that does not continue the last one; where none is spared that,
-    /// what each takes beside its transfer.
+    /// Returns the extra time of a write that does not continue the last one. Where no write avoids
+    /// that time, it is what each write takes beyond its transfer.
     fn jump_ns(&self) -> u64 {
         self.random_write_ns - transfer_ns(PAGE, self.write_rate)
     }
@@ -372,7 +374,8 @@ const MICROSD: FlashFigures = FlashFigures {
     durable_write_ns: None,
 };
 
-/// A flash device: transfer, and something more for what does not continue the last request.
+/// A flash device: transfer time, plus extra time for a request that does not continue the last
+/// one.
 pub(crate) struct Flash {
     figures: FlashFigures,
     has_cache: bool,

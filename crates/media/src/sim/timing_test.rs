@@ -1,4 +1,5 @@
-//! The timing models against the figures that they are made of, and against what such devices do.
+//! The timing models against the figures from which they are made, and against the behaviour of
+//! such devices.
 
 use super::timing::*;
 use crate::clock::Clock;
@@ -62,7 +63,7 @@ fn assert_within(percent: f64, is: f64, should: f64) {
     );
 }
 
-/// The figures of the table at the top, as they come out.
+/// Each figure of the table at the top of `timing.rs` comes out of the model.
 #[test]
 fn flash_does_what_its_figures_say() {
     let cases = [
@@ -138,8 +139,8 @@ fn a_disk_seeks_turns_and_streams() {
     assert_within(1.0, (256 * mb) as f64 * 1e9 / ns as f64, 129e6);
 }
 
-/// Who appends durably and takes a little time in between misses the sector and waits for a turn of
-/// the platter.
+/// A caller that appends durably and pauses a little in between misses the sector and waits for a
+/// turn of the platter.
 #[test]
 fn a_disk_makes_durable_appends_wait_for_a_turn() {
     let mut disk = Timed::new(Timing::Hdd);

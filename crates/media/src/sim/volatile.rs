@@ -7,7 +7,7 @@ use crate::sim::lines::Lines;
 use crate::sim::options::SimOptions;
 use crate::sim::pending::{Layer, Pending};
 
-/// By which rule a medium keeps and loses.
+/// The rule by which a medium keeps and loses changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// A block device.
@@ -25,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// The smallest range that is written alone, and divides the atomic unit.
+    /// The smallest range that can be written alone; it divides the atomic unit.
     pub(crate) fn grain(&self) -> u64 {
         match self {
             Self::Device(options) => u64::from(options.sector),
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// What is stable, and what waits above it by the rule of the medium.
+/// The stable content, and what waits above it by the medium's rule.
 pub(crate) enum Volatile {
     Device(Pending),
     Pmem(Lines),
@@ -70,7 +70,7 @@ impl Volatile {
         }
     }
 
-    /// What waits, piece by piece, in the order in which it was done.
+    /// Returns what waits, piece by piece, in the order in which it was done.
     pub(crate) fn layers(&self) -> Vec<Layer> {
         match self {
             Self::Device(pending) => pending.layers(),
