@@ -18,17 +18,18 @@ use crate::server::FsServer;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 
-/// What the kernel may do with every open file: keep its pages, and write directly from several
-/// threads.
+/// What the kernel may do with every open file: keep its pages, and write to it directly from
+/// several threads.
 const OPENED: Opened = Opened::KEEP_CACHE.union(Opened::PARALLEL_DIRECT_WRITES);
 
-/// Set in the flags of an open for execution (the kernel's `__FMODE_EXEC`).
+/// The flag of an open for execution (the kernel's `__FMODE_EXEC`).
 const FMODE_EXEC: i32 = 0x20;
 
-/// The most that one request copies, so that it ends soon; the caller asks again for the rest.
+/// The most bytes that one request copies, so that it ends soon. The caller asks again for the
+/// rest.
 const COPY_MAX: u64 = 256 << 20;
 
-/// What of open(2)'s flags the core cares for.
+/// Returns those of open(2)'s flags that the core needs.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     let mut out = match flags & libc::O_ACCMODE {
         libc::O_WRONLY => OpenFlags::WRITE,
@@ -42,12 +43,12 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     out
 }
 
-/// How a write is to be done.
+/// Returns how a write is to be done.
 ///
-/// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of
-/// an append, and the core must take it as it is; it also asks nothing of a write of pages. Without
-/// one the core appends by itself. `O_SYNC`
-/// of pages from the cache is none of the write's business: the kernel sends an FSYNC after them.
+/// With a writeback cache the kernel keeps the file's length and times. It has chosen the offset of
+/// an append, and the core must take that as it is. It sets no flags for the write of pages.
+/// Without a writeback cache the core appends by itself. `O_SYNC` does not count for pages from the
+/// cache: the kernel sends an FSYNC after them.
 fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
     if kind.contains(WriteKind::CACHE) {
@@ -88,9 +89,9 @@ impl<B: Backend> FsServer<B> {
         })
     }
 
-    /// Changes attributes. The kernel has checked who may; it also sends times of its own here,
-    /// when it has cached writes: none comes back for those of a file that has just lost its last
-    /// name. There is nothing left to keep them in, and an error would come out of the next syncfs.
+    /// Changes attributes. The kernel has checked permissions. After cached writes the kernel also
+    /// sends times of its own. `None`: they are for a file that has just lost its last name.
+    /// Nothing is left to keep them in, and an error would come out of the next syncfs.
     pub(crate) fn set_attributes(
         &self,
         c: &Caller,
@@ -128,14 +129,14 @@ impl<B: Backend> FsServer<B> {
         Ok(self.note_open(ino, flags))
     }
 
-    /// Counts an open file; how the kernel may treat it.
+    /// Counts an open file. Returns how the kernel may treat it.
     pub(crate) fn note_open(&self, ino: InodeNo, flags: i32) -> abi::OpenOut {
         let mut how = How::empty();
         how.set(How::WRITES, flags & libc::O_ACCMODE != libc::O_RDONLY);
         how.set(How::DIRECT, flags & libc::O_DIRECT != 0);
         let mut opened = OPENED;
-        // Pages that were read before would be stale after an asynchronous direct write, of which
-        // nobody tells the kernel then.
+        // Pages that were read before become stale by an asynchronous direct write, since nobody
+        // tells the kernel of it.
         opened.set(Opened::KEEP_CACHE, flags & libc::O_DIRECT == 0);
         let led = How::led(self.options.writeback);
         let is_short = self.options.writeback && how.is_cached_writer() && self.room.is_short();
@@ -151,10 +152,10 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Whether each write is to be a request, which pages in the cache are not: of a file that is
-    /// marked (chattr +j) or synchronous (+S); and of one that can have groups, if it is opened
-    /// with O_DIRECT, whatever fcntl(2) sets later. Those who only read have the cache all the
-    /// same, and so have maps.
+    /// Returns whether each write(2) must be a request of its own, which pages in the cache are
+    /// not. This is so for a file that is marked (chattr +j) or synchronous (+S), and for one that
+    /// can have groups if it is opened with O_DIRECT, whatever fcntl(2) sets later. Readers and
+    /// memory maps use the cache all the same.
     fn is_direct(&self, ino: InodeNo, how: How) -> bool {
         how.contains(How::WRITES)
             && (self.fs.is_atomic(ino)
@@ -173,8 +174,7 @@ impl<B: Backend> FsServer<B> {
         self.fs.release(ino).map_err(|e| errno(&e))
     }
 
-    /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not
-    /// know.
+    /// Calls `op`, which may clear set-user-ID and set-group-ID, and tells the kernel if so.
     pub(crate) fn losing_privileges<T>(
         &self,
         from: &InHeader,
@@ -184,7 +184,7 @@ impl<B: Backend> FsServer<B> {
         use stetfs::mode::{S_ISGID, S_ISUID, S_IXGRP};
         let mode = |ino: &InodeNo| self.fs.getattr(*ino).map_or(0, |attr| attr.mode);
         let before: SmallVec<[_; 1]> = inodes.iter().map(|ino| (*ino, mode(ino))).collect();
-        // The bit that does not mean execution stays for the group's members.
+        // Set-group-ID without execution stays if the caller is a member of the group.
         let depends = |(_, mode): &(_, u16)| mode & (S_ISGID | S_IXGRP) == S_ISGID;
         let c = if before.iter().any(depends) {
             caller_with_groups(from)
@@ -200,14 +200,14 @@ impl<B: Backend> FsServer<B> {
         Ok(done)
     }
 
-    /// Has the kernel ask for an inode's attributes before it uses them again.
+    /// Makes the kernel ask for an inode's attributes before it uses them again.
     pub(crate) fn attributes_changed(&self, ino: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
             notifier.attributes_changed(node(ino));
         }
     }
 
-    /// Reads straight into the answer.
+    /// Reads a file straight into the answer.
     pub(crate) fn read_file(
         &self,
         ino: InodeNo,
@@ -220,7 +220,7 @@ impl<B: Backend> FsServer<B> {
             self.opens.is_mapped(ino);
         }
         answer.fill(u32_as_usize(from.size), |room| {
-            // What is staged is nobody else's, and the cache is everybody's.
+            // Only the group's owner sees what is staged, and everybody sees the page cache.
             if !for_cache && let Some(read) = self.read_group(ino, from, room) {
                 return read;
             }
@@ -228,7 +228,7 @@ impl<B: Backend> FsServer<B> {
         })
     }
 
-    /// Writes: pages from the kernel's cache, or straight from a caller.
+    /// Writes pages from the kernel's cache, or data straight from a caller.
     pub(crate) fn write_file(
         self: &Arc<Self>,
         header: &InHeader,
@@ -294,12 +294,12 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Now)
     }
 
-    /// Writes to the volume what comes straight from a caller; gives how much that was.
+    /// Writes data straight from a caller to the volume. Returns how many bytes.
     fn write_straight(&self, header: &InHeader, from: &abi::WriteIn, data: &[u8]) -> Outcome<u32> {
         let ino = inode(header.nodeid);
         let kind = WriteKind::from_bits_retain(from.write_flags);
         let mut flags = write_flags(kind, from.flags, self.options.writeback);
-        // Of a short answer the kernel makes EIO, where no call waits for it.
+        // The kernel turns a short answer into EIO where no call waits for it.
         flags.set(WriteFlags::WHOLE, from.flags & libc::O_DIRECT != 0);
         let write = |c: &Caller| {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
@@ -312,9 +312,9 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Answers; what others have read of these pages through the page cache is dropped there first.
-    /// (The kernel does that itself for direct writes that it waits for, and not for those of
-    /// io_submit(2).)
+    /// Answers after the kernel has dropped these pages, which others may have read through the
+    /// page cache. (The kernel drops them by itself for direct writes that it waits for, but not
+    /// for those of io_submit(2).)
     pub(crate) fn answer_when_dropped<T: bytemuck::Pod + Send>(
         &self,
         pages: &[Pages],
@@ -332,15 +332,15 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Later)
     }
 
-    /// Those of these pages that the kernel may have; none if it has none.
+    /// Returns those of the pages that the kernel may have; `None` if it has none.
     fn cached(&self, pages: &[Pages]) -> Option<Vec<Pages>> {
         let is_cached = |pages: &&Pages| self.opens.is_cached(inode(pages.node));
         let cached: Vec<_> = pages.iter().filter(is_cached).copied().collect();
         (!cached.is_empty()).then_some(cached)
     }
 
-    /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much
-    /// was written. What finds no place is dropped from the page cache.
+    /// Writes pages from the page cache: all of them, since the kernel ignores how much was
+    /// written. Pages that find no room are dropped from the page cache.
     fn write_pages(
         &self,
         c: &Caller,
@@ -376,9 +376,9 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// Makes a file or directory durable; of the root directory everything. For that the kernel
-    /// first sends what open files have in the page cache: it does so by itself only for those that
-    /// it syncs, or closes.
+    /// Makes a file or directory durable; for the root directory, everything. For that, the kernel
+    /// first sends the cached pages of open files: by itself it sends only those of files that it
+    /// syncs or closes.
     pub(crate) fn sync_file(
         &self,
         ino: InodeNo,
@@ -453,11 +453,11 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// Answers where the next data or hole is.
+    /// Answers SEEK_DATA and SEEK_HOLE.
     ///
-    /// The kernel does not send its dirty pages before it asks. While somebody has the file open
-    /// for writing, they are therefore fetched first, which takes workers that answer; so that is
-    /// not done by a worker.
+    /// The kernel does not send its dirty pages before it asks. So while somebody has the file open
+    /// for writing, they are fetched first. That needs workers to answer, so no worker may wait for
+    /// it.
     pub(crate) fn seek(
         &self,
         node: u64,
@@ -476,7 +476,7 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Now)
     }
 
-    /// Copies from an inode.
+    /// Copies a range between two inodes. Returns how many bytes.
     pub(crate) fn copy(&self, header: &InHeader, how: &abi::CopyFileRangeIn) -> Outcome<u64> {
         let from = (inode(header.nodeid), how.off_in);
         let to = (inode(how.nodeid_out), how.off_out);
@@ -488,17 +488,17 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
-/// So much was written.
+/// Makes the answer to a write of `size` bytes.
 fn written(size: u32) -> abi::WriteOut {
     abi::WriteOut { size, padding: 0 }
 }
 
-/// Whether a SETATTR is about times alone.
+/// Returns whether a SETATTR changes only times.
 fn is_of_times(to: &abi::SetAttrIn) -> bool {
     !Set::from_bits_retain(to.valid).intersects(Set::MODE | Set::UID | Set::GID | Set::SIZE)
 }
 
-/// The next data or hole.
+/// Finds the next data or hole.
 fn find(fs: &impl Backend, node: u64, from: &abi::LSeekIn) -> Outcome<abi::LSeekOut> {
     let whence = match from.whence {
         libc::SEEK_DATA => Whence::Data,

@@ -1,18 +1,18 @@
-//! Which inodes the kernel has, as far as a set of fixed size can tell.
+//! The inodes that the kernel knows, as far as a set of fixed size can tell.
 //!
-//! A listing brings attributes along for those that it does not have: a program that looks at each
-//! name then asks for nothing more. For the others they would be work for nothing. An inode that is
-//! taken for another one costs no more than a request, or attributes that nobody needed.
+//! A listing sends attributes along for inodes that the kernel does not know: a program that looks
+//! at each name then needs no more requests. For known inodes they would be wasted work. An inode
+//! that is taken for another costs one more request, or attributes that nobody needed.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs_format::InodeNo;
 use stetfs_format::width::u32_as_usize;
 
-/// Inodes that are told apart, 256 KiB of bits.
+/// Number of bits, 256 KiB of them: so many inodes are told apart.
 const INODES: usize = 1 << 21;
 
-/// The set: one bit for all inodes whose numbers are the same in it.
+/// The set. Inodes whose numbers are equal modulo [`INODES`] share a bit.
 pub(crate) struct Known(Box<[AtomicU64]>);
 
 impl Known {
@@ -25,7 +25,7 @@ impl Known {
         (&self.0[at / 64], 1 << (at % 64))
     }
 
-    /// The kernel gets an entry that leads to the inode.
+    /// Notes that the kernel gets an entry that leads to the inode.
     pub(crate) fn add(&self, ino: InodeNo) {
         let (word, bit) = self.bit(ino);
         if word.load(Relaxed) & bit == 0 {
@@ -33,7 +33,7 @@ impl Known {
         }
     }
 
-    /// The kernel has dropped it.
+    /// Notes that the kernel has dropped the inode.
     pub(crate) fn remove(&self, ino: InodeNo) {
         let (word, bit) = self.bit(ino);
         word.fetch_and(!bit, Relaxed);

@@ -1,13 +1,13 @@
-//! Requests that wait for closes of which the server has not heard yet.
+//! Requests that wait for a close that the server has not read yet.
 //!
-//! The kernel tells the server of an open file's end (RELEASE) in the background: close(2) has
-//! returned then, and what the program asks next may come here first. How long it takes depends on
-//! what is in that queue before it, the pages of other files above all. So a request that a writer
-//! through the page cache stands against waits here, with no worker, until the file's last one is
-//! closed or [`BOUND`] is over.
+//! The kernel tells the server of an open file's end (RELEASE) in the background. close(2) has
+//! returned by then, and the program's next request may arrive first. The delay depends on the
+//! requests before it in the kernel's queue, above all the pages of other files. So a request that
+//! may not run beside a writer through the page cache waits here, without a worker, until the
+//! file's last such writer is closed or [`BOUND`] is over.
 //!
-//! FLUSH, which comes before close(2) returns, would be no help: it comes for each descriptor of an
-//! open file, and nothing says which of them was the last.
+//! FLUSH, which comes before close(2) returns, does not help: it comes for each descriptor of an
+//! open file, and nothing says which was the last.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -18,10 +18,10 @@ use stetfs_format::InodeNo;
 
 use crate::opens::{Opens, Rest};
 
-/// How long a request waits at most. Who writes the file still is told of no sooner.
+/// How long a request waits at most. If a writer stays, the request is refused only then.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// Who waits until when.
+/// A request that waits, and until when.
 struct Job {
     until: Instant,
     opens: Arc<Opens>,
@@ -29,7 +29,8 @@ struct Job {
     number: u64,
 }
 
-/// One thread, started when it is first needed, that sends those home who have waited long enough.
+/// A thread, started when it is first needed, that ends the wait of requests that have waited long
+/// enough.
 #[derive(Default)]
 pub(crate) struct Late {
     queue: OnceLock<mpsc::Sender<Job>>,
@@ -37,8 +38,8 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// Does the rest when the file has no writers through the page cache any more, with a hold on
-    /// it; or without one when that takes too long.
+    /// Calls `rest` with a hold on the file when it has no writers through the page cache any more;
+    /// with `None` if that takes too long.
     pub(crate) fn when_closed(&self, opens: &Arc<Opens>, ino: InodeNo, rest: Rest) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         opens.when_held(ino, number, rest);
@@ -56,7 +57,7 @@ impl Late {
 
 fn start() -> mpsc::Sender<Job> {
     let (send, jobs) = mpsc::channel::<Job>();
-    // All wait equally long, so who came first is the first to go.
+    // All wait equally long, so they end in the order in which they came.
     let body = move || {
         for job in jobs {
             thread::sleep(job.until.saturating_duration_since(Instant::now()));

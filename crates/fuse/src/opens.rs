@@ -1,9 +1,9 @@
-//! Which files are open, and how.
+//! The open files, and how each was opened.
 //!
-//! The core counts opens too; this is for what the core cannot know: which files the kernel may
-//! hold pages of, clean or dirty.
+//! The core counts opens too. Here is what the core cannot know: of which files the kernel may hold
+//! pages, clean or dirty.
 //!
-//! A file handle is a few bits that say how the file was opened, [`How`], with a number that no
+//! A file handle has a few bits that say how the file was opened, [`How`], and a number that no
 //! other open file has. It comes back with each request.
 
 use std::collections::HashMap;
@@ -21,23 +21,23 @@ bitflags! {
     pub(crate) struct How: u64 {
         /// For writing.
         const WRITES = 1;
-        /// Past the page cache: by O_DIRECT, or because this server said so.
+        /// Past the page cache: by O_DIRECT, or because this server led it there.
         const DIRECT = 1 << 1;
-        /// Because this server said so, which no fcntl(2) changes.
+        /// Led past the page cache by this server, which no fcntl(2) changes.
         const LED = 1 << 2;
-        /// Beside a writeback cache, for which the kernel keeps times and sizes: those of its own
-        /// may be wrong then.
+        /// Led beside a writeback cache: the kernel still keeps times and sizes itself, and its own
+        /// may be wrong.
         const UNTIMED = 1 << 3;
     }
 }
 
 impl How {
-    /// A file handle that says this, with the number of the open file.
+    /// Returns a file handle with these bits and the number of the open file.
     pub(crate) fn numbered(self, number: u64) -> u64 {
         number << Self::all().bits().count_ones() | self.bits()
     }
 
-    /// How this server leads an open file past the page cache.
+    /// Returns the bits of an open file that this server leads past the page cache.
     pub(crate) fn led(writeback: bool) -> Self {
         let untimed = if writeback {
             Self::UNTIMED
@@ -47,12 +47,12 @@ impl How {
         Self::DIRECT | Self::LED | untimed
     }
 
-    /// Its writes may be kept by the kernel: fcntl(2) can take O_DIRECT away.
+    /// True if the kernel may keep its writes: fcntl(2) can take O_DIRECT away.
     fn may_write_late(self) -> bool {
         self.contains(Self::WRITES) && !self.contains(Self::LED)
     }
 
-    /// Its writes are kept by the kernel and sent later.
+    /// True if the kernel keeps its writes and sends them later.
     pub(crate) fn is_cached_writer(self) -> bool {
         self.contains(Self::WRITES) && !self.contains(Self::DIRECT)
     }
@@ -67,50 +67,50 @@ pub(crate) struct Opens {
 #[derive(Default)]
 struct Shard {
     files: HashMap<InodeNo, Open>,
-    /// Files that got a cached writer since they were last looked for.
+    /// Files that got a cached writer since the last [`Opens::watch_fresh`].
     fresh: Vec<InodeNo>,
-    /// Files that are no longer open, of which the kernel may have wrong times and a wrong size.
+    /// Closed files of which the kernel may have wrong times and a wrong size.
     stale: Vec<InodeNo>,
-    /// Those who wait for the last close of a file's late writers.
+    /// Requests that wait for the last close of a file's late writers.
     waiting: Vec<Waiting>,
 }
 
-/// Somebody who waits for a hold.
+/// A request that waits for a hold.
 struct Waiting {
     ino: InodeNo,
     number: u64,
     rest: Rest,
 }
 
-/// What is done with a hold; without one, when the file was not closed in time.
+/// Continues a request with a hold; with `None` if the file was not closed in time.
 pub(crate) type Rest = Box<dyn FnOnce(Option<Hold>) + Send>;
 
-/// How often a file is open.
+/// How a file is open.
 #[derive(Clone, Copy, Default)]
 struct Open {
     all: u32,
-    /// It was opened through the page cache, where pages of it may be as long as it is open at all.
+    /// It was opened through the page cache. Pages may be there until the last close.
     cached: bool,
-    /// For writing through the page cache.
+    /// Opens for writing through the page cache.
     cached_writers: u32,
-    /// The same, and those for whom that may come.
+    /// The same, and opens for which fcntl(2) may change it to that.
     late_writers: u32,
-    /// Holds by groups: there are none of those meanwhile.
+    /// Holds by groups: meanwhile there are no late writers.
     holds: u32,
-    /// The kernel has been told to ask for its attributes soon.
+    /// The kernel was told to ask for its attributes soon.
     watched: bool,
     /// Its pages have taken new blocks while the volume was nearly full.
     grows: bool,
-    /// Why pages of it were lost, of which no writer was told yet.
+    /// Why pages of it were lost, if no writer was told yet.
     lost: Option<Errno>,
     /// It was made immutable while it was open.
     frozen: bool,
-    /// The kernel may have wrong times and a wrong size of it.
+    /// The kernel may have wrong times and a wrong size for it.
     untimed: bool,
 }
 
 impl Shard {
-    /// Forgets a file that nobody has open, but for holds.
+    /// Forgets a file that nobody has open any more, except for its holds.
     fn all_closed(&mut self, ino: InodeNo) {
         let Some(open) = self.files.remove(&ino) else {
             return;
@@ -121,7 +121,7 @@ impl Shard {
         if open.holds > 0 {
             let left = Open {
                 holds: open.holds,
-                // As of any file that nobody has open.
+                // As for any file that nobody has open.
                 cached: true,
                 ..Open::default()
             };
@@ -130,15 +130,15 @@ impl Shard {
     }
 }
 
-/// That a file is part of a group: whoever opens it for writing is led past the page cache.
+/// Marks a file as part of a group: opens for writing are led past the page cache.
 pub(crate) struct Hold {
     opens: Arc<Opens>,
     ino: InodeNo,
 }
 
 impl Hold {
-    /// None while the kernel may have writes to this open file that it will send later, in whole
-    /// pages.
+    /// Takes a hold. `None` while the kernel may keep writes to this file that it will send later,
+    /// in whole pages; also if the file is not open.
     pub(crate) fn on(opens: &Arc<Opens>, ino: InodeNo) -> Option<Self> {
         Self::of(&mut opens.shard(ino).lock(), opens, ino)
     }
@@ -172,7 +172,7 @@ impl Opens {
         &self.shards[u32_as_usize(ino.0) % self.shards.len()]
     }
 
-    /// Counts an open file; how it is opened: as `led` if it must be.
+    /// Counts an open file. Returns how it is opened: as `led` if it must be.
     pub(crate) fn opened(&self, ino: InodeNo, mut how: How, led: How) -> How {
         let mut shard = self.shard(ino).lock();
         let open = shard.files.entry(ino).or_default();
@@ -193,14 +193,15 @@ impl Opens {
         how
     }
 
-    /// Counts a close. Those who have waited for it go on.
+    /// Counts a close. Requests that have waited for it go on.
     pub(crate) fn closed(self: &Arc<Self>, ino: InodeNo, how: How) {
         for (hold, rest) in self.count_closed(ino, how) {
             rest(hold);
         }
     }
 
-    /// Gives those who go on, with their holds. No lock is held when they do.
+    /// Counts a close. Returns the requests that go on, with their holds; the caller holds no lock
+    /// when it continues them.
     fn count_closed(self: &Arc<Self>, ino: InodeNo, how: How) -> Vec<(Option<Hold>, Rest)> {
         let mut shard = self.shard(ino).lock();
         let Some(open) = shard.files.get_mut(&ino) else {
@@ -228,8 +229,8 @@ impl Opens {
             .collect()
     }
 
-    /// Does the rest with a hold, as soon as the file has no late writers any more; until then it
-    /// is known by `number`.
+    /// Calls `rest` with a hold as soon as the file has no late writers. Until then the request is
+    /// known by `number`.
     pub(crate) fn when_held(self: &Arc<Self>, ino: InodeNo, number: u64, rest: Rest) {
         let hold = {
             let mut shard = self.shard(ino).lock();
@@ -243,7 +244,7 @@ impl Opens {
         rest(hold);
     }
 
-    /// Whoever still waits by this number goes on without a hold.
+    /// Continues the request of this number without a hold, if it still waits.
     pub(crate) fn give_up(&self, ino: InodeNo, number: u64) {
         let waiting = {
             let mut shard = self.shard(ino).lock();
@@ -260,30 +261,30 @@ impl Opens {
         self.shard(ino).lock().files.get(&ino).is_some_and(what)
     }
 
-    /// Whether somebody has it open.
+    /// Returns whether somebody has the file open.
     pub(crate) fn is_open(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.all > 0)
     }
 
-    /// Whether the kernel may hold dirty pages of it that an open file wrote.
+    /// Returns whether the kernel may hold dirty pages of it that an open file wrote.
     pub(crate) fn has_cached_writer(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.cached_writers > 0)
     }
 
-    /// Whether the kernel may have pages of it: because somebody reads or writes it through the
-    /// page cache, or did since it was first opened; or nobody has it open, and somebody had.
+    /// Returns whether the kernel may have pages of the file. It may if somebody has opened it
+    /// through the page cache since it was first opened, or if nobody has it open.
     pub(crate) fn is_cached(&self, ino: InodeNo) -> bool {
         let shard = self.shard(ino).lock();
         shard.files.get(&ino).is_none_or(|open| open.cached)
     }
 
-    /// Whether its attributes may be kept for a moment only.
+    /// Returns whether the kernel may keep its attributes for a moment only.
     pub(crate) fn is_watched(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.watched)
     }
 
-    /// The files that have got a cached writer since the last call and have it still. They are
-    /// watched from now on.
+    /// Returns the files that have got a cached writer since the last call and have it still. They
+    /// are watched from now on.
     pub(crate) fn watch_fresh(&self) -> Vec<InodeNo> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -301,8 +302,8 @@ impl Opens {
         found
     }
 
-    /// The files that were closed since the last call and of which the kernel may have wrong times
-    /// and a wrong size.
+    /// Returns the files that were closed since the last call and of which the kernel may have
+    /// wrong times and a wrong size.
     pub(crate) fn take_stale(&self) -> Vec<InodeNo> {
         let shards = self.shards.iter();
         shards
@@ -310,7 +311,7 @@ impl Opens {
             .collect()
     }
 
-    /// All files that have a cached writer. They are watched from now on.
+    /// Returns all files that have a cached writer. They are watched from now on.
     pub(crate) fn watch_all(&self) -> Vec<InodeNo> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -330,23 +331,23 @@ impl Opens {
         }
     }
 
-    /// The kernel is about to get pages of it through a file that was opened past the page cache:
-    /// it is mapped.
+    /// Notes that the file is mapped: the kernel gets pages of it although it was opened past the
+    /// page cache.
     pub(crate) fn is_mapped(&self, ino: InodeNo) {
         self.change(ino, |open| open.cached = true);
     }
 
-    /// Its pages have taken new blocks.
+    /// Notes that its pages have taken new blocks.
     pub(crate) fn grew(&self, ino: InodeNo) {
         self.change(ino, |open| open.grows = true);
     }
 
-    /// Whether its pages may need new blocks.
+    /// Returns whether its pages may need new blocks.
     pub(crate) fn grows(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.grows)
     }
 
-    /// Pages of it were lost. The kernel may have a wrong size of it then.
+    /// Notes that pages of it were lost. The kernel may then have a wrong size.
     pub(crate) fn lost(&self, ino: InodeNo, errno: Errno) {
         self.change(ino, |open| {
             open.lost = Some(errno);
@@ -354,14 +355,14 @@ impl Opens {
         });
     }
 
-    /// Why pages of it were lost since this was last asked.
+    /// Returns why pages of it were lost since the last call; `None` if none were.
     pub(crate) fn take_lost(&self, ino: InodeNo) -> Option<Errno> {
         let mut lost = None;
         self.change(ino, |open| lost = open.lost.take());
         lost
     }
 
-    /// It has become immutable, or is not any more: whoever writes it through the page cache is
+    /// Notes whether the file is immutable now. If so, its writers through the page cache are
     /// watched, and refused.
     pub(crate) fn freeze(&self, ino: InodeNo, is_frozen: bool) {
         self.change(ino, |open| {
@@ -370,12 +371,12 @@ impl Opens {
         });
     }
 
-    /// Whether it became immutable while it was open.
+    /// Returns whether it became immutable while it was open.
     pub(crate) fn is_frozen(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.frozen)
     }
 
-    /// Whether any file is written through the page cache.
+    /// Returns whether any file is open for writing through the page cache.
     pub(crate) fn has_cached_writers(&self) -> bool {
         let mut shards = self.shards.iter();
         shards.any(|shard| {
@@ -387,7 +388,7 @@ impl Opens {
         })
     }
 
-    /// How many files are written through the page cache whose pages may need new blocks.
+    /// Returns how many files are open for writing through the page cache and may need new blocks.
     pub(crate) fn growing(&self) -> usize {
         let grows = |open: &&Open| open.grows && open.cached_writers > 0;
         let shards = self.shards.iter();
@@ -433,7 +434,7 @@ mod tests {
         opens.closed(short, How::WRITES);
         assert_eq!(opens.watch_fresh(), [long]);
         assert!(opens.is_watched(long) && !opens.is_watched(short));
-        // Not told a second time, and not watched any more when nobody writes.
+        // A file is returned once, and not watched any more when nobody writes it.
         assert!(opens.watch_fresh().is_empty());
         opens.opened(long, How::empty(), LED);
         opens.closed(long, How::WRITES);
@@ -454,7 +455,7 @@ mod tests {
         opens.opened(ino, led, LED);
         let holds = [Hold::on(&opens, ino), Hold::on(&opens, ino)];
         assert!(holds.iter().all(Option::is_some));
-        // Also when the file was closed meanwhile.
+        // Opens are still led if the file was closed meanwhile.
         opens.closed(ino, led);
         assert_eq!(opens.opened(ino, How::WRITES, LED), led);
         assert_eq!(opens.opened(ino, How::empty(), LED), How::empty());
@@ -496,7 +497,7 @@ mod tests {
         for ino in [ino, other] {
             opens.closed(ino, led);
         }
-        // Both are in one shard.
+        // Both files are in one shard.
         assert!(opens.shard(ino).lock().files.is_empty(), "no hold is left");
     }
 }

@@ -1,9 +1,9 @@
-//! How many pages the kernel lets one request have: `fs.fuse.max_pages_limit`, 256 by default
-//! (Documentation/admin-guide/sysctl/fs.rst, since Linux 6.13; before, 256 was a constant).
+//! The number of pages that the kernel allows one request: `fs.fuse.max_pages_limit`, 256 by
+//! default (Documentation/admin-guide/sysctl/fs.rst, since Linux 6.13; before, 256 was a constant).
 //!
 //! A write of 1 MiB from memory that begins inside of a page lies in 257 pages. A connection keeps
-//! the limit that was there when it was mounted, so root raises it for as long as a mount takes. No
-//! other mount of ours may come in between, which a lock on the file sees to.
+//! the limit that holds when it is mounted, so root raises it while a mount takes place. A lock on
+//! the file keeps our other mounts out meanwhile.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,22 +14,22 @@ use stetfs_format::width::must_fit_u32;
 
 use crate::wire::largest_data;
 
-/// Where the limit is.
+/// The file with the limit.
 const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// FUSE_MAX_MAX_PAGES of kernels that have no such file.
 const CONSTANT: u32 = 256;
 
-/// The limit as it is now.
+/// Returns the limit as it is now.
 fn limit() -> u32 {
     let text = std::fs::read_to_string(LIMIT).ok();
     text.and_then(|text| text.trim().parse().ok())
         .unwrap_or(CONSTANT)
 }
 
-/// The limit, raised as far as requests of `max_request` bytes need it, if that can be.
+/// The limit, raised as far as requests of `max_request` bytes need it, if possible.
 pub(crate) struct Raised {
-    /// What it was before, if it was raised, and where it is put back.
+    /// If it was raised: the limit before, and the file to restore it in.
     before: Option<(u32, File)>,
 }
 
@@ -43,8 +43,8 @@ impl Raised {
         }
     }
 
-    /// How long a write(2) of a connection that is mounted now may be to be one request of at most
-    /// `max_request` bytes, wherever its memory begins.
+    /// Returns the largest write(2), in bytes, that is always one request of at most `max_request`
+    /// bytes on a connection that is mounted now, wherever its memory begins.
     pub(crate) fn one_request(&self, max_request: u32) -> u32 {
         let page = must_fit_u32(rustix::param::page_size());
         let pages = limit().saturating_sub(1).max(1);
@@ -65,7 +65,7 @@ fn raise(wanted: u32) -> io::Result<Option<(u32, File)>> {
     Ok(Some((before, file)))
 }
 
-/// Each write to the file is a number of its own, from its beginning.
+/// Writes a limit. Each write to the file is a new number, from its beginning.
 fn set(file: &mut File, limit: u32) -> io::Result<()> {
     io::Seek::rewind(file)?;
     file.write_all(format!("{limit}\n").as_bytes())

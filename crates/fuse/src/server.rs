@@ -1,4 +1,4 @@
-//! What the server of a mount knows, and what all requests share.
+//! The state of a mount's server, and what all requests share.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ use crate::tx::layer::Layer;
 use crate::wire::Notifier;
 use crate::wire::abi::{self, Opcode};
 
-/// The largest write that the kernel sends at once.
+/// The largest write that the kernel sends at once, in bytes.
 const MAX_REQUEST: u32 = 1 << 20;
-/// The same where there is little memory: the kernel's readahead by default.
+/// The same where memory is short: the kernel's default readahead.
 const MIN_REQUEST: u32 = 128 << 10;
 
-/// How long the attributes of a file may be kept that is being written through the page cache. Then
-/// even a writer whose pages the kernel takes without asking asks for something, and learns that
+/// How long the kernel may keep the attributes of a file that is written through the page cache. So
+/// even a writer whose pages the kernel takes without asking soon asks for something, and learns if
 /// the server is gone.
 const WATCHED: Duration = Duration::from_secs(1);
 
@@ -59,13 +59,13 @@ pub(crate) struct FsServer<B> {
     dir: PathBuf,
     since: Instant,
     pub(crate) over_io_uring: AtomicBool,
-    /// One write(2) of at most so many bytes is one request.
+    /// The largest write(2), in bytes, that is always one request.
     one_request: AtomicU32,
     pub(crate) requests: Requests,
 }
 
-/// The end of the file system: when the kernel says so, or when the session is over, whichever
-/// comes first.
+/// The end of the file system: when the kernel says so or when the session is over, whichever comes
+/// first.
 pub(crate) struct Closing<B> {
     fs: B,
     closed: Mutex<Option<stetfs::Result<()>>>,
@@ -79,14 +79,15 @@ impl<B: Backend> Closing<B> {
         }
     }
 
-    /// Commits everything and leaves a clean image; once, and gives the result of that once.
+    /// Commits everything and leaves a clean image, at the first call. Each call returns the result
+    /// of that.
     pub(crate) fn close(&self) -> stetfs::Result<()> {
         let mut closed = self.closed.lock();
         closed.get_or_insert_with(|| self.fs.unmount()).clone()
     }
 }
 
-/// How many requests of each kind came in.
+/// The number of requests of each kind.
 pub(crate) struct Requests(pub(crate) [AtomicU64; Opcode::ALL.len()]);
 
 impl Serialize for Requests {
@@ -104,16 +105,16 @@ impl Serialize for Requests {
 struct About<'a> {
     pid: u32,
     version: &'static str,
-    /// Paths need not be UTF-8, JSON does.
+    /// Converted: a path need not be UTF-8, JSON must be.
     image: Cow<'a, str>,
     dir: Cow<'a, str>,
     uptime_s: u64,
-    /// The list of mount options that says how it is mounted; empty if nobody has said.
+    /// The mount options; empty if nobody has given them.
     options: &'a str,
     transport: &'static str,
     threads: usize,
     writeback: bool,
-    /// One write(2) of at most so many bytes, to a file that is marked atomic, is one transaction.
+    /// The largest write(2), in bytes, to a file that is marked atomic that is one transaction.
     marked_write_max: u64,
     requests: &'a Requests,
 }
@@ -152,7 +153,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Who looks after the mount while it is served.
+    /// Returns a keeper for the mount.
     pub(crate) fn keeper(&self) -> Keeper<B> {
         Keeper {
             fs: self.fs.clone(),
@@ -167,23 +168,24 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// The largest read or write.
+    /// Returns the largest read or write, in bytes.
     pub(crate) fn max_request(&self) -> u32 {
         largest_request(self.fs.memory(), self.options.threads)
     }
 
-    /// It is mounted so that one write(2) of at most so many bytes is one request.
+    /// Notes the largest write(2), in bytes, that is always one request with this mount.
     pub(crate) fn note_one_request(&self, bytes: u32) {
         self.one_request.store(bytes, Ordering::Relaxed);
     }
 
-    /// How long one write(2) to a file that is marked atomic may be to be one transaction.
+    /// Returns the largest write(2), in bytes, to a file that is marked atomic that is one
+    /// transaction.
     pub(crate) fn marked_write_max(&self) -> u64 {
         let one_request = self.one_request.load(Ordering::Relaxed);
         self.fs.marked_write_max().min(one_request.into())
     }
 
-    /// All counters, as JSON: what the volume says, and `server`.
+    /// Returns all counters as JSON: those of the volume, and `server`.
     pub(crate) fn stats_json(&self) -> Outcome<String> {
         let server = About {
             pid: std::process::id(),
@@ -211,36 +213,37 @@ impl<B: Backend> FsServer<B> {
         Ok(stats.to_string())
     }
 
-    /// An entry, with everything that the kernel may remember of it. It has the inode from now on.
+    /// Returns an entry, with everything that the kernel may remember of it. From now on the kernel
+    /// knows the inode.
     pub(crate) fn entry_out(&self, found: &Entry) -> abi::EntryOut {
         self.known.add(found.ino);
         attr::entry(found, self.options.timeout, self.keep_attributes(found.ino))
     }
 
-    /// How long the kernel may keep an inode's attributes.
+    /// Returns how long the kernel may keep an inode's attributes.
     pub(crate) fn keep_attributes(&self, ino: InodeNo) -> Duration {
         if !self.opens.is_watched(ino) {
             self.options.timeout
         } else if self.room.is_short() || self.opens.is_frozen(ino) || self.is_stopped() {
-            // Each write(2) has to ask.
+            // Then each write(2) has to ask.
             Duration::ZERO
         } else {
             WATCHED.min(self.options.timeout)
         }
     }
 
-    /// Whether nothing can be written any more.
+    /// Returns whether nothing can be written any more.
     fn is_stopped(&self) -> bool {
         self.fs.check_writable().is_err()
     }
 }
 
-/// The largest read or write: every worker keeps a buffer for one, and all of these take no more
-/// than a quarter of what the mount may keep in memory, unless that made them very small.
+/// Returns the largest read or write, in bytes. Every worker keeps a buffer of this size; together
+/// they take at most a quarter of the mount's memory, unless that makes them very small.
 fn largest_request(memory: u64, threads: usize) -> u32 {
     let share = memory / 4 / usize_as_u64(threads.max(1));
     let least = u64::from(MIN_REQUEST);
-    // The largest power of two in it.
+    // The largest power of two in the share.
     let request = 1_u64 << share.max(least).ilog2();
     u32::try_from(request)
         .unwrap_or(MAX_REQUEST)
