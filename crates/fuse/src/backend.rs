@@ -1,13 +1,13 @@
 //! What the server asks of a file system.
 //!
-//! There is one server, and it is generic over this trait: the transport, the threads, the mount
-//! options, what is agreed with the kernel and how each request is taken apart are the same for
-//! every file system behind it. A call from the server is a call of the file system itself, with
-//! nothing in between. The volume ([`Fs`]) is one; the benchmarks have another, which keeps
-//! everything in memory and so shows what the server costs.
+//! There is one server, generic over this trait. The transport, the threads, the mount options, the
+//! agreement with the kernel and the decoding of requests are the same for every file system behind
+//! it. A call from the server is a call of the file system itself, with nothing in between. The
+//! volume ([`Fs`]) is one implementation. The benchmarks have another, which keeps everything in
+//! memory and so shows what the server costs.
 //!
 //! Operations, their arguments and their errors are those of [`Fs`], whose documentation says what
-//! each does. What few file systems can do is refused unless it is implemented.
+//! each does. Operations that few file systems have are refused by default.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use stetfs::{
 };
 use stetfs_format::InodeNo;
 
-/// What the server does with a group of changes; operations are those of [`Group`].
+/// The operations that the server needs of a group of changes. They are those of [`Group`].
 pub trait AtomicGroup: Send {
     /// As [`Group::files`].
     fn files(&self) -> Vec<InodeNo>;
@@ -71,23 +71,24 @@ impl AtomicGroup for Group {
 /// - The root directory is inode 2, every other file has a number from 11 on, and `.` and `..` are
 ///   among the entries of a directory.
 /// - The kernel has checked permissions, and nothing changes but through the server.
-/// - What was removed stays what it is, under its number, while it is open. It also stays until the
+/// - A removed file keeps its number and content while it is open. It also keeps them until the
 ///   kernel has forgotten it, unless it is a regular file or a symbolic link.
 pub trait Backend: Clone + Send + Sync + 'static {
     // -- what is agreed with the kernel --
 
-    /// What it may take of memory, in bytes. The buffers of the workers are a part of it.
+    /// Returns how many bytes of memory the mount may take. The buffers of the workers are a part
+    /// of it.
     fn memory(&self) -> u64;
 
-    /// The kernel checks permissions by ACLs too.
+    /// Returns whether the kernel is to check permissions by ACLs too.
     fn has_acls(&self) -> bool;
 
-    /// The step of its timestamps.
+    /// Returns the step of its timestamps.
     fn time_step(&self) -> Duration {
         Duration::from_nanos(1)
     }
 
-    /// Its files have a time of birth.
+    /// Returns whether its files have a time of birth.
     fn has_birth_times(&self) -> bool {
         true
     }
@@ -137,7 +138,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::getattr`].
     fn getattr(&self, ino: InodeNo) -> Result<Attr>;
 
-    /// As [`Fs::getattrs`]; where nothing is gained by that, one after the other.
+    /// As [`Fs::getattrs`]. By default one after the other.
     fn getattrs(&self, inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()> {
         inos.iter().for_each(|ino| each(self.getattr(*ino)));
         Ok(())
@@ -163,7 +164,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// How long a write to such a file may be ([`stetfs::Stats::marked_write_max`]).
+    /// Returns the largest write to such a file, in bytes, that is one transaction
+    /// ([`stetfs::Stats::marked_write_max`]).
     fn marked_write_max(&self) -> u64 {
         0
     }
@@ -179,13 +181,13 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::open`].
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()>;
 
-    /// A file that was open for writing is closed: [`Self::release`] follows.
+    /// Notes that a file that was open for writing is closed: [`Self::release`] follows.
     fn writer_closes(&self, _ino: InodeNo) {}
 
     /// As [`Fs::release`].
     fn release(&self, ino: InodeNo) -> Result<()>;
 
-    /// The kernel has dropped an inode: all its references at once.
+    /// Notes that the kernel has dropped an inode: all its references at once.
     fn forget(&self, ino: InodeNo) -> Result<()>;
 
     /// As [`Fs::read`].
@@ -206,7 +208,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// As [`Fs::takes`]; asked where [`Self::room`] is short.
+    /// As [`Fs::takes`]. Called when [`Self::room`] is short.
     fn takes(&self, _ino: InodeNo, _offset: u64, _len: u64) -> Result<u64> {
         Ok(0)
     }
@@ -224,7 +226,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::seek`].
     fn seek(&self, ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;
 
-    /// As [`Fs::copy_range`]. Refused, the kernel reads and writes instead.
+    /// As [`Fs::copy_range`]. If it is refused, the kernel reads and writes instead.
     fn copy_range(
         &self,
         _c: &Caller,
@@ -238,17 +240,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::fsync`].
     fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()>;
 
-    /// As [`Fs::fsync`], of the root directory. Everything becomes durable, unless the file system
-    /// says otherwise: the kernel does not pass sync(2) on to every mount, so that `sync DIR` is
-    /// the way to ask for it.
+    /// As [`Fs::fsync`], for the root directory. By default everything becomes durable: the kernel
+    /// does not pass sync(2) on to every mount, so `sync DIR` is the way to ask for it.
     fn fsync_root(&self, _datasync: bool) -> Result<()> {
         self.sync()
     }
 
     // -- the whole --
 
-    /// A request has come from this thread of a process (0: from the kernel itself). It becomes
-    /// calls on the thread on which this is called.
+    /// Notes that a request has come from this thread of a process (0: from the kernel itself). The
+    /// calls for it are made on the thread that calls this.
     fn asked_by(&self, _pid: u32) {}
 
     /// As [`Fs::sync`].
@@ -275,34 +276,34 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// Its counters, for `system.stetfs.stats`: a record, to which the server adds its own.
+    /// Returns its counters, for `system.stetfs.stats`: a record, to which the server adds its own.
     fn stats(&self) -> impl Serialize;
 
-    /// Whether what it is in is all there still; asked once a second.
+    /// Fails if its image is no longer complete. Called once a second.
     fn check_backing(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether there are groups of changes. If not, whoever asks for one hears what other file
-    /// systems say.
+    /// Returns whether there are groups of changes. If not, requests for one get the answer of
+    /// other file systems.
     fn has_groups(&self) -> bool {
         false
     }
 
-    /// Whether writes to this file can be in a group.
+    /// Returns whether writes to this file can be in a group.
     fn can_group(&self, _ino: InodeNo) -> bool {
         false
     }
 
-    /// A group of changes, where there are any.
+    /// Returns a new group of changes; `None` if there are none.
     fn new_group(&self) -> Option<Box<dyn AtomicGroup>> {
         None
     }
 
-    /// The mount begins: from now on [`Self::forget`] is called.
+    /// Begins the mount: from now on [`Self::forget`] is called.
     fn begin(&self) {}
 
-    /// The mount is over. Every later operation may fail.
+    /// Ends the mount. Every later operation may fail.
     fn unmount(&self) -> Result<()>;
 }
 

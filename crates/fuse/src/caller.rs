@@ -1,8 +1,8 @@
 //! Who makes a request, in the core's terms.
 //!
-//! The kernel has checked permissions already (`default_permissions`), so a caller needs its user,
-//! its group and its file creation mask, which come with the request. Supplementary groups matter
-//! for one request only, setting an ACL, and are looked up in `/proc` then.
+//! The kernel has checked permissions already (`default_permissions`). So a caller needs only its
+//! user, its group and its file creation mask, which come with the request. Supplementary groups
+//! are looked up in `/proc` for the few requests that need them.
 
 use smallvec::SmallVec;
 use stetfs::Caller;
@@ -10,7 +10,7 @@ use stetfs_format::width::low16;
 
 use crate::wire::abi::InHeader;
 
-/// The caller of a request that makes nothing.
+/// Returns the caller of a request that creates no file.
 pub(crate) fn caller(from: &InHeader) -> Caller {
     Caller {
         uid: from.uid,
@@ -22,7 +22,7 @@ pub(crate) fn caller(from: &InHeader) -> Caller {
     }
 }
 
-/// The caller of a request that makes a file.
+/// Returns the caller of a request that creates a file.
 pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
     Caller {
         umask: low16(umask & 0o777),
@@ -30,8 +30,8 @@ pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
     }
 }
 
-/// The caller with its supplementary groups; without them when the process cannot be seen from
-/// here.
+/// Returns the caller with its supplementary groups; without them if the process cannot be seen
+/// from here.
 pub(crate) fn caller_with_groups(from: &InHeader) -> Caller {
     let mut caller = caller(from);
     if from.pid != 0

@@ -1,20 +1,19 @@
-//! The companion: a small process beside the server that touches the mount from outside.
+//! The companion: a small process beside the server that deals with the mount from outside.
 //!
-//! *When the server dies.* Without it a killed server leaves a mount point on which every call
-//! fails with "Transport endpoint is not connected". The companion reads from a pipe whose other
-//! end only the server holds, so that it learns of any death; when the server has not said
-//! good-bye, it detaches the mount and says so on the terminal (if there is one) and in the system
-//! log.
+//! *When the server dies.* A killed server leaves a mount point on which every call fails with
+//! "Transport endpoint is not connected". The companion reads from a pipe whose other end only the
+//! server holds, so it learns of any death. If the server has not said good-bye, the companion
+//! detaches the mount and reports it on the terminal (if there is one) and in the system log.
 //!
-//! *When the server hangs.* A server that is stopped, or waits for something that never comes, lets
-//! everybody wait who uses the mount, and sync(1) of the whole machine. So while requests wait, the
-//! companion asks a question of its own, and says when there was no answer for [`SILENCE`]; with
-//! `abort_hung=` it aborts the connection in the end. (Where the kernel can, it does that too, for
-//! each single request.)
+//! *When the server hangs.* If a server is stopped, or waits for something that never comes, all
+//! users of the mount wait, and sync(1) of the whole machine does too. So while requests wait, the
+//! companion asks a question of its own, and reports if there is no answer for [`SILENCE`]. With
+//! `abort_hung=` it aborts the connection in the end. (A kernel that can does that too, for each
+//! single request.)
 //!
 //! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own
-//! answer. Killed just then, it never ends: the thread that waits keeps `/dev/fuse` open, so the
-//! kernel goes on waiting for it. So the companion does that when it is asked to.
+//! answer. If it is killed just then, it never ends: the thread that waits keeps `/dev/fuse` open,
+//! so the kernel goes on waiting for it. So the server asks the companion to do that.
 //!
 //! The pipe carries lines. The server says `abort_hung SECONDS`, `mounted DEVICE`, `log PATH`,
 //! `leave` (release nothing), `done`; and it asks `sync`, `unmount`, `unmount lazy`, each answered
@@ -49,8 +48,8 @@ use crate::wire::ring;
 /// Set in the companion's environment.
 const ASKED: &str = "STETFS_COMPANION";
 
-/// Whether this program knows how to be a companion: run again without that it would do who knows
-/// what.
+/// True if this program can be a companion: it calls [`run_if_asked`]. Any other program, run
+/// again, would do its own work.
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// The server's end.
@@ -67,8 +66,8 @@ struct Pipe {
 }
 
 impl Companion {
-    /// Starts the companion. It must be done before the mount, so that it cannot inherit anything
-    /// of it.
+    /// Starts the companion. Call it before the mount, so that the companion cannot inherit
+    /// anything of it.
     pub(crate) fn start(image: &Path, dir: &Path) -> io::Result<Self> {
         if !KNOWN.load(Ordering::Relaxed) {
             return Err(io::Error::other("this program does not call run_if_asked"));
@@ -95,12 +94,12 @@ impl Companion {
         Ok(Self { pipe, process })
     }
 
-    /// Tells it to leave the mount alone when the server dies.
+    /// Tells the companion to leave the mount alone when the server dies.
     pub(crate) fn leave(&mut self) {
         self.say("leave\n");
     }
 
-    /// Has it make the kernel send everything that it has cached.
+    /// Has the companion make the kernel send everything that it has cached.
     pub(crate) fn sync(&mut self, mounted: &Mounted) -> io::Result<()> {
         match self.ask("sync\n") {
             Some(answer) if answer == "ok" => Ok(()),
@@ -109,7 +108,7 @@ impl Companion {
         }
     }
 
-    /// Has it unmount.
+    /// Has the companion unmount.
     pub(crate) fn unmount(&mut self, mounted: &Mounted, lazy: bool) -> Result<(), MountError> {
         let question = if lazy { "unmount lazy\n" } else { "unmount\n" };
         match self.ask(question) {
@@ -123,7 +122,7 @@ impl Companion {
         }
     }
 
-    /// Its answer; none when it is gone.
+    /// Asks the companion. Returns its answer; `None` if it is gone.
     fn ask(&mut self, question: &str) -> Option<String> {
         self.say(question);
         let mut answer = String::new();
@@ -136,7 +135,8 @@ impl Companion {
         Some(answer.strip_prefix("failed ").unwrap_or(answer).to_owned())
     }
 
-    /// Tells it what to release and to watch, and when to give the server up, if ever.
+    /// Tells the companion what to release and to watch, and after how long to give the server up;
+    /// `None`: never.
     pub(crate) fn mounted(&mut self, mounted: &Mounted, abort_hung: Option<Duration>) {
         if let Some(after) = abort_hung {
             self.say(&format!("abort_hung {}\n", after.as_secs()));
@@ -144,8 +144,8 @@ impl Companion {
         self.say(&format!("mounted {}\n", mounted.device));
     }
 
-    /// Tells it where else to say what happened: the file that the server's messages go to, if it
-    /// is one. To be called when the server has gone to the background.
+    /// Tells the companion where else to report: the file that the server's messages go to, if it
+    /// is one. Call it when the server has gone to the background.
     pub(crate) fn log_as_we_do(&mut self) {
         let is_file = rustix::fs::fstat(io::stderr())
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
@@ -154,7 +154,7 @@ impl Companion {
         }
     }
 
-    /// Sends it home: there is nothing to release any more.
+    /// Ends the companion: there is nothing to release any more.
     pub(crate) fn dismiss(mut self) {
         self.say("done\n");
         self.pipe = None;
@@ -176,8 +176,8 @@ impl Companion {
     }
 }
 
-/// In the companion process, and in one that asks a [`Question`](question::Question): does its work
-/// and ends the process. In any other: returns at once.
+/// Does the work of the companion, or asks a [`Question`](question::Question), and ends the
+/// process, if that is what this process is for. In any other process: does nothing.
 pub fn run_if_asked() {
     question::run_if_asked();
     KNOWN.store(true, Ordering::Relaxed);
@@ -232,7 +232,7 @@ fn run(dir: &Path, image: &Path, pid: &str) {
     release(&mounted, image, pid, &|message| tell.say(message));
 }
 
-/// Where the companion says what happened.
+/// Where the companion reports what happened.
 #[derive(Default)]
 struct Tell {
     log: Mutex<Option<PathBuf>>,
@@ -252,7 +252,7 @@ impl Tell {
 
 /// How often the companion looks whether requests wait.
 const LOOK: Duration = Duration::from_secs(10);
-/// After so long without an answer it says so.
+/// After how long without an answer the companion reports it.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Watches that the server answers, until the mount is gone.
@@ -261,15 +261,16 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
     let silence = abort_hung.map_or(SILENCE, |after| SILENCE.min(after));
     loop {
         thread::sleep(LOOK.min(silence));
-        // Nobody waits; or what stands there is another file system, and its server another one.
+        // Nobody waits; or another file system, with another server, stands there.
         if connection.has_waiting() == Some(false) || !mounted.stands() {
             continue;
         }
         let (tell_end, end) = mpsc::channel();
         let dir = mounted.dir.clone();
         let began = Instant::now();
-        // It cannot be interrupted, but by the end of the connection. From each processor: over
-        // io_uring what waits in its queue, and was passed over, is taken with the answer.
+        // Only the end of the connection can interrupt the question. It is asked from each
+        // processor: over io_uring, a request that was passed over in a processor's queue is taken
+        // when the next one is answered there.
         thread::spawn(move || {
             let queues = ring::queues().unwrap_or(1);
             let answers = (0..queues).all(|queue| {
@@ -312,7 +313,7 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
     }
 }
 
-/// Does what the server asks for, and tells it what came of it.
+/// Does what the server asks for, and tells it the result.
 fn answer(mounted: &Mounted, word: &str, rest: &str) {
     let answer = match word {
         "sync" => sync(&mounted.dir).map_err(|e| format!("failed {e}")),
@@ -326,30 +327,30 @@ fn answer(mounted: &Mounted, word: &str, rest: &str) {
     println!("{}", answer.replace('\n', " "));
 }
 
-/// Makes the kernel send what it has cached of the file system that is mounted there.
+/// Makes the kernel send what it has cached of the file system on `dir`.
 fn sync(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(dir)?)?)
 }
 
-/// Survives what ends the server: signals to its process group, to its terminal, and to everything
-/// of its name.
+/// Makes this process survive what ends the server: signals to its process group, to its terminal,
+/// and to everything of its name.
 fn stay() {
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     let _ = rustix::thread::set_name(c"mount-companion");
     for signal in [SIGTERM, SIGINT, SIGHUP] {
-        // Caught, and nothing done about it.
+        // Catch the signal and ignore it.
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
 }
 
-/// Detaches the mount and says what happened. When something else is mounted on top of it, waits
-/// until that is gone.
+/// Detaches the mount and reports it. If something else is mounted on top of it, waits until that
+/// is gone.
 fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
     let (shown, dir) = (image.display(), mounted.dir.display());
     let what = format!("the server (process {pid}) of {shown} on {dir} died");
     let advice = "everything that was fsynced is in the image; mount it again to recover";
-    // Opened first, so that no change is missed.
+    // Open it first, so that no change is missed.
     let changes = File::open("/proc/self/mountinfo");
     let was_there = mountinfo::mounts_of(&mounted.device).is_ok_and(|all| !all.is_empty());
     let mut has_told = false;

@@ -1,8 +1,8 @@
-//! The kernel's end of a connection, seen from outside: how many requests wait, and the way to end
-//! it all.
+//! The kernel's end of a connection, seen from outside: it tells how many requests wait, and can
+//! abort the connection.
 //!
 //! Source: Linux, `Documentation/filesystems/fuse/fuse.rst`, "Control filesystem". The files are
-//! opened at the start: when they are needed, opening them may be too late.
+//! opened at the start: when they are needed, it may be too late to open them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,9 +22,9 @@ pub(crate) struct Connection {
     control: Option<Control>,
 }
 
-/// Its files in fusectl.
+/// The connection's files in fusectl.
 struct Control {
-    /// Requests that are not answered yet.
+    /// The number of requests that are not answered yet.
     waiting: File,
     abort: File,
 }
@@ -41,12 +41,12 @@ impl Connection {
         }
     }
 
-    /// Where it was mounted.
+    /// Returns the mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.mounted.dir
     }
 
-    /// Whether a request waits to be answered; none where the kernel does not say.
+    /// Returns whether a request waits to be answered; `None` if the kernel does not say.
     pub(crate) fn has_waiting(&self) -> Option<bool> {
         let mut text = [0; 24];
         let len = self.control.as_ref()?.waiting.read_at(&mut text, 0).ok()?;
@@ -72,7 +72,7 @@ impl Control {
         if Path::new(CONTROL_DIR).join(&name).is_dir() {
             return Self::open_in(CWD, &format!("{CONTROL_DIR}/{name}"));
         }
-        // Not mounted there: a mount of our own that is in no directory.
+        // fusectl is not mounted: make a mount of our own that is in no directory.
         let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(&context)?;
         let root: OwnedFd = rustix::mount::fsmount(

@@ -6,7 +6,7 @@ use stetfs::{Error, Kind};
 /// The result of a request.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
-/// The errno of an error, and a line in the log when the volume or the device is at fault.
+/// Returns the errno of an error. Logs it if the volume or the device is at fault.
 pub(crate) fn errno(error: &Error) -> Errno {
     let kind = error.kind();
     if matches!(kind, Kind::Corrupted | Kind::Io) {

@@ -1,12 +1,11 @@
 //! A block device for an image file, so that the kernel treats the mount as one of a block device.
 //!
 //! A FUSE mount of type `fuseblk` hears of sync(2), syncfs(2) and of being remounted read-only
-//! (FUSE_SYNCFS, since Linux 6.18), and whoever unmounts it waits until its server is done
-//! (FUSE_DESTROY). Plain FUSE mounts have neither. The kernel wants a block device for that. For an
-//! image file a loop device is attached, which carries no data: the server goes on reading and
-//! writing the file itself. While it is mounted the kernel holds the device exclusively, so that
-//! neither the kernel's ext4 nor mount(8)'s `-o loop`, which finds the device that is there, can
-//! mount the same file a second time.
+//! (FUSE_SYNCFS, since Linux 6.18), and umount(2) waits until its server is done (FUSE_DESTROY).
+//! Plain FUSE mounts have neither. The kernel wants a block device for that. So an image file gets
+//! a loop device, which carries no data: the server goes on reading and writing the file itself.
+//! While it is mounted the kernel holds the device exclusively. So neither the kernel's ext4 nor
+//! mount(8)'s `-o loop`, which finds the loop device, can mount the same file a second time.
 //!
 //! The device goes away by itself when nobody has it open any more.
 
@@ -21,7 +20,7 @@ use stetfs_sys::{block_ioctl, loop_ioctl};
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// How often somebody else may take the free device first.
+/// How often another process may take the free device first.
 const ATTEMPTS: u32 = 20;
 
 /// A loop device that is attached to an image.
@@ -29,12 +28,12 @@ const ATTEMPTS: u32 = 20;
 pub(crate) struct Label {
     /// Its path: `/dev/loop3`.
     pub(crate) path: PathBuf,
-    /// Keeps it attached until the mount does.
+    /// Keeps the device attached until the mount does.
     _device: File,
 }
 
 impl Label {
-    /// Attaches `image`, which is not written through the device.
+    /// Attaches `image`. Nothing is written through the device.
     pub(crate) fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open(CONTROL)?;
         let file = File::options().read(true).write(!read_only).open(image)?;
@@ -45,8 +44,8 @@ impl Label {
             let name = image.as_os_str().as_bytes();
             match loop_ioctl::attach(&device, &file, loop_ioctl::AUTOCLEAR, name) {
                 Ok(()) => {
-                    // Somebody may have left it write-protected (`blockdev --setro`), and then the
-                    // kernel mounts nothing on it that writes.
+                    // Somebody may have left the device write-protected (`blockdev --setro`), and
+                    // then the kernel makes no writable mount on it.
                     if !read_only && block_ioctl::is_read_only(&device)? {
                         block_ioctl::set_read_only(&device, false)?;
                     }
@@ -62,7 +61,7 @@ impl Label {
     }
 }
 
-/// The file that a loop device is of, all of it, if `device` is one.
+/// Returns the file that `device` is a loop device of, if it is one and shows all of the file.
 pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
     let name = device.strip_prefix("/dev").ok()?.to_str()?;
     loop_whole_file(&Path::new("/sys/block").join(name))

@@ -17,18 +17,18 @@ use crate::server::FsServer;
 use crate::wire::Names;
 use crate::wire::abi::{EntryOut, OpenOut};
 
-/// The smallest inode number that a file can have (EXT4_GOOD_OLD_FIRST_INO); below are the root and
-/// the volume's own.
+/// The smallest inode number of an ordinary file (EXT4_GOOD_OLD_FIRST_INO). Below are the root and
+/// the volume's own inodes.
 const FIRST_INO: u32 = 11;
 
 /// How many names a readdirplus fetches before it looks at their inodes.
 const BATCH: usize = 64;
 
 impl<B: Backend> FsServer<B> {
-    /// The entry of a name; no entry when there is none, which the kernel may remember too.
+    /// Returns the entry of a name; `None` if there is none, which the kernel may remember too.
     ///
-    /// `.` and `..` are asked for by the kernel's file handle code (`FUSE_EXPORT_SUPPORT`), `.`
-    /// also on files.
+    /// The kernel's file handle code asks for `.` and `..` (`FUSE_EXPORT_SUPPORT`), for `.` also on
+    /// files.
     pub(crate) fn look_up(
         &self,
         c: &Caller,
@@ -45,7 +45,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// The entry of an inode whose number came from a file handle.
+    /// Returns the entry of an inode whose number came from a file handle.
     fn entry_of(&self, ino: InodeNo) -> Outcome<Entry> {
         if ino != ROOT && ino.0 < FIRST_INO {
             return Err(Errno::STALE);
@@ -103,7 +103,7 @@ impl<B: Backend> FsServer<B> {
         let made = self.fs.create(c, parent, name.as_bytes(), mode, how);
         let entry = made.map_err(|e| errno(&e))?;
         self.settle(parent).inspect_err(|_| {
-            // Nobody will close what nobody got.
+            // The caller does not get the file, so it will not close it.
             let _ = self.fs.release(entry.ino);
         })?;
         Ok((entry, self.note_open(entry.ino, flags)))
@@ -175,7 +175,7 @@ impl<B: Backend> FsServer<B> {
         Ok(attr)
     }
 
-    /// Makes what was changed in a directory durable, when the mount is `dirsync` or `sync`.
+    /// Makes changes in a directory durable, if the mount is `dirsync` or `sync`.
     fn settle(&self, dir: InodeNo) -> Outcome<()> {
         if self.options.dirsync || self.options.sync {
             self.fs.fsync(dir, false).map_err(|e| errno(&e))?;
@@ -197,8 +197,8 @@ impl<B: Backend> FsServer<B> {
             .map_err(|e| errno(&e))
     }
 
-    /// Entries with attributes, where the kernel does not have the inode. Names are fetched in
-    /// batches first, so that no directory is locked while inodes are read.
+    /// Lists entries, with attributes for inodes that the kernel does not know. Names are fetched
+    /// in batches first, so that no directory is locked while inodes are read.
     pub(crate) fn read_dir_plus(
         &self,
         dir: InodeNo,
@@ -226,7 +226,7 @@ impl<B: Backend> FsServer<B> {
         })
     }
 
-    /// Whether there was room for all of them.
+    /// Adds a batch of names to the answer. Returns whether there was room for all.
     fn add_plus(&self, batch: &mut Batch, names: &mut Names<'_, '_>) -> Outcome<bool> {
         let attrs = &mut batch.attrs;
         self.fs
@@ -237,7 +237,7 @@ impl<B: Backend> FsServer<B> {
             let name = &batch.names[found.name.clone()];
             let ino = found.ino;
             let has_room = match found.is_new.then(|| attrs.next()).flatten() {
-                // The kernel takes number and type, and nothing else.
+                // The kernel uses only number and type.
                 None => {
                     let what = (ino.0.into(), found.kind.into());
                     names.add(Some(&EntryOut::default()), what, found.next, name)
@@ -249,8 +249,8 @@ impl<B: Backend> FsServer<B> {
                         generation,
                         attr,
                     });
-                    // Not the entry's own: a directory without the feature `filetype` does not
-                    // know.
+                    // The type comes from the attributes: entries have none in a directory without
+                    // the feature `filetype`.
                     let what = (ino.0.into(), u32::from(attr.mode >> 12));
                     names.add(Some(&entry), what, found.next, name)
                 }
@@ -269,12 +269,13 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
-/// Names fetched from a directory, kept over requests so that nothing is allocated for them.
+/// Names fetched from a directory. Kept from request to request, so that nothing is allocated for
+/// them.
 #[derive(Default)]
 struct Batch {
     names: Vec<u8>,
     entries: Vec<Found>,
-    /// The inodes that the kernel does not have, in order.
+    /// The inodes that the kernel does not know, in order.
     new: Vec<InodeNo>,
     attrs: Vec<stetfs::Result<Attr>>,
 }
@@ -295,7 +296,7 @@ impl Batch {
         self.attrs.clear();
     }
 
-    /// Whether there is room for more.
+    /// Adds a name. Returns whether there is room for more.
     fn push(&mut self, entry: &stetfs::DirEntry<'_>, is_known: bool) -> bool {
         let is_new = !is_known && entry.name != b"." && entry.name != b"..";
         if is_new {

@@ -1,5 +1,5 @@
-//! `-o a,b,c`: which words are FUSE's, which are the file system's, and which only mount(8) and
-//! fstab(5) mean.
+//! The words of `-o a,b,c`: some are FUSE's, some the file system's, and some only mount(8) and
+//! fstab(5) use.
 //!
 //! | who | words |
 //! |---|---|
@@ -27,12 +27,12 @@ pub enum Allow {
     Everybody,
 }
 
-/// Whether the mount is one of a block device (type `fuseblk.stetfs`), which only root can make.
+/// Whether the mount is on a block device (type `fuseblk.stetfs`), which only root can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnBlock {
-    /// If it can be.
+    /// On a block device if possible.
     Auto,
-    /// Or not at all.
+    /// On a block device, or there is no mount.
     Must,
     /// A plain FUSE mount in any case.
     Never,
@@ -41,7 +41,7 @@ pub enum OnBlock {
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// By io_uring where the kernel allows it.
+    /// By io_uring if the kernel allows it, otherwise by `/dev/fuse`.
     Auto,
     /// By io_uring, or there is no mount.
     Uring,
@@ -54,11 +54,11 @@ pub enum Transport {
 pub struct FuseOptions {
     /// Who may use the mount.
     pub allow: Allow,
-    /// Whether the mount is one of a block device.
+    /// Whether the mount is on a block device.
     pub on_block: OnBlock,
-    /// Device files work. Not said: see [`Self::trusts`].
+    /// Device files work. `None`: see [`Self::trusts`].
     pub dev: Option<bool>,
-    /// Set-user-ID and set-group-ID bits work. Not said: see [`Self::trusts`].
+    /// Set-user-ID and set-group-ID bits work. `None`: see [`Self::trusts`].
     pub suid: Option<bool>,
     /// Programs may be run.
     pub exec: bool,
@@ -68,7 +68,7 @@ pub struct FuseOptions {
     pub contexts: Vec<String>,
     /// Nothing can be changed.
     pub read_only: bool,
-    /// Shown in the mount table; access times are the core's business.
+    /// Shown in the mount table. The core deals with access times.
     pub noatime: bool,
     /// Every write is durable when it returns.
     pub sync: bool,
@@ -76,28 +76,28 @@ pub struct FuseOptions {
     pub dirsync: bool,
     /// A companion process releases the mount point when the server dies.
     pub auto_unmount: bool,
-    /// SIGTERM, SIGINT and SIGHUP end the mount. Otherwise who mounts it does.
+    /// SIGTERM, SIGINT and SIGHUP end the mount. If false, the program that mounts it does.
     pub signals: bool,
     /// How requests come from the kernel.
     pub transport: Transport,
-    /// Worker threads.
+    /// Number of worker threads.
     pub threads: usize,
     /// Each worker reads its own clone of `/dev/fuse`.
     pub clone_fd: bool,
     /// The kernel keeps written pages and sends them later.
     pub writeback: bool,
     /// How long the kernel may keep names and attributes. They change only through the kernel, so
-    /// long is right.
+    /// this may be long.
     pub timeout: Duration,
     /// How far the kernel reads ahead, in bytes.
     pub readahead: u32,
-    /// After so long without an answer from the server the connection is aborted. Not said: never,
-    /// because then all is lost that was not written yet, and a server that was stopped or waits
-    /// for a slow device has lost nothing.
+    /// After how long without an answer from the server the connection is aborted. `None`: never,
+    /// since an abort loses everything that was not written yet, and a server that was stopped or
+    /// waits for a slow device has lost nothing.
     pub abort_hung: Option<Duration>,
     /// The user has said how often to commit.
     pub commit_given: bool,
-    /// The list that says how it is mounted, for who asks the server.
+    /// The mount options as a list, for those who ask the server.
     pub in_words: String,
 }
 
@@ -140,7 +140,8 @@ pub struct Options {
     pub core: MountOptions,
 }
 
-/// The kernel keeps what was read. Of what programs change in parts, a copy tells what changed.
+/// Bytes that the core keeps of files that were read. The kernel keeps what was read; the core
+/// needs a copy only to tell what a partial overwrite changed.
 const KEPT_READ: u64 = 64 << 10;
 
 impl Default for Options {
@@ -159,7 +160,7 @@ impl Options {
     /// Reads a comma-separated list over the defaults. Later words override earlier ones.
     ///
     /// # Errors
-    /// The first word that nobody knows, or whose value is wrong.
+    /// The first word that is unknown, or whose value is wrong.
     pub fn parse(list: &str) -> Result<Self, OptionError> {
         let mut options = Self::default();
         for option in split(list) {
@@ -168,7 +169,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a mount with these options is as the word asks, so that it changes nothing.
+    /// Returns whether the word changes nothing in these options.
     pub fn have(&self, option: &str) -> bool {
         let mut then = self.clone();
         if then.apply(option).is_err() {
@@ -181,7 +182,7 @@ impl Options {
     /// Takes one word, `name` or `name=value`.
     ///
     /// # Errors
-    /// Nobody knows it, or its value is wrong.
+    /// The word is unknown, or its value is wrong.
     pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
         if UNUSED.contains(&option) {
             if !self.core.unused.iter().any(|known| known == option) {
@@ -201,17 +202,17 @@ impl Options {
             self.fuse.commit_given |= option.starts_with("commit=");
             self.fuse.noatime = self.core.atime == Atime::Never;
         }
-        // Nothing is kept in the page cache to be written later then. Without a writeback cache the
-        // kernel asks for times, too.
+        // With `atomic=all` the page cache keeps nothing to write later. Without a writeback cache
+        // the kernel asks for times, too.
         self.fuse.writeback &= self.core.atomic != AtomicFiles::All;
         Ok(())
     }
 }
 
 impl FuseOptions {
-    /// Whether device files and set-user-ID bits of a volume may work when nobody has said so: when
-    /// root mounts an image that root owns and nobody else may write. Whoever else can write to an
-    /// image can put what he likes into it.
+    /// Returns whether device files and set-user-ID bits of a volume may work if the options do not
+    /// say: when root mounts an image that root owns and nobody else may write. Anybody else who
+    /// can write to an image can put anything into it.
     pub(crate) fn trusts(image: &Path) -> bool {
         const OTHERS_WRITE: u32 = 0o022;
         let is_roots = |m: std::fs::Metadata| {
@@ -222,8 +223,8 @@ impl FuseOptions {
         rustix::process::geteuid().is_root() && std::fs::metadata(image).is_ok_and(is_roots)
     }
 
-    /// Whether a remount can do what the word says, or it says nothing: what the kernel alone
-    /// decides.
+    /// Returns whether a remount can do what the word says, or the word says nothing: the kernel
+    /// alone decides of it.
     pub fn can_change_live(option: &str) -> bool {
         const KERNEL: &[&str] = &[
             "ro",
@@ -255,7 +256,7 @@ impl FuseOptions {
         is_for_others(option) || UNUSED.contains(&option) || KERNEL.contains(&option)
     }
 
-    /// Whether the word is one of these.
+    /// Applies a word without a value. Returns whether it is one of these.
     fn apply_flag(&mut self, name: &str) -> bool {
         match name {
             "allow_other" => self.allow = Allow::Everybody,
@@ -340,7 +341,7 @@ impl FuseOptions {
     }
 }
 
-/// The words of a list. Commas between double quotes separate nothing (mount(8), `context=`).
+/// Splits a list into words. Commas between double quotes separate nothing (mount(8), `context=`).
 pub fn split(list: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     let words = list.split(move |c| {
@@ -350,15 +351,15 @@ pub fn split(list: &str) -> impl Iterator<Item = &str> {
     words.map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Options of mount(8) that ask of a file system what this one has no means for.
+/// Options of mount(8) that ask for something that this file system does not have.
 const UNUSED: &[&str] = &["lazytime", "mand", "iversion"];
 
-/// Words that concern the file system as well.
+/// Returns whether a word concerns the file system as well.
 fn is_shared(option: &str) -> bool {
     matches!(option, "ro" | "rw")
 }
 
-/// Words that are taken and mean nothing here.
+/// Returns whether a word is accepted and means nothing here.
 fn is_for_others(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     const FSTAB: &[&str] = &[

@@ -1,10 +1,11 @@
 //! Serving a mount, from the moment it stands until the image is clean again.
 //!
-//! Order at the start: companion, mount, INIT (the kernel's capabilities are agreed on), `ready`,
-//! workers. Order at the end: dirty pages of the kernel written to us, unmounted, workers gone,
-//! volume committed and marked clean, companion dismissed. SIGTERM, SIGINT and SIGHUP end a mount
-//! in the same order as `umount` does; when files are still open by then, the mount is detached and
-//! the volume is closed under them, which is what a shutdown of the machine needs.
+//! The start, in this order: companion, mount, INIT (agreement with the kernel on capabilities),
+//! `ready`, workers. The end, in this order: the kernel writes its dirty pages to us, unmount, the
+//! workers end, the volume is committed and marked clean, the companion is dismissed. SIGTERM,
+//! SIGINT and SIGHUP end a mount in the same order as `umount` does. If files are still open by
+//! then, the mount is detached and the volume is closed under them, as a shutdown of the machine
+//! needs.
 //!
 //! Threads: the workers (`wire/serve.rs`), one that waits for signals, and the caller's, which
 //! waits for the end.
@@ -36,24 +37,24 @@ use end::{Ended, Event, SessionError, spawn};
 /// How long workers may take to notice that the mount is gone.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// The protocol's version of Linux 6.18, which passes syncs of mounts on block devices on. Nothing
-/// else tells, and trying it would be waiting for ourselves.
+/// The protocol's minor version in Linux 6.18, which passes on syncs of mounts on block devices.
+/// Nothing else tells whether a kernel does, and trying it would mean waiting for ourselves.
 const MINOR_WITH_SYNCS: u32 = 45;
 
-/// From this bound of the caches on huge pages are worth what they cost, in bytes.
+/// Bound of the caches, in bytes, from which on huge pages are worth their cost.
 const HUGE_PAGES_MIN: u64 = 128 << 20;
 
-/// Makes the process fit to serve; to be called before the volume is mounted, so that every thread
-/// is concerned.
+/// Prepares the process for serving. Call it before the volume is mounted, so that it applies to
+/// every thread.
 ///
-/// - A panic anywhere ends the process at once. It is a bug of ours, and what the thread leaves
-///   half done must not be committed; ending is a crash like any other, and the journal is made for
-///   crashes.
-/// - As root, memory for the server's own writes is never taken by writing to the mount that it
-///   serves, and the server is not slowed down for the dirty pages that it is there to clean
+/// - A panic anywhere ends the process at once. A panic is a bug of ours, and what the thread
+///   leaves half done must not be committed. The end is a crash like any other, and the journal is
+///   made for crashes.
+/// - As root, the kernel never gets memory for the server's own writes by writing to the mount that
+///   it serves, and never slows the server down for the dirty pages that it is there to clean
 ///   (`PR_SET_IO_FLUSHER`).
-/// - With a small `memory`, the bound of its caches in bytes, no huge pages are taken: of each a
-///   small allocation uses a part, and the rest is not in that bound.
+/// - With a small `memory`, the bound of the caches in bytes, the process takes no huge pages: a
+///   small allocation uses a part of one, and the rest is not in that bound.
 pub fn prepare_process(memory: Option<u64>) {
     if memory.is_some_and(|memory| memory < HUGE_PAGES_MIN)
         && let Err(e) = rustix::thread::disable_transparent_huge_pages(true)
@@ -71,18 +72,18 @@ pub fn prepare_process(memory: Option<u64>) {
     }
 }
 
-/// What can be said of a mount once it stands.
+/// What is known of a mount once it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// sync(2), syncfs(2) and a remount to read-only make everything durable. Otherwise the kernel
-    /// does not pass them on, and only fsync(2) does; everything is committed once a second then,
-    /// unless the user has said how often.
+    /// True: sync(2), syncfs(2) and a remount to read-only make everything durable. False: the
+    /// kernel does not pass them on, and only fsync(2) does; then everything is committed once a
+    /// second, unless the user has said how often.
     pub hears_syncs: bool,
 }
 
 /// Mounts `fs`, a volume or another [`Backend`], which came from `image`, on `dir` (from
-/// [`mount::check_dir`]) and serves it until it is unmounted or a signal ends it; then closes it.
-/// `ready` is called when the mount stands, and says who waits for it.
+/// [`mount::check_dir`]). Serves it until it is unmounted or a signal ends it, and closes it. Calls
+/// `ready` when the mount stands; its result says who waits for that.
 ///
 /// # Errors
 /// See [`SessionError`]. The volume is closed in any case.
@@ -125,7 +126,7 @@ pub fn serve<B: Backend>(
     Ok(ended)
 }
 
-/// What `auto` comes to here.
+/// Returns the transport to use: for `auto`, the best one that works here.
 fn choose(wanted: Transport) -> Result<Transport, SessionError> {
     if wanted == Transport::Device {
         return Ok(wanted);
@@ -140,7 +141,7 @@ fn choose(wanted: Transport) -> Result<Transport, SessionError> {
     }
 }
 
-/// The companion, if there can be one.
+/// Starts the companion; `None` if that fails.
 pub(crate) fn start_companion(image: &Path, dir: &Path) -> Option<Companion> {
     let started = Companion::start(image, dir);
     started
@@ -153,7 +154,7 @@ pub(crate) fn start_companion(image: &Path, dir: &Path) -> Option<Companion> {
         .ok()
 }
 
-/// Unmounts, by the companion if there is one.
+/// Unmounts, through the companion if there is one.
 pub(crate) fn unmount(
     companion: &mut Option<Companion>,
     mounted: &Mounted,
@@ -165,7 +166,7 @@ pub(crate) fn unmount(
     }
 }
 
-/// Tells of each signal that ends a mount, until the handle is closed.
+/// Sends an event for each signal that ends a mount, until the handle is closed.
 pub(crate) fn catch_signals(tell: &mpsc::Sender<Event>) -> Result<Handle, SessionError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(SessionError::Signals)?;
     let handle = signals.handle();
@@ -222,7 +223,7 @@ fn run<B: Backend>(
     }
     let ended = wait(&events, &mounted, companion);
     if matches!(ended, Err(SessionError::Session(_))) {
-        // Nobody is to wait for workers that are gone.
+        // Abort, so that nobody waits for workers that are gone.
         let _ = mounted.abort();
     }
     bell.dismiss();
@@ -232,8 +233,8 @@ fn run<B: Backend>(
     ended
 }
 
-/// Lets who waits for the mount go. From then on the server may be killed: the companion must know
-/// by then where to say so.
+/// Lets the command that waits for the mount return. From then on the server may be killed, so
+/// before that the companion learns where to report it.
 pub(crate) fn let_go(
     waiting: Waiting,
     companion: Option<&mut Companion>,
@@ -244,7 +245,7 @@ pub(crate) fn let_go(
     waiting.release().map_err(SessionError::Ready)
 }
 
-/// Agrees with the kernel and starts the workers; `agreed` is called in between.
+/// Agrees with the kernel, calls `agreed`, and starts the workers.
 pub(crate) fn start<S: Server>(
     server: S,
     options: &FuseOptions,
@@ -262,7 +263,7 @@ pub(crate) fn start<S: Server>(
     })
 }
 
-/// Waits for the end and brings it about when a signal asks for it.
+/// Waits for the end. Brings it about when a signal asks for it.
 fn wait(
     events: &mpsc::Receiver<Event>,
     mounted: &Mounted,
@@ -279,7 +280,7 @@ fn wait(
         Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
     };
     tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
-    // So that nothing written before the signal is lost when the mount has to be cut off.
+    // Nothing written before the signal is lost then, even if the mount has to be cut off.
     if let Some(Err(e)) = companion.as_mut().map(|c| c.sync(mounted)) {
         tracing::warn!("writing back {}: {e}", mounted.dir.display());
     }
@@ -293,7 +294,7 @@ fn wait(
             );
             cut = true;
             let _ = unmount(companion, mounted, true);
-            // Between the first write-back and the detachment more may have been written.
+            // More may have been written between the first write-back and the detachment.
             if let Err(e) = mounted.abort() {
                 tracing::warn!("{e}");
             }

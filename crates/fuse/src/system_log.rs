@@ -1,9 +1,9 @@
-//! One line to where administrators look: the system log, or the kernel's when there is none.
+//! One line for administrators: to the system log, or to the kernel's when there is none.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 
-/// How bad it is, in syslog's numbers (facility `daemon`).
+/// How bad an event is, in syslog's numbers (facility `daemon`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// Something is lost or stopped.
@@ -23,7 +23,7 @@ impl Severity {
 
 const FACILITY_DAEMON: u8 = 3 << 3;
 
-/// Writes a line to /dev/log, or to /dev/kmsg. When neither takes it, nobody can be told.
+/// Writes a line to /dev/log, or to /dev/kmsg. If both fail, the line is lost.
 pub fn write(severity: Severity, message: &str) {
     let priority = FACILITY_DAEMON | severity.number();
     let message = message.replace('\n', " ");

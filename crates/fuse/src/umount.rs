@@ -1,8 +1,8 @@
-//! Unmounting, and waiting for what `umount` alone does not wait for.
+//! Unmounting, and waiting for the server, which `umount` alone does not do.
 //!
-//! The kernel takes a FUSE mount out of the tree and returns; the server then still commits. Who
-//! looks at the image at once (e2fsck, a copy, a kernel mount) would see it in the middle of that.
-//! So the server's process is asked for first, and its end waited for.
+//! The kernel takes a FUSE mount out of the tree and returns; the server then still commits. A
+//! program that looks at the image at once (e2fsck, a copy, a kernel mount) would see it in the
+//! middle of that. So we ask for the server's process first, and wait for its end.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -32,37 +32,38 @@ pub enum UmountError {
         pid: u32,
         /// The volume.
         image: PathBuf,
-        /// How long it was waited for.
+        /// How long we waited for it.
         after: Duration,
     },
 }
 
-/// What was unmounted.
+/// A mount that was unmounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmounted {
     /// The volume.
     pub image: PathBuf,
-    /// Where it was.
+    /// The mount point.
     pub dir: PathBuf,
     /// Whether the server has finished, so that the image may be used.
     pub finished: bool,
     /// The server had died before; the journal will be recovered at the next mount.
     pub was_dead: bool,
-    /// The volume is mounted elsewhere too, so its server goes on: where, if that can be seen from
-    /// here.
+    /// `Some` if the volume is mounted elsewhere too, so that its server goes on: inside is where,
+    /// if that can be seen from here.
     pub still: Option<Option<PathBuf>>,
-    /// What had stopped the volume before, so that nothing written since then is on it.
+    /// Why the volume had stopped before, so that nothing written since then is on it; `None` if it
+    /// had not.
     pub stopped: Option<String>,
 }
 
-/// How long somebody who only looks (df, a file manager) is waited for.
+/// How long to wait for a program that only looks (df, a file manager).
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a server that has lost its last mount needs to be seen to end, before it is asked
-/// whether there is another one.
+/// How long to wait for the end of a server that has lost its last mount, before asking whether
+/// there is another mount.
 const USUAL: Duration = Duration::from_millis(500);
 
 /// Unmounts the volume on `dir` and waits until its server has finished, at most `timeout`. With
-/// `lazy` it is detached even while files are open, and only waited for when none is.
+/// `lazy` the volume is detached even while files are open; then it waits only if none is.
 ///
 /// # Errors
 /// Nothing of ours is mounted there, it is in use, or the server takes longer.
@@ -87,7 +88,7 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         dir: unmounted.dir.clone(),
         device: entry.device,
     };
-    // A server that is stopped or hangs is asked nothing more.
+    // Ask a server that is stopped or hangs nothing more.
     let is_silent = |mut question: Question| !question.is_answered(LOOK);
     if lazy && Question::ask(&unmounted.dir).is_ok_and(is_silent) {
         unmount_patiently(&mounted, true)?;
@@ -130,7 +131,7 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
     })
 }
 
-/// Unmounts; whoever only looks at it for a moment does not keep it.
+/// Unmounts. Programs that only look at it for a moment do not prevent this.
 fn unmount_patiently(mounted: &Mounted, lazy: bool) -> Result<(), MountError> {
     let deadline = Instant::now() + LOOK;
     loop {
@@ -143,32 +144,34 @@ fn unmount_patiently(mounted: &Mounted, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Another place where the file system is mounted.
+/// Returns another place where the file system is mounted; `None` if there is none, `Some(None)` if
+/// it cannot be seen from here.
 fn other_place(device: &str) -> Option<Option<PathBuf>> {
     let left = mountinfo::mounts_of(device).ok()?;
     Some(Some(left.into_iter().next()?.dir))
 }
 
-/// Whether the kernel still has the connection to the server: in a mount namespace that cannot be
-/// seen from here, or because files are open. Where the kernel's control file system is not
-/// mounted, no.
+/// Returns whether the kernel still has the connection to the server: the mount is in a namespace
+/// that cannot be seen from here, or files are open. False if the kernel's control file system is
+/// not mounted.
 fn is_connected(device: &str) -> bool {
     let name = mountinfo::connection(device).unwrap_or_default();
     !name.is_empty() && Path::new(mountinfo::CONTROL_DIR).join(name).is_dir()
 }
 
-/// How long a release is waited for in silence.
+/// How long to wait for a release before saying so.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// Waits until a server that has been unmounted but still commits has released the image, at most
-/// `timeout`; for a new mount right after `umount`. `say` hears whom it waits for, unless that is
-/// over in a moment. Returns at once when the image is free, cannot be looked at, or is in use by
-/// somebody who will not release it soon: by a mount that stands or was only detached (`umount
-/// --lazy`, with files open), or by another program. Opening it then says what is to be said.
+/// `timeout`. Meant for a new mount right after `umount`. Calls `say` with the process that it
+/// waits for, unless that takes only a moment. Returns at once if the image is free, cannot be
+/// looked at, or is in use by something that will not release it soon: a mount that stands or was
+/// only detached (`umount --lazy`, with files open), or another program. Opening the image then
+/// gives the error.
 pub fn wait_for_release(image: &Path, timeout: Duration, say: impl FnOnce(&LockHolder)) {
     let is_storage = |m: &std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
     if !image.metadata().is_ok_and(|m| is_storage(&m)) {
-        // Opening a pipe would wait for its other end.
+        // Anything else is left alone: opening a pipe would wait for its other end.
         return;
     }
     let Ok(file) = std::fs::File::open(image) else {
@@ -193,15 +196,16 @@ pub fn wait_for_release(image: &Path, timeout: Duration, say: impl FnOnce(&LockH
     }
 }
 
-/// Whether a process can be a server of ours, as far as can be seen: it has the name of this one.
+/// Returns whether a process can be a server of ours, as far as can be seen: it has the name of
+/// this one.
 fn is_server(holder: &LockHolder) -> bool {
     let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     holder.name.as_ref().is_none_or(|name| name == own.trim())
 }
 
-/// Whether a process still serves a FUSE mount, which the kernel says of each descriptor by which
-/// it does (`fuse_connection`, since Linux 6.16). The descriptors are open until the volume is
-/// closed, and the mount's page cache has gone by then.
+/// Returns whether a process still serves a FUSE mount. The kernel says so for each descriptor of a
+/// connection (`fuse_connection`, since Linux 6.16). The descriptors are open until the volume is
+/// closed; the mount's page cache is gone by then.
 fn serves(pid: u32) -> bool {
     let Ok(all) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return false;
@@ -217,7 +221,7 @@ fn serves(pid: u32) -> bool {
         .any(mountinfo::has_backing)
 }
 
-/// What a server says of itself.
+/// What a server's counters say of itself.
 struct Server {
     pid: u32,
     stopped: Option<String>,
@@ -234,13 +238,13 @@ impl Server {
     }
 }
 
-/// Whether the process ends within the time.
+/// Waits for the end of the process. Returns whether it ends within the time.
 fn wait_for_end(pid: u32, timeout: Duration) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return true;
     };
     let Ok(fd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
-        // Gone already.
+        // It is gone already.
         return true;
     };
     let deadline = Instant::now() + timeout;

@@ -1,4 +1,4 @@
-//! How the serving of a mount ends, and what its threads tell of that.
+//! How the serving of a mount ends, and the events by which its threads report it.
 
 use std::io;
 use std::thread;
@@ -23,7 +23,7 @@ pub enum SessionError {
     /// It could not be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The way that was asked for is closed.
+    /// The transport that was asked for does not work here.
     #[error("transport=uring: {0}")]
     Transport(String),
     /// The kernel and this server did not agree, or the device failed.
@@ -35,8 +35,8 @@ pub enum SessionError {
     /// The caller's `ready` failed.
     #[error("going to the background: {0}")]
     Ready(io::Error),
-    /// The volume could not be closed: what was not durable yet may be lost, the journal will be
-    /// recovered at the next mount.
+    /// The volume could not be closed: what was not durable yet may be lost. The next mount
+    /// recovers the journal.
     #[error("closing the volume: {0}")]
     Close(stetfs::Error),
     /// The device that was exported could not be flushed at the end.
@@ -47,11 +47,11 @@ pub enum SessionError {
     Stuck(Duration),
 }
 
-/// What the waiting thread is told.
+/// The events that the waiting thread receives.
 pub(crate) enum Event {
     Signal(i32),
     Over(io::Result<()>),
-    /// A request has made no progress for so long, and the connection is aborted.
+    /// A request has made no progress for this long, and the connection is aborted.
     Stuck(Duration),
 }
 
