@@ -18,7 +18,7 @@ use super::case::Case;
 use super::explore::{Findings, Wrong, explore};
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
-use super::report::{Counts, Met, Report, Violation};
+use super::report::{Counts, Reached, Report, Violation};
 use super::states::{Effort, Look};
 use super::subject::Subject;
 use super::target::Target;
@@ -77,9 +77,9 @@ pub struct Done {
     pub turns: BTreeSet<(u64, usize)>,
     /// The numbers of these.
     pub counts: Counts,
-    /// What their recoveries came to.
-    #[serde(default)]
-    pub met: Met,
+    /// How often their recoveries reached each case.
+    #[serde(default, rename = "met")]
+    pub reached: Reached,
     /// Their violations as they were found, with the workload's key.
     pub violations: Vec<(u64, Violation)>,
     /// Seconds that it took, with those for what was not done.
@@ -207,8 +207,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 struct Found {
     /// The numbers so far, those of workloads that are under way too.
     counts: Counts,
-    /// What recoveries came to, those of workloads that were begun too.
-    met: Met,
+    /// How often recoveries reached each case, those of unfinished workloads included.
+    reached: Reached,
     /// Turns that are done, and their numbers.
     done: BTreeSet<(u64, usize)>,
     /// How many turns each workload is to have yet.
@@ -216,7 +216,7 @@ struct Found {
     /// Workloads that have not had their first turn.
     not_run: usize,
     done_counts: Counts,
-    done_met: Met,
+    done_reached: Reached,
     /// With the turn of the workload, and in which order it was carried out.
     wrong: Vec<(Turn, Order, Wrong)>,
 }
@@ -225,7 +225,7 @@ struct Found {
 #[derive(Default)]
 struct Looked {
     counts: Counts,
-    met: Met,
+    reached: Reached,
     wrong: Vec<(Order, Wrong)>,
     /// The budget ended before.
     unfinished: bool,
@@ -265,7 +265,7 @@ impl Campaign<'_> {
         let seconds = shared.seconds();
         let Found {
             mut counts,
-            met,
+            reached,
             mut wrong,
             done,
             ..
@@ -280,7 +280,7 @@ impl Campaign<'_> {
         let violations = self.violations(wrong, end)?;
         Ok(Report {
             counts,
-            met,
+            reached,
             never_ran: Some(never_ran),
             seconds,
             jobs: self.jobs,
@@ -411,7 +411,7 @@ impl<'a> Shared<'a> {
         let Done {
             turns: done,
             counts,
-            met,
+            reached,
             violations,
             ..
         } = campaign.done.clone();
@@ -446,12 +446,12 @@ impl<'a> Shared<'a> {
             stop: AtomicBool::new(wrong.len() >= campaign.enough),
             found: Mutex::new(Found {
                 counts,
-                met: met.clone(),
+                reached: reached.clone(),
                 done,
                 not_run: todo.iter().filter(|(_, nth)| *nth == 0).count(),
                 left,
                 done_counts: counts,
-                done_met: met,
+                done_reached: reached,
                 wrong,
             }),
             keys,
@@ -488,7 +488,7 @@ impl<'a> Shared<'a> {
             violations: violations.collect(),
             turns: found.done.clone(),
             counts: found.done_counts,
-            met: found.done_met.clone(),
+            reached: found.done_reached.clone(),
             seconds: self.seconds(),
         };
         drop(found);
@@ -535,12 +535,12 @@ impl<'a> Shared<'a> {
     /// Takes note of what a turn gave.
     fn note(&self, (index, nth): Turn, looked: Looked) {
         let mut found = self.found.lock();
-        found.met += &looked.met;
+        found.reached += &looked.reached;
         if !looked.unfinished {
             self.done.fetch_add(1, Ordering::Relaxed);
             found.done.insert((self.keys[index], nth));
             found.done_counts += looked.counts;
-            found.done_met += &looked.met;
+            found.done_reached += &looked.reached;
             found.left[index] -= 1;
             found.not_run -= usize::from(nth == 0);
             let done = Counts {
@@ -576,7 +576,7 @@ impl<'a> Shared<'a> {
             };
             self.found.lock().counts += besides;
             looked.counts += findings.counts;
-            looked.met += &findings.met;
+            looked.reached += &findings.reached;
             looked.counts += besides;
             for wrong in findings.wrong {
                 if let Some(listener) = campaign.listener {

@@ -16,7 +16,7 @@ use stetfs::{
 use stetfs_format::{FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::sim::{CrashImage, Keep, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, Tag};
-use stetfs_scheme::{OpenArgs, Remnant};
+use stetfs_scheme::{OpenArgs, RecoveryCase};
 use stetfs_schemes::find;
 use stetfs_testkit::rng::Rng;
 
@@ -283,19 +283,19 @@ impl Left {
         self.with(contents)
     }
 
-    /// What the scheme's recovery comes to when it is given these media with something that does
-    /// not fit. A volume whose superblock is torn has none.
-    pub fn met_with(&self, change: impl FnOnce(&mut OpenArgs)) -> Vec<&'static Remnant> {
+    /// Returns the cases that recovery reaches on these media after `change` made something not
+    /// fit. Empty for a volume whose superblock is torn.
+    pub fn reached_with(&self, change: impl FnOnce(&mut OpenArgs)) -> Vec<&'static RecoveryCase> {
         let media = Media::try_new(&self.contents).map_err(anyhow::Error::new);
-        let met = |media: Media| self.open(media.shown()?, change);
-        media.and_then(met).unwrap_or_default()
+        let reached = |media: Media| self.open(media.shown()?, change);
+        media.and_then(reached).unwrap_or_default()
     }
 
     fn open(
         &self,
         media: stetfs::Media,
         change: impl FnOnce(&mut OpenArgs),
-    ) -> Result<Vec<&'static Remnant>> {
+    ) -> Result<Vec<&'static RecoveryCase>> {
         let mut raw = [0; SUPERBLOCK_SIZE];
         media
             .home
@@ -320,8 +320,8 @@ impl Left {
         change(&mut args);
         let scheme = find(self.target.scheme.name)?;
         Ok(match scheme.open(args) {
-            Ok(opened) => opened.report.met,
-            Err(_) => Remnant::last_met(),
+            Ok(opened) => opened.report.reached,
+            Err(_) => RecoveryCase::last_reached(),
         })
     }
 
@@ -371,16 +371,16 @@ pub fn stages(target: &Target) -> Result<Vec<Contents>> {
     Ok(stages)
 }
 
-/// What recovery comes to when media that hold this are mounted so. Whether they can be is not
-/// asked.
-pub fn met(contents: &Contents, options: MountOptions) -> Vec<&'static Remnant> {
+/// Returns the cases that recovery reaches when media of this content are mounted with `options`,
+/// whether the mount succeeds or not.
+pub fn reached(contents: &Contents, options: MountOptions) -> Vec<&'static RecoveryCase> {
     let media = Media::try_new(contents).map_err(anyhow::Error::new);
     let Ok(shown) = media.and_then(|media| media.shown()) else {
         return Vec::new();
     };
     match Fs::mount(shown, options) {
-        Ok((_, report)) => report.recovery.met,
-        Err(_) => Remnant::last_met(),
+        Ok((_, report)) => report.recovery.reached,
+        Err(_) => RecoveryCase::last_reached(),
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use stetfs_scheme::{DataMode, Remnant};
+use stetfs_scheme::{DataMode, RecoveryCase};
 use stetfs_schemes::find;
 
 use crate::campaign::Done;
@@ -252,14 +252,14 @@ impl Exploration {
         self.asked.choice.wants_groups() && target.is_ok_and(|target| !target.can_group())
     }
 
-    /// Rows of the scheme's recovery table that no recovery came to.
-    pub fn unmet(&self) -> Vec<&'static Remnant> {
+    /// Returns the cases of the scheme's recovery table that no recovery reached.
+    pub fn unreached(&self) -> Vec<&'static RecoveryCase> {
         let Ok(scheme) = find(&self.scheme) else {
             return Vec::new();
         };
         let rows = scheme.about.recovery.iter().copied().flatten();
         rows.copied()
-            .filter(|row| self.report.met.times(row) == 0)
+            .filter(|row| self.report.reached.times(row) == 0)
             .collect()
     }
 
@@ -272,7 +272,7 @@ impl Exploration {
         self.shards.add(other.shards)?;
         let (report, more) = (&mut self.report, other.report);
         report.counts += more.counts;
-        report.met += &more.met;
+        report.reached += &more.reached;
         report.seconds += more.seconds;
         report.jobs = report.jobs.max(more.jobs);
         report.violations.extend(more.violations);

@@ -13,7 +13,7 @@ use super::guide::{Guide, Tried};
 use super::moment::{Moment, Tapes};
 use super::oracle::Allowed;
 use super::record::Record;
-use super::report::{Counts, Fault, Met, Violation};
+use super::report::{Counts, Fault, Reached, Violation};
 use super::states::{Effort, Part, possible};
 use super::subject::{Outcome, Subject, second_opinion, second_replay};
 use super::turns::Order;
@@ -76,7 +76,7 @@ pub struct Findings {
     /// The numbers, the workload itself not counted.
     pub counts: Counts,
     /// What recoveries came to.
-    pub met: Met,
+    pub reached: Reached,
     /// Wrong states, each kind of fault once, in the order in which they were found.
     pub wrong: Vec<Wrong>,
     /// Whether the budget ended before the workload.
@@ -385,7 +385,7 @@ impl Explorer<'_> {
         left: &Contents,
     ) -> Result<usize> {
         let recovery = self.subject.recover(left);
-        self.found.met.add(&recovery.met);
+        self.found.reached.add(&recovery.reached);
         let counts = &mut self.found.counts;
         counts.recoveries += 1;
         let is_asked = is_due(self.phase + counts.recoveries, self.effort.e2fsck_every);
@@ -533,7 +533,7 @@ impl Explorer<'_> {
                 &mut count,
             )?;
             self.found.counts += found.counts.of_chain();
-            self.found.met += &found.met;
+            self.found.reached += &found.reached;
             for wrong in found.wrong {
                 self.found.wrong.push(Wrong {
                     nested: wrong.cut,

@@ -334,7 +334,7 @@ const LEFT_OUT: [Column; 11] = [
     number!("moments in chains", |c| c.chained_moments_left_out),
     number!("states in chains", |c| c.chained_left_out),
     ("recovery cases not met", |kept| {
-        grouped(kept.exploration.unmet().len() as u64)
+        grouped(kept.exploration.unreached().len() as u64)
     }),
 ];
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
-use stetfs_scheme::Remnant;
+use stetfs_scheme::RecoveryCase;
 
 /// A kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -151,14 +151,14 @@ impl Counts {
     }
 }
 
-/// How many recoveries came to each row of the scheme's recovery table, by what the row says was
-/// found.
+/// How many recoveries reached each case of the scheme's recovery table. The key is the case's
+/// [`found`](RecoveryCase::found).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Met(BTreeMap<String, u64>);
+pub struct Reached(BTreeMap<String, u64>);
 
-impl Met {
-    /// Another recovery.
-    pub(super) fn add(&mut self, rows: &[&'static Remnant]) {
+impl Reached {
+    /// Adds the cases that one recovery reached.
+    pub(super) fn add(&mut self, rows: &[&'static RecoveryCase]) {
         for row in rows {
             match self.0.get_mut(row.found) {
                 Some(times) => *times += 1,
@@ -167,13 +167,13 @@ impl Met {
         }
     }
 
-    /// How many came to that row.
-    pub fn times(&self, row: &Remnant) -> u64 {
+    /// Returns how many recoveries reached that case.
+    pub fn times(&self, row: &RecoveryCase) -> u64 {
         self.0.get(row.found).copied().unwrap_or(0)
     }
 }
 
-impl AddAssign<&Self> for Met {
+impl AddAssign<&Self> for Reached {
     fn add_assign(&mut self, more: &Self) {
         for (found, times) in &more.0 {
             *self.0.entry(found.clone()).or_default() += times;
@@ -204,9 +204,9 @@ pub struct Violation {
 pub struct Report {
     /// The numbers.
     pub counts: Counts,
-    /// What recoveries came to.
-    #[serde(default)]
-    pub met: Met,
+    /// How often recoveries reached each case.
+    #[serde(default, rename = "met")]
+    pub reached: Reached,
     /// Workloads that never ran, not even to be looked at where syncs have returned, by their
     /// titles. None: it is of a time when nobody took note.
     #[serde(default)]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
 use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use stetfs_media::{BlockDev, Class, Image, Tag};
-use stetfs_scheme::Remnant;
+use stetfs_scheme::RecoveryCase;
 
 use super::caught::caught;
 use super::media::Media;
@@ -64,8 +64,8 @@ pub struct Recovery {
     pub watched: Watched,
     /// The changes from the mount to the unmount: where the power can be cut again.
     pub tapes: Tapes,
-    /// Rows of the scheme's recovery table that the mount came to.
-    pub met: Vec<&'static Remnant>,
+    /// Cases of the scheme's recovery table that the mount reached.
+    pub reached: Vec<&'static RecoveryCase>,
     /// What the media held after the unmount, when it came to that.
     pub recovered: Option<Contents>,
 }
@@ -104,7 +104,7 @@ impl Subject {
                 structure: steps.structure,
             },
             watched: media.watched(),
-            met: steps.met,
+            reached: steps.reached,
             tapes: steps.tapes.unwrap_or_else(|| media.tapes()),
             recovered: steps.recovered,
         }
@@ -141,7 +141,7 @@ impl Subject {
         let shown = media.shown_watched().map_err(recovery)?;
         let options = self.target.judging_options();
         let mounted = Library::mount_as_it_is(shown.clone(), options.clone());
-        steps.met = Remnant::last_met();
+        steps.reached = RecoveryCase::last_reached();
         let (mut library, _) = mounted
             .context("mounting what was left")
             .map_err(recovery)?;
@@ -190,7 +190,7 @@ impl Subject {
 
 #[derive(Default)]
 struct Steps {
-    met: Vec<&'static Remnant>,
+    reached: Vec<&'static RecoveryCase>,
     seen: Option<Observation>,
     tapes: Option<Tapes>,
     recovered: Option<Contents>,

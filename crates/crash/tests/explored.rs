@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use stetfs_crash::explored::{Kept, OLD, Row, Store, find, places, tables};
-use stetfs_crash::report::{Counts, Fault, Met, Report, Violation};
+use stetfs_crash::report::{Counts, Fault, Reached, Report, Violation};
 use stetfs_testkit::document;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -58,7 +58,7 @@ fn kept(row: &Row) -> Kept {
         minimized: Some("create f".to_owned()),
     };
     let report = Report {
-        met: Met::default(),
+        reached: Reached::default(),
         counts: Counts {
             workloads: 700,
             workloads_unfinished: 77,

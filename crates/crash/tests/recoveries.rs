@@ -1,8 +1,8 @@
-//! Each row of each scheme's recovery table is met, by what a power cut leaves or by what can
-//! become of that: damage, an older copy, another memory. And docs/RECOVERY.md is these tables;
-//! `STETFS_LAB_WRITE=1` writes it.
+//! Each case of each scheme's recovery table is reached: by a power cut, or by what can become of
+//! the media after one (damage, an older copy, another memory). And docs/RECOVERY.md has these
+//! tables; `STETFS_LAB_WRITE=1` writes it.
 //!
-//! A row that nothing meets is of a case that nobody has tried, or that there is not.
+//! A case that nothing reaches is one that nobody has tried, or that does not exist.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_format::jbd2::JournalIncompat;
 use stetfs_media::{Cause, Class, Image, RamDev, Tag};
-use stetfs_scheme::{About, Beside, Ground, OpenArgs, Remnant};
+use stetfs_scheme::{About, Beside, Ground, OpenArgs, RecoveryCase};
 use stetfs_schemes::{each_example, each_scheme, find, for_use};
 use stetfs_testkit::ground::simulated;
 use stetfs_testkit::host::needs;
@@ -30,15 +30,15 @@ use stetfs_testkit::image::{EXT3_1K, EXT4_1K, Variety};
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::{document, skip_unless};
 
-fn rows(about: &About) -> impl Iterator<Item = &'static Remnant> {
+fn rows(about: &About) -> impl Iterator<Item = &'static RecoveryCase> {
     about.recovery.iter().copied().flatten().copied()
 }
 
-/// Rows that are yet to be met.
-struct Unmet(Vec<&'static Remnant>);
+/// The cases that nothing has reached yet.
+struct Unreached(Vec<&'static RecoveryCase>);
 
-impl Unmet {
-    fn met(&mut self, rows: &[&Remnant]) {
+impl Unreached {
+    fn reached(&mut self, rows: &[&RecoveryCase]) {
         self.0.retain(|row| !rows.contains(row));
     }
 
@@ -53,8 +53,8 @@ impl Unmet {
     }
 }
 
-/// Some that overwrite, free, use again and fill the log, in orders by turns. What meets the rarest
-/// rows comes first.
+/// Some that overwrite, free, use again and fill the log, in orders by turns. The ones that
+/// reach the rarest cases come first.
 fn workloads(volume: Variety) -> Vec<Workload> {
     // Directories that are removed while a checkpoint is bringing them home.
     let reuse = Script::Reuse.workload(volume.profile());
@@ -78,8 +78,8 @@ fn workloads(volume: Variety) -> Vec<Workload> {
 }
 
 /// What power cuts leave.
-fn cuts(target: &Target, workload: Workload, effort: Effort, unmet: &mut Unmet) {
-    if !unmet.has_others() {
+fn cuts(target: &Target, workload: Workload, effort: Effort, unreached: &mut Unreached) {
+    if !unreached.has_others() {
         return;
     }
     let fresh = target.contents().expect("a volume");
@@ -88,27 +88,27 @@ fn cuts(target: &Target, workload: Workload, effort: Effort, unmet: &mut Unmet) 
         ..Campaign::new(target.clone(), fresh, vec![workload])
     };
     let report = campaign.run(&|_| {}).expect("an exploration");
-    unmet.0.retain(|row| report.met.times(row) == 0);
+    unreached.0.retain(|row| report.reached.times(row) == 0);
 }
 
 /// What becomes of what power cuts leave: on media that fail, and where it is taken for something
 /// else.
-fn spoiled(target: &Target, unmet: &mut Unmet) {
+fn spoiled(target: &Target, unreached: &mut Unreached) {
     const TRIES: usize = 40;
     for (seed, workload) in workloads(target.volume).into_iter().enumerate() {
-        if unmet.0.is_empty() {
+        if unreached.0.is_empty() {
             return;
         }
         let mut rng = Rng::new(seed as u64);
         for left in Left::of_cuts(target, &workload, 40).expect("a workload") {
             for change in MISFITS {
-                unmet.met(&left.met_with(change));
+                unreached.reached(&left.reached_with(change));
             }
             for _ in 0..TRIES {
-                if unmet.0.is_empty() {
+                if unreached.0.is_empty() {
                     return;
                 }
-                unmet.met(&left.spoiled(&mut rng).met_with(|_| ()));
+                unreached.reached(&left.spoiled(&mut rng).reached_with(|_| ()));
             }
         }
     }
@@ -145,7 +145,7 @@ const MISFITS: [fn(&mut OpenArgs); 6] = [
 
 /// Volumes and memories that are not of the same time, memory that is somebody else's, mounts that
 /// may only read, and those that may overwrite.
-fn mismatched(target: &Target, unmet: &mut Unmet) {
+fn mismatched(target: &Target, unreached: &mut Unreached) {
     let stages = damage::stages(target).expect("a volume");
     let memories: Vec<_> = stages.iter().filter_map(|at| at.media().nth(1)).collect();
     let usual = target.options();
@@ -192,7 +192,7 @@ fn mismatched(target: &Target, unmet: &mut Unmet) {
             .iter()
             .flat_map(|pair| ways.iter().map(move |way| (pair, way)))
         {
-            unmet.met(&damage::met(pair, way.clone()));
+            unreached.reached(&damage::reached(pair, way.clone()));
         }
     }
 }
@@ -200,18 +200,18 @@ fn mismatched(target: &Target, unmet: &mut Unmet) {
 fn every_row(name: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let scheme = find(name).expect("a scheme");
-    let mut unmet = Unmet(rows(scheme.about).collect());
+    let mut unreached = Unreached(rows(scheme.about).collect());
     // The last trials are the special ones, of which some rows are; parts of flash take longest.
     let mut trials: Vec<_> = simulated(scheme).collect();
     trials.reverse();
     trials.sort_by_key(|trial| trial.ground == Ground::Flash);
     let on = |trial, volume: Variety| Target::of(scheme, trial, volume);
     for trial in &trials {
-        if unmet.has_refusals() {
-            mismatched(&on(trial, EXT4_1K), &mut unmet);
+        if unreached.has_refusals() {
+            mismatched(&on(trial, EXT4_1K), &mut unreached);
             // Without checksums, what is wrong in a record is looked at.
             for volume in [EXT4_1K, EXT3_1K] {
-                spoiled(&on(trial, volume), &mut unmet);
+                spoiled(&on(trial, volume), &mut unreached);
             }
         }
     }
@@ -226,14 +226,19 @@ fn every_row(name: &str) {
         };
         for workload in &workloads {
             for trial in &trials {
-                cuts(&on(trial, EXT4_1K), workload.clone(), effort, &mut unmet);
+                cuts(
+                    &on(trial, EXT4_1K),
+                    workload.clone(),
+                    effort,
+                    &mut unreached,
+                );
             }
         }
     }
     for trial in &trials {
-        spoiled(&on(trial, EXT4_1K), &mut unmet);
+        spoiled(&on(trial, EXT4_1K), &mut unreached);
     }
-    let found: Vec<_> = unmet.0.iter().map(|row| row.found).collect();
+    let found: Vec<_> = unreached.0.iter().map(|row| row.found).collect();
     assert!(found.is_empty(), "{name}: nothing leads to {found:#?}");
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::error::{Result, SchemeError};
-use crate::remnant::Remnant;
+use crate::recovery_case::RecoveryCase;
 
 /// A scheme's description of itself, for the command line, the documents, the tests and the lab.
 #[derive(Debug, Serialize)]
@@ -36,7 +36,7 @@ pub struct About {
     /// What a crash can leave, and what recovery does with it: tables of the scheme's own and of
     /// the parts that it is made of.
     #[serde(skip)]
-    pub recovery: &'static [&'static [&'static Remnant]],
+    pub recovery: &'static [&'static [&'static RecoveryCase]],
     /// The scheme's own mount options.
     pub options: &'static [&'static OptionAbout],
 }

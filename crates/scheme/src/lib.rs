@@ -20,7 +20,7 @@
 //! | `about` | what a scheme says of itself before it is opened |
 //! | `open` | what it is opened with, and what that gives |
 //! | `terms` | what it has agreed to, once it is open |
-//! | `remnant` | what a crash can leave of it |
+//! | `recovery_case` | the cases that its recovery distinguishes |
 //! | `trial` | what is run with it |
 //! | `block` | transactions and their blocks |
 //! | `scheme` | the verbs |
@@ -36,7 +36,7 @@ mod cache;
 mod error;
 mod open;
 mod ranges;
-mod remnant;
+mod recovery_case;
 mod scheme;
 mod terms;
 mod trial;
@@ -47,7 +47,7 @@ pub use cache::{Cache, CacheStats, Spot};
 pub use error::{Result, SchemeError};
 pub use open::{LogExtent, OpenArgs, Opened, Parts, RecoveryReport, Registration};
 pub use ranges::{Ranges, differing_bytes};
-pub use remnant::Remnant;
+pub use recovery_case::RecoveryCase;
 pub use scheme::{ActionCount, Backlog, Goal, Held, Placement, Scheme};
 pub use terms::{DataPromise, Extents, Mark, Relocates, Terms, Wants};
 pub use trial::{Ground, Trial};

@@ -9,7 +9,7 @@ use stetfs_media::{BlockDev, Pmem};
 
 use crate::about::{About, InMemory, SchemeOptions};
 use crate::error::{Result, SchemeError};
-use crate::remnant::Remnant;
+use crate::recovery_case::RecoveryCase;
 use crate::scheme::Scheme;
 use crate::terms::Terms;
 use crate::trial::Trial;
@@ -74,8 +74,10 @@ pub struct RecoveryReport {
     pub journal_errno: i32,
     /// First and last transaction replayed, if any.
     pub sequences: Option<(u32, u32)>,
-    /// Rows of the scheme's [recovery table](About::recovery) that opening came to.
-    pub met: Vec<&'static Remnant>,
+    /// Cases of the scheme's [recovery table](About::recovery) that the opening reached, in order,
+    /// each once.
+    #[serde(rename = "met")]
+    pub reached: Vec<&'static RecoveryCase>,
 }
 
 /// What a scheme's own `open` gives.
@@ -117,9 +119,9 @@ impl Registration {
                 dev.describe()
             )));
         }
-        Remnant::begin();
+        RecoveryCase::begin();
         let (scheme, terms, mut report) = (self.make)(args)?;
-        report.met = Remnant::last_met();
+        report.reached = RecoveryCase::last_reached();
         Ok(Opened {
             about: self.about,
             scheme,

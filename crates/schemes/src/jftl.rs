@@ -54,10 +54,10 @@ use crate::parts::fill::FILL;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, Beside, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result,
-    SchemeError, Terms, Trial, remnants,
+    SchemeError, Terms, Trial, recovery_cases,
 };
 
-remnants! {
+recovery_cases! {
     LEFT:
     AS_IT_IS "a committed transaction's block that the log has as it is"
         => "it is remapped home, again if it was",
@@ -183,10 +183,10 @@ impl Ways for Remapped {
 
     fn found(&self, chosen: usize, written: usize) {
         if chosen > 0 {
-            AS_IT_IS.met();
+            AS_IT_IS.reached();
         }
         if written > 0 {
-            COPIED.met();
+            COPIED.reached();
         }
     }
 

@@ -33,9 +33,9 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     UNMARKED "no mark in the superblock"
         => "a new log",
@@ -115,10 +115,10 @@ impl MappedLog {
         area.read(HEADER_BLOCK, raw.bytes_mut())?;
         let found = LogHeader::decode(raw.bytes());
         if args.has_private_log {
-            let header = found.inspect_err(|_| NOT_OURS.met())?;
+            let header = found.inspect_err(|_| NOT_OURS.reached())?;
             check_owner(about, args, &header)?;
         } else {
-            UNMARKED.met();
+            UNMARKED.reached();
             let epoch = found.map_or(1, |before| before.epoch.wrapping_add(1));
             if args.writable {
                 begin(about, args, &area, epoch)?;
@@ -242,12 +242,12 @@ impl MappedLog {
     pub(crate) fn replay(&self, map: &Map) -> Result<RecoveryReport> {
         for entry in &map.entries {
             if entry.home.0 >= self.blocks || self.area.contains(entry.home) {
-                BAD_HOME.met();
+                BAD_HOME.reached();
                 return Err(Corrupt::JournalTagBlock(entry.home).into());
             }
             self.content(entry)?;
         }
-        WHOLE.met();
+        WHOLE.reached();
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         for batch in map.entries.chunks(BATCH) {
             let contents = batch.iter().map(|entry| self.content(entry));
@@ -274,7 +274,7 @@ impl MappedLog {
         self.area.read(entry.at, content.bytes_mut())?;
         if content_crc(content.bytes()) != entry.crc {
             let (home, at) = (entry.home, entry.at);
-            BAD_COPY.met();
+            BAD_COPY.reached();
             let why = format!("the copy of block {home} in log block {at} is damaged");
             return Err(SchemeError::Unusable(why));
         }
@@ -319,8 +319,8 @@ fn check_owner(about: &About, args: &OpenArgs, header: &LogHeader) -> Result<()>
     let is_ours = header.uuid == args.uuid && header.scheme == about.name;
     match is_ours {
         true if args.writable => return Ok(()),
-        true => READ_ONLY.met(),
-        false => NOT_OURS.met(),
+        true => READ_ONLY.reached(),
+        false => NOT_OURS.reached(),
     }
     let why = match () {
         () if header.uuid != args.uuid => "its log belongs to another volume".to_owned(),

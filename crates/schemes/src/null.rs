@@ -15,10 +15,10 @@ use stetfs_media::{BlockDev, Cause};
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
     About, DataPromise, Goal, Ground, Held, Mark, OpenArgs, Parts, RecoveryReport, Registration,
-    Result, Scheme, Snapshot, Terms, Trial, remnants,
+    Result, Scheme, Snapshot, Terms, Trial, recovery_cases,
 };
 
-remnants! {
+recovery_cases! {
     LEFT:
     ANYTHING "anything"
         => "nothing", "it is not right: e2fsck must look at a volume that was not unmounted";
@@ -49,7 +49,7 @@ struct Null {
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    ANYTHING.met();
+    ANYTHING.reached();
     let null = Null {
         dev: args.dev,
         block_size: args.block_size,

@@ -38,11 +38,11 @@ use crate::parts::version::WholeVersion;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Ground, LoggedBlock, OpenArgs, Parts, RecoveryReport, Registration, Result, SchemeError,
-    Terms, Trial, remnants,
+    Terms, Trial, recovery_cases,
 };
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     ONE "one root that counts"
         => "it is the newest", "the other was being written: nobody was told that it is durable";
@@ -157,9 +157,9 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
         log.read_map(FIRST + slot, slot)?,
     ];
     match roots.iter().flatten().count() {
-        0 => NONE.met(),
-        1 => ONE.met(),
-        _ => TWO.met(),
+        0 => NONE.reached(),
+        1 => ONE.reached(),
+        _ => TWO.reached(),
     }
     let newest = roots.into_iter().flatten().max_by_key(|r| r.generation);
     let Some(newest) = newest else {

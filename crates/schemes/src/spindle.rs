@@ -59,11 +59,11 @@ use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Beside, Ground, LoggedBlock, OpenArgs, OptionAbout, Origin, Parts, Ranges, Registration,
-    Result, Snapshot, Trial, remnants,
+    Result, Snapshot, Trial, recovery_cases,
 };
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     UNDONE "a block in the ring between Head and Tail, or at Tail with the number of the \
         transaction"
@@ -408,10 +408,10 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     }
     cache.entries(|n, entry| {
         let Some(before) = undone.get(&entry.home) else {
-            COUNTS.met();
+            COUNTS.reached();
             return cache.adopt(n, entry);
         };
-        UNDONE.met();
+        UNDONE.reached();
         region.store_state(n, *before, RECOVERY)?;
         match *before {
             Some(state) => cache.adopt(n, Entry { state, ..entry }),
@@ -446,7 +446,7 @@ fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(U
             Some(slot) => _ = found.insert(slot.home, slot.before),
             None if i == count => return Ok((found, tail)),
             None => {
-                OTHER_SLOT.met();
+                OTHER_SLOT.reached();
                 let why = "a slot of the ring is of another transaction";
                 return Err(Corrupt::NvmCache(why).into());
             }
@@ -470,14 +470,14 @@ fn undo_parts(cache: &NvmCache, sequence: Tid) -> Result<()> {
         region.pmem.load(at, &mut old, RECOVERY)?;
         let found = SubBlock::decode(&header, region.seed, &old);
         let Some(found) = found.filter(|found| found.sequence == sequence) else {
-            PARTS_END.met();
+            PARTS_END.reached();
             break;
         };
         let offset = u32::from(found.index) * geometry.sub_block;
         if found.slot >= geometry.blocks() || offset >= geometry.block_size {
             return Err(Corrupt::NvmCache("the metadata log names a part of no block").into());
         }
-        PART.met();
+        PART.reached();
         let at = geometry.slot_at(found.slot) + u64::from(offset);
         region.pmem.store_nt(at, &old, RECOVERY)?;
     }

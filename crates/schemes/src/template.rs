@@ -30,11 +30,11 @@ use crate::parts::version::WholeVersion;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, Ground, LoggedBlock, OpenArgs, Parts, RecoveryReport, Registration, Result, Terms,
-    Trial, remnants,
+    Trial, recovery_cases,
 };
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     NO_MAP "no map that counts"
         => "nothing",
@@ -105,8 +105,8 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
     }
     let map = log.read_map(FIRST, slot)?;
     match &map {
-        None => NO_MAP.met(),
-        Some(map) if map.entries.is_empty() => EMPTY.met(),
+        None => NO_MAP.reached(),
+        Some(map) if map.entries.is_empty() => EMPTY.reached(),
         Some(_) => {}
     }
     let map = map.unwrap_or_default();

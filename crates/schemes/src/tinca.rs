@@ -46,11 +46,11 @@ use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Beside, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial,
-    remnants,
+    recovery_cases,
 };
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     UNDONE "a block in the ring, between Tail and Head"
         => "its entry becomes what the ring says that it was",
@@ -263,11 +263,11 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
         let is_log = entry.state.high & LOG != 0;
         let before = match undone.get(&entry.home) {
             Some(before) => {
-                UNDONE.met();
+                UNDONE.reached();
                 *before
             }
             None if is_log => {
-                ROLE_LEFT.met();
+                ROLE_LEFT.reached();
                 (entry.state.high & !LOG)
                     .checked_sub(1)
                     .map(|slot| EntryState {
@@ -277,7 +277,7 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
                     })
             }
             None => {
-                COUNTS.met();
+                COUNTS.reached();
                 entry.state.high = 0;
                 return cache.adopt(n, entry);
             }
@@ -314,9 +314,9 @@ fn read_ring(
         at = at.wrapping_add(1);
         match RingSlot::decode(&raw, sequence, cache.region.seed)? {
             Some(slot) => _ = found.insert(slot.home, slot.before),
-            None if at == to => NEWEST_SLOT.met(),
+            None if at == to => NEWEST_SLOT.reached(),
             None => {
-                OTHER_SLOT.met();
+                OTHER_SLOT.reached();
                 let why = "a slot of the ring is of another transaction";
                 return Err(Corrupt::NvmCache(why).into());
             }

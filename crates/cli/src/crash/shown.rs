@@ -56,7 +56,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
     row("rows of the scheme's recovery table (below)", &|e| {
-        grouped(usize_as_u64(e.unmet().len()))
+        grouped(usize_as_u64(e.unreached().len()))
     });
     for column in 1..=explorations.len() {
         if let Some(column) = table.column_mut(column) {
@@ -84,9 +84,9 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         }
     }
     for exploration in explorations {
-        let unmet = exploration.unmet();
-        if !unmet.is_empty() {
-            let found = unmet.iter().map(|row| format!("\n  {}", row.found));
+        let unreached = exploration.unreached();
+        if !unreached.is_empty() {
+            let found = unreached.iter().map(|row| format!("\n  {}", row.found));
             let target = &exploration.asked.target;
             text += &format!("\n\n{target}: no recovery found");
             text.extend(found);

@@ -24,9 +24,9 @@ use crate::parts::area::JournalArea;
 use crate::parts::owner::Look;
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{Result, SchemeError, remnants};
+use stetfs_scheme::{Result, SchemeError, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     WHOLE "a transaction with the expected number and a commit record with the right checksum"
         => "it counts",
@@ -137,7 +137,7 @@ pub(super) fn read(
     for (n, found) in left.transactions.iter().enumerate() {
         for (t, tag) in found.tags.iter().enumerate() {
             if tag.home.0 >= blocks || area.contains(tag.home) {
-                BAD_HOME.met();
+                BAD_HOME.reached();
                 let why = format!("its region names block {} as a home", tag.home);
                 return Err(SchemeError::Unusable(why));
             }
@@ -149,10 +149,10 @@ pub(super) fn read(
             let is_durable = committed.is_at_or_after(found.sequence);
             let is_home = says_home && (is_durable || is_revoke);
             match (is_revoke, says_home, is_home) {
-                (true, ..) => FREED.met(),
-                (_, true, true) => IS_HOME.met(),
+                (true, ..) => FREED.reached(),
+                (_, true, true) => IS_HOME.reached(),
                 (_, true, false) => {
-                    NOT_HOME.met();
+                    NOT_HOME.reached();
                     left.not_home.push(found.tag(t));
                 }
                 _ => {}
@@ -213,7 +213,7 @@ impl Look for Contents {
 fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
     for (entry, content) in region.kept()? {
         if !is_content(&content, entry.checksum) {
-            KEPT_DAMAGED.met();
+            KEPT_DAMAGED.reached();
             let why = format!("block {} in flight in its region is damaged", entry.home);
             return Err(SchemeError::Unusable(why));
         }
@@ -227,10 +227,10 @@ fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
             found.tags.iter().any(revokes)
         };
         if { later }.any(is_freed) {
-            KEPT_FREED.met();
+            KEPT_FREED.reached();
             continue;
         }
-        KEPT.met();
+        KEPT.reached();
         let mut tag = None;
         if let Some(found) = left
             .transactions
@@ -276,12 +276,12 @@ impl Left {
             // It is going there before this.
             bytes.copy_from_slice(kept);
         } else if pending.whole.is_none() {
-            DELTAS.met();
+            DELTAS.reached();
             let tag = Tag::new(Class::Data, Cause::Recovery);
             area.dev.read_at(home.0 * usize_as_u64(size), bytes, tag)?;
         }
         let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
-            WRONG_BASE.met();
+            WRONG_BASE.reached();
             SchemeError::Unusable(format!(
                 "{what} of block {home} is not what it was: a part of the newest content is lost"
             ))
@@ -290,7 +290,7 @@ impl Left {
             let found = &self.transactions[*n];
             let tag = &found.tags[*t];
             if tag.flags.contains(TagFlags::NON_DELTA) {
-                WHOLE_BLOCK.met();
+                WHOLE_BLOCK.reached();
                 area.read(tag.place, bytes)?;
                 if tag.flags.contains(TagFlags::ESCAPE) {
                     unescape(bytes);
@@ -331,7 +331,7 @@ fn transactions(region: &DeltaRegion, at: u64, sequence: Tid) -> Result<Vec<Delt
     })?;
     let next = found.last().map_or(sequence, |last| last.sequence.next());
     if region.committed()?.is_at_or_after(next) {
-        CONFIRMED.met();
+        CONFIRMED.reached();
         let why = format!("transaction {next} in its region was durable, and is damaged");
         return Err(SchemeError::Unusable(why));
     }

@@ -20,9 +20,9 @@ use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     EMPTY "`s_start` = 0"
         => "nothing", "everything was written home before the log was marked empty";
@@ -92,11 +92,11 @@ pub(super) fn recover(
         ..Default::default()
     };
     if superblock.fields.start == 0 {
-        EMPTY.met();
+        EMPTY.reached();
     } else {
         report.was_needed = true;
         if !args.writable {
-            READ_ONLY.met();
+            READ_ONLY.reached();
             return Err(SchemeError::Unusable(
                 "it must be replayed, which needs a writable device".to_owned(),
             ));
@@ -106,7 +106,7 @@ pub(super) fn recover(
             .feature_incompat
             .contains(JournalIncompat::FAST_COMMIT)
         {
-            FAST_COMMITS.met();
+            FAST_COMMITS.reached();
             return Err(SchemeError::Unusable(
                 "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
             ));
@@ -148,7 +148,7 @@ fn replay(
     for copy in &copies {
         let block = copy.tag.block;
         if block.0 >= args.blocks || area.contains(block) {
-            BAD_HOME.met();
+            BAD_HOME.reached();
             return Err(Corrupt::JournalTagBlock(block).into());
         }
     }
@@ -219,12 +219,12 @@ fn newest_copies(transactions: &[BlockTransaction], report: &mut RecoveryReport)
             .get(&copy.tag.block)
             .is_some_and(|r| r.is_at_or_after(copy.sequence));
         if is_revoked && !is_planted(Bug::IgnoredRevoke) {
-            REVOKED.met();
+            REVOKED.reached();
             report.revoked += 1;
         } else if is_planted(Bug::OldestCopy) {
             newest.entry(copy.tag.block).or_insert(*copy);
         } else if newest.insert(copy.tag.block, *copy).is_some() {
-            LOGGED_AGAIN.met();
+            LOGGED_AGAIN.reached();
         }
     }
     let mut copies: Vec<Copy> = newest.into_values().collect();
@@ -401,7 +401,7 @@ impl Reader<'_> {
             .format
             .is_intact(&copy.tag, copy.sequence, block.bytes())
         {
-            BAD_COPY.met();
+            BAD_COPY.reached();
             let why = format!(
                 "log block {} (home {}, transaction {}) does not fit its checksum; run e2fsck",
                 copy.at, copy.tag.block, copy.sequence

@@ -19,10 +19,10 @@ use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use crate::parts::owner::new_epoch;
 use crate::parts::ring::{Medium, Ring};
-use stetfs_scheme::{About, LogExtent, OpenArgs, Result, SchemeError, remnants};
+use stetfs_scheme::{About, LogExtent, OpenArgs, Result, SchemeError, recovery_cases};
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     UNMARKED "no mark in the superblock"
         => "a new log, of another epoch",
@@ -35,7 +35,7 @@ remnants! {
         => "error", "home has not got the newest content";
 }
 
-remnants! {
+recovery_cases! {
     MOVED:
     FINER "the mark, and a log in smaller units than the medium's"
         => "error, nothing is written",
@@ -118,19 +118,19 @@ impl<M: Medium> ByteLog<M> {
     pub(crate) fn claim(&mut self, about: &'static About, args: &OpenArgs) -> Result<Claim> {
         let header = LogHeader::decode(&self.read_header()?);
         if !args.has_private_log {
-            UNMARKED.met();
+            UNMARKED.reached();
             let epoch = header.map_or_else(|_| new_epoch(), |h| h.epoch.wrapping_add(1));
             return Ok(Claim::Empty(self.begin(about, args, epoch)?));
         }
-        let header = header.inspect_err(|_| NOT_OURS.met())?;
+        let header = header.inspect_err(|_| NOT_OURS.reached())?;
         if header.uuid != args.uuid {
-            NOT_OURS.met();
+            NOT_OURS.reached();
             return Err(SchemeError::Unusable(
                 "its log belongs to another volume".to_owned(),
             ));
         }
         if header.scheme != about.name {
-            NOT_OURS.met();
+            NOT_OURS.reached();
             return Err(SchemeError::Unusable(format!(
                 "its log was written by scheme {}: mount with scheme={}",
                 header.scheme, header.scheme
@@ -138,7 +138,7 @@ impl<M: Medium> ByteLog<M> {
         }
         let (unit, least) = (u64::from(header.unit), self.ring.medium.unit());
         if unit < least {
-            FINER.met();
+            FINER.reached();
             return Err(SchemeError::Unusable(format!(
                 "its log was written in units of {unit} bytes, and this medium has {least}: \
                     recover it on a medium as the one that it was on"
@@ -156,14 +156,14 @@ impl<M: Medium> ByteLog<M> {
         if is_closed {
             // The unmount that closed it was cut short. The header must not be made anew: while
             // the volume has the mark, no word of it may be torn from the others.
-            CLOSED.met();
+            CLOSED.reached();
             if args.writable {
                 self.write_log_state(false)?;
             }
             return Ok(Claim::Empty(start));
         }
         if !args.writable {
-            READ_ONLY.met();
+            READ_ONLY.reached();
             return Err(SchemeError::Unusable(
                 "it must be replayed, which needs a writable volume".to_owned(),
             ));

@@ -28,10 +28,10 @@ use stetfs_format::{Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 
 use crate::parts::area::JournalArea;
-use stetfs_scheme::{About, OpenArgs, Remnant, Result, SchemeError, remnants};
+use stetfs_scheme::{About, OpenArgs, RecoveryCase, Result, SchemeError, recovery_cases};
 use stetfs_sync::Mutex;
 
-remnants! {
+recovery_cases! {
     LEFT:
     SHUT "a volume that needs no memory, and its region, closed"
         => "a new region", "everything that was in it is home";
@@ -122,13 +122,13 @@ pub(crate) fn claim(
     area.read(RECORD_BLOCK, &mut raw)?;
     let ours = VolumeRecord::newest(&raw);
     let ours = if args.has_private_log {
-        Some(ours.inspect_err(|_| NO_RECORD.met())?)
+        Some(ours.inspect_err(|_| NO_RECORD.reached())?)
     } else {
         // Whatever is there may be an earlier record, or a block of JBD2's log.
         None
     };
     if ours.as_ref().is_some_and(|ours| ours.uuid != args.uuid) {
-        NO_RECORD.met();
+        NO_RECORD.reached();
         return Err(
             Corrupt::NvmPair("the volume's record of its memory is another volume's").into(),
         );
@@ -141,11 +141,11 @@ pub(crate) fn claim(
     let (header, state) = match found {
         MemoryFound::Region(header, state) => (header, state),
         MemoryFound::Damaged(why) => {
-            DAMAGED.met();
+            DAMAGED.reached();
             return Err(why.into());
         }
         _ => {
-            LOST_REGION.met();
+            LOST_REGION.reached();
             return unusable(format!(
                 "{shown} holds nothing of scheme {}; {LOST}",
                 about.name
@@ -153,17 +153,17 @@ pub(crate) fn claim(
         }
     };
     if header.scheme != about.name || header.uuid != args.uuid {
-        LOST_REGION.met();
+        LOST_REGION.reached();
         return unusable(format!("{shown} belongs to another volume; {LOST}"));
     }
     if header.epoch != needed.epoch {
-        LOST_REGION.met();
+        LOST_REGION.reached();
         return unusable(format!(
             "{shown} is a region that the volume had at another time; {LOST}"
         ));
     }
     if needed.size != pmem.size() {
-        RESIZED.met();
+        RESIZED.reached();
         return unusable(format!(
             "{shown} has {} bytes, and the region in it {}; {LOST}",
             pmem.size(),
@@ -177,24 +177,24 @@ pub(crate) fn claim(
     match needed.check(&state, newest) {
         Ok(()) => {}
         Err(Mismatch::OlderVolume) => {
-            OLDER_VOLUME.met();
+            OLDER_VOLUME.reached();
             return unusable(format!(
                 "{shown} is newer than the volume, which is an older copy: what was brought home \
                     since is missing in it"
             ));
         }
         Err(Mismatch::OlderMemory) => {
-            OLDER_REGION.met();
+            OLDER_REGION.reached();
             return unusable(format!("{shown} is an older copy of its region; {LOST}"));
         }
     }
     if !args.writable {
-        READ_ONLY.met();
+        READ_ONLY.reached();
         return unusable(format!(
             "{shown} must be recovered, which needs a writable volume"
         ));
     }
-    PAIR.met();
+    PAIR.reached();
     let record = needed.clone();
     Ok(Claim::Left(Pair::left(
         args, area, pmem, header, state, record, newest,
@@ -213,18 +213,18 @@ fn check_usable(
     let shown = pmem.describe();
     let may_overwrite = |why: &str| {
         if args.nvm_new {
-            OVERWRITTEN.met();
+            OVERWRITTEN.reached();
             Ok(())
         } else {
-            FOREIGN.met();
+            FOREIGN.reached();
             Err(SchemeError::Nvm(format!(
                 "{shown} {why}: it is left as it is; name an empty file, or say nvm-new to \
                     overwrite it"
             )))
         }
     };
-    let usable = |as_what: &'static Remnant| {
-        as_what.met();
+    let usable = |as_what: &'static RecoveryCase| {
+        as_what.reached();
         Ok(())
     };
     match found {
@@ -234,7 +234,7 @@ fn check_usable(
         MemoryFound::Damaged(why) => may_overwrite(&format!("holds a damaged region ({why})")),
         MemoryFound::Older(header) if header.is_closed && header.uuid == args.uuid => usable(&SHUT),
         MemoryFound::Older(_) => {
-            OPEN_FULL.met();
+            OPEN_FULL.reached();
             Err(Corrupt::NvmPairVersion(1).into())
         }
         MemoryFound::Region(header, state) => {
@@ -252,7 +252,7 @@ fn check_usable(
                 PairState::Shut if is_ours => usable(&SHUT),
                 PairState::Shut => may_overwrite("was the region of another volume"),
                 _ if holds_any()? => {
-                    OPEN_FULL.met();
+                    OPEN_FULL.reached();
                     Err(SchemeError::Nvm(format!(
                         "{shown} holds what another volume, or a copy of this one, has not brought \
                             home yet"

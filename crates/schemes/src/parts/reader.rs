@@ -14,9 +14,9 @@ use crate::parts::record::apply_mask;
 use crate::parts::ring::{Medium, Ring, aligned};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, Result, SchemeError, remnants};
+use stetfs_scheme::{OpenArgs, Result, SchemeError, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     WHOLE "a transaction with the expected number, intact"
         => "it counts", "its record is complete";

@@ -13,9 +13,9 @@ use crate::parts::reader::{ByteTransaction, Reader};
 use crate::parts::record::{Change, changes};
 use crate::parts::ring::Medium;
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, remnants};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     NOT_IN_PLACE "the last transaction names a block written in place that has not the content"
         => "the log ends before it",
@@ -34,7 +34,7 @@ impl<M: Medium> Reader<'_, M> {
     pub(crate) fn drop_unplaced(&self, found: &mut Vec<ByteTransaction>) -> Result<Option<u64>> {
         match found.last() {
             Some(last) if !self.is_in_place(last)? => {
-                NOT_IN_PLACE.met();
+                NOT_IN_PLACE.reached();
                 Ok(found.pop().map(|last| last.at))
             }
             _ => Ok(None),
@@ -109,11 +109,11 @@ impl<M: Medium> Reader<'_, M> {
                 };
                 let is_revoked = revoked.get(&block).is_some_and(|&by| by >= i);
                 if is_revoked && !is_planted(Bug::IgnoredRevoke) {
-                    FREED.met();
+                    FREED.reached();
                     report.revoked += 1;
                     continue;
                 }
-                BYTES.met();
+                BYTES.reached();
                 report.blocks += 1;
                 take(Bytes {
                     sequence: found.sequence,
@@ -171,7 +171,7 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
         .iter()
         .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len));
     if block.0 >= args.blocks || in_log {
-        BAD_HOME.met();
+        BAD_HOME.reached();
         return Err(Corrupt::JournalTagBlock(block).into());
     }
     Ok(())

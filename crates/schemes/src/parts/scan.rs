@@ -1,7 +1,7 @@
 //! Reading a log after a crash: which transactions count.
 
 use stetfs_format::Tid;
-use stetfs_scheme::{Remnant, Result, SchemeError};
+use stetfs_scheme::{RecoveryCase, Result, SchemeError};
 
 /// What lies where a transaction should begin.
 pub(crate) enum Seen<P, T> {
@@ -16,13 +16,13 @@ pub(crate) enum Seen<P, T> {
 /// What a log can end with, as rows of a recovery table.
 pub(crate) struct Ends {
     /// A transaction counts.
-    pub(crate) whole: &'static Remnant,
+    pub(crate) whole: &'static RecoveryCase,
     /// There is none.
-    pub(crate) nothing: &'static Remnant,
+    pub(crate) nothing: &'static RecoveryCase,
     /// One was in flight.
-    pub(crate) in_flight: &'static Remnant,
+    pub(crate) in_flight: &'static RecoveryCase,
     /// One was durable, and is damaged.
-    pub(crate) damaged: &'static Remnant,
+    pub(crate) damaged: &'static RecoveryCase,
 }
 
 /// All transactions that count, from position `at` and number `sequence` on, and the position
@@ -45,20 +45,20 @@ pub(crate) fn scan<P: Copy, T>(
     loop {
         match look(at, sequence)? {
             Seen::Intact(transaction, next) => {
-                ends.whole.met();
+                ends.whole.reached();
                 found.push(transaction);
                 (at, sequence) = (next, sequence.next());
             }
             Seen::Nothing => {
-                ends.nothing.met();
+                ends.nothing.reached();
                 return Ok((found, at));
             }
             Seen::Damaged(why, next) => {
                 if is_followed(at, next, sequence)? {
-                    ends.damaged.met();
+                    ends.damaged.reached();
                     return Err(why);
                 }
-                ends.in_flight.met();
+                ends.in_flight.reached();
                 return Ok((found, at));
             }
         }

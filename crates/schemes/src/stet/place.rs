@@ -12,7 +12,7 @@ use stetfs_format::private_log::{LogHeader, REGION_RING, Tail};
 use stetfs_format::width::u64_as_usize;
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty, Pmem, PmemDev};
-use stetfs_scheme::{About, OpenArgs, Result, SchemeError, Terms, remnants};
+use stetfs_scheme::{About, OpenArgs, Result, SchemeError, Terms, recovery_cases};
 
 use crate::parts::area::JournalArea;
 use crate::parts::byte_log::{self, ByteLog, Start};
@@ -21,7 +21,7 @@ use crate::parts::reader::{ByteTransaction, Reader, damaged};
 use crate::parts::record::{Record, content_of, longest_chunk};
 use crate::parts::ring::{Medium, Ring};
 
-remnants! {
+recovery_cases! {
     ELSEWHERE:
     NOT_GIVEN "the mark, and a record of memory beside the volume, and no memory"
         => "error, nothing is written", "what was committed last is in that memory";
@@ -82,7 +82,7 @@ impl LogPlace {
         };
         match (&args.nvm, is_inside) {
             (None, Some(false)) => {
-                NOT_GIVEN.met();
+                NOT_GIVEN.reached();
                 Err(SchemeError::Nvm(format!(
                     "scheme {} had some beside this volume, with what was committed last: mount \
                         with nvm=FILE (or `stetfs fsck --nvm FILE`)",
@@ -90,7 +90,7 @@ impl LogPlace {
                 )))
             }
             (Some(nvm), Some(true)) => {
-                IN_VOLUME.met();
+                IN_VOLUME.reached();
                 Err(SchemeError::Nvm(format!(
                     "what was committed last is not in {}, but in the volume's journal: mount \
                         once without nvm=FILE (or run `stetfs fsck`)",
@@ -224,7 +224,7 @@ pub(super) fn all<M: Medium>(
     let (found, at) = reader.all(start)?;
     let next = found.last().map_or(start.sequence, |t| t.sequence.next());
     if committed.is_some_and(|tid| tid.is_at_or_after(next)) {
-        CONFIRMED.met();
+        CONFIRMED.reached();
         return Err(damaged(next, "it was durable"));
     }
     Ok((found, at))

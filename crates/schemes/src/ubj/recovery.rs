@@ -7,13 +7,13 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::WORD;
 use stetfs_media::{Cause, Class, Tag};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{Result, remnants};
+use stetfs_scheme::{Result, recovery_cases};
 
 use crate::engine::cache::{CacheRegion, NvmCache};
 
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-remnants! {
+recovery_cases! {
     LEFT:
     COMMITTED "a frozen block of a transaction that the commit's word includes"
         => "it counts; of several of one block the newest",
@@ -58,10 +58,10 @@ pub(super) fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
             is_kept
         };
         match (entry.state.is_dirty, counts) {
-            (true, true) => COMMITTED.met(),
-            (true, false) => UNCOMMITTED.met(),
-            (false, true) => CLEAN_KEPT.met(),
-            (false, false) => CLEAN.met(),
+            (true, true) => COMMITTED.reached(),
+            (true, false) => UNCOMMITTED.reached(),
+            (false, true) => CLEAN_KEPT.reached(),
+            (false, false) => CLEAN.reached(),
         }
         if !counts {
             dropped.push(n);
@@ -106,29 +106,29 @@ fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
     pmem.load(at, &mut header, RECOVERY)?;
     let size = match ChangeLog::length(&header, tid) {
         0 => {
-            NO_CHANGES.met();
+            NO_CHANGES.reached();
             return Ok(());
         }
         bytes => header.len() + u32_as_usize(bytes),
     };
     if size > u32_as_usize(geometry.changes) {
-        BAD_CHANGES.met();
+        BAD_CHANGES.reached();
         return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
     }
     let mut raw = vec![0; size];
     pmem.load(at, &mut raw, RECOVERY)?;
-    let log = ChangeLog::decode(raw, region.seed).inspect_err(|_| BAD_CHANGES.met())?;
-    CHANGES.met();
+    let log = ChangeLog::decode(raw, region.seed).inspect_err(|_| BAD_CHANGES.reached())?;
+    CHANGES.reached();
     for change in log.changes() {
         let Change {
             slot,
             offset,
             bytes,
-        } = change.inspect_err(|_| BAD_CHANGES.met())?;
+        } = change.inspect_err(|_| BAD_CHANGES.reached())?;
         if offset + bytes.len() > cache.block_size
             || !(offset | bytes.len()).is_multiple_of(u64_as_usize(WORD))
         {
-            BAD_CHANGES.met();
+            BAD_CHANGES.reached();
             return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
         }
         if frozen.contains(&slot) {

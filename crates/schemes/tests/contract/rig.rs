@@ -10,7 +10,7 @@ use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
     About, Beside, DataMode, Ground, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Origin,
-    Ranges, Registration, Remnant, SchemeOptions, Snapshot, Trial, Wants,
+    Ranges, RecoveryCase, Registration, SchemeOptions, Snapshot, Trial, Wants,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -194,8 +194,8 @@ impl Rig {
             writable: self.writable,
             options,
         })?;
-        let refusal = |row: &&&Remnant| row.done.starts_with("error");
-        let passed_over = opened.report.met.iter().find(refusal);
+        let refusal = |row: &&&RecoveryCase| row.done.starts_with("error");
+        let passed_over = opened.report.reached.iter().find(refusal);
         let found = passed_over.map(|row| row.found);
         assert_eq!(found, None, "{}: opened all the same", scheme.about.name);
         Ok(opened)

@@ -317,7 +317,7 @@ impl NvmCache {
     pub(crate) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
         self.region.entries(|n, entry| {
             if entry.home.0 >= self.blocks {
-                BEYOND.met();
+                BEYOND.reached();
                 return Err(Corrupt::NvmCache("an entry names a block beyond the volume").into());
             }
             each(n, entry)
@@ -330,7 +330,7 @@ impl NvmCache {
     /// [`Corrupt::NvmCache`]: another one says so of the same block.
     pub(crate) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
         if found.state.slot >= self.region.geometry.blocks() {
-            BEYOND.met();
+            BEYOND.reached();
             return Err(Corrupt::NvmCache("an entry names a block beyond the cache").into());
         }
         let mut map = self.shard(found.home).map.write();

@@ -11,9 +11,9 @@ use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, u
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
-use stetfs_scheme::{Result, SchemeError, remnants};
+use stetfs_scheme::{Result, SchemeError, recovery_cases};
 
-remnants! {
+recovery_cases! {
     LEFT:
     DAMAGED "a word of an entry, or an end of the ring, with a wrong checksum"
         => "error, nothing is written", "a word is stored at once, so it was damaged later";
@@ -121,7 +121,7 @@ impl CacheRegion {
     /// Head or tail, by where it lies.
     pub(crate) fn end(&self, offset: u64) -> Result<RingEnd> {
         let word = self.pmem.load_u64(offset, RECOVERY)?;
-        Ok(RingEnd::from_word(word, self.end_key(offset)).inspect_err(|_| DAMAGED.met())?)
+        Ok(RingEnd::from_word(word, self.end_key(offset)).inspect_err(|_| DAMAGED.reached())?)
     }
 
     /// As the word that is stored there.
@@ -230,7 +230,7 @@ impl CacheRegion {
                 .load(self.geometry.entry_at(first), raw, RECOVERY)?;
             for (i, raw) in (first..).zip(raw.chunks_exact(u64_as_usize(ENTRY_SIZE))) {
                 if let Some(entry) =
-                    Entry::decode(raw, self.key(i)).inspect_err(|_| DAMAGED.met())?
+                    Entry::decode(raw, self.key(i)).inspect_err(|_| DAMAGED.reached())?
                 {
                     each(i, entry)?;
                 }
