@@ -1,14 +1,14 @@
-//! Staged changes: a [`Group`] of writes to files, and of changes of names and attributes, which
-//! nobody but its owner sees before they are committed and which then happen as one transaction or
-//! not at all. `group/names.rs` has the names; here are the writes.
+//! A [`Group`] stages changes: writes to files, and changes of names and attributes. Nobody but its
+//! owner sees them before the commit, which makes all of them as one transaction, or none.
+//! `group/names.rs` has names and attributes, this file has the writes.
 //!
-//! What is staged of those is bytes in memory. Blocks that it will need are reserved as it is
-//! staged, so that a full volume is told of at the write; credits are counted in the same way, so
-//! that what one transaction cannot hold is refused at the write too. The commit is one handle over
-//! all files, whose locks it holds. It looks everything up anew, since others may have changed the
-//! files meanwhile, and reads what it needs of old content, all before it changes anything. Should
-//! it fail behind that, the journal stops, as for any operation that is half done. Where a file is
-//! cut too, or a name changed, the commit has the volume alone instead, and is one span.
+//! A staged write is bytes in memory. Staging reserves the blocks that it will need and counts its
+//! credits, so that the write itself fails when the volume is full or when one transaction cannot
+//! hold the group. The commit locks all files and opens one handle over them. Others may have
+//! changed the files meanwhile, so it looks everything up again, and reads the old content that it
+//! needs, all before it changes anything. If it fails after that, the journal stops, as for any
+//! operation that is half done. If the group also cuts a file or changes a name, its commit has the
+//! volume alone instead, and is one span.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ use names::{At, Names};
 
 mod names;
 
-/// Changes that are made as one transaction, or not at all; from [`Fs::begin`].
+/// Changes that a program makes as one transaction, or not at all; from [`Fs::begin`].
 ///
-/// Dropping it is [`abort`](Self::abort). A file stays while a group has staged something for it,
-/// even when its last name goes.
+/// Dropping it is [`abort`](Self::abort). A file for which a group has staged something stays, even
+/// when its last name goes.
 ///
-/// What a group makes has its inode number at once, and no name that others see before the commit.
-/// Its content and attributes are written at once, and need not fit into a transaction. All else is
-/// staged, checked against what the group sees, and checked again by the commit.
+/// What a group makes has its inode number at once, and gets a name that others see at the commit.
+/// Its content and attributes are written at once, and need not fit into a transaction. Everything
+/// else is staged: it is checked against what the group sees, and the commit checks it again.
 ///
 /// ```
 /// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
@@ -79,30 +79,30 @@ struct Staged {
     inode: Arc<Inode>,
     /// [`Inode::group_commits`] when the first write was staged.
     seen: u32,
-    /// Bytes by where they begin. No two pieces overlap or touch.
+    /// Bytes by their offset. No two pieces overlap or touch.
     pieces: BTreeMap<u64, Vec<u8>>,
-    /// The blocks that these lie in, and whether each will need a place.
+    /// The blocks of these pieces; true: the write gives it a place, or converts it from unwritten.
     blocks: BTreeMap<u32, bool>,
-    /// In how many pieces those lie that will.
+    /// Runs of blocks for which this is true.
     places: u32,
     /// Reserved blocks.
     reserved: u32,
-    /// The least that the file is cut to, before the pieces are written.
+    /// The cut to the smallest size, made before the pieces are written.
     cut: Option<Cut>,
-    /// How long the file is at least, written to there or not.
+    /// The least size in bytes, whether or not anything is written up to there.
     least: u64,
-    /// Somebody who wrote, and by whose writing a file loses its privileges, whoever commits.
+    /// An unprivileged caller who wrote. The write strips the file's privileges, whoever commits.
     unprivileged: Option<Caller>,
 }
 
-/// That a file is cut.
+/// A cut of the file.
 #[derive(Clone)]
 struct Cut {
     size: u64,
     c: Caller,
-    /// What that takes of a transaction.
+    /// Credits that the cut takes.
     credits: u32,
-    /// What its last step may ask for beside, at worst.
+    /// Credits that its last step may ask for besides, at worst.
     last: u32,
 }
 
@@ -121,7 +121,7 @@ impl Staged {
         }
     }
 
-    /// How much of what the file has now it keeps.
+    /// The bytes that the file keeps of the `size` bytes that it has now.
     fn kept(&self, size: u64) -> u64 {
         self.cut.as_ref().map_or(size, |cut| cut.size.min(size))
     }
@@ -132,7 +132,7 @@ impl Staged {
         end.max(self.least)
     }
 
-    /// Forgets what is staged behind `size`, in blocks from `end` on.
+    /// Forgets what is staged beyond `size`, and the blocks from `end` on.
     fn clip(&mut self, size: u64, end: LBlock) {
         self.least = self.least.min(size);
         self.pieces.split_off(&size);
@@ -150,12 +150,12 @@ impl Staged {
         self.credits_to_write(self.places) + cut
     }
 
-    /// What the writes take, where the blocks that need a place lie in so many pieces.
+    /// The credits of the writes, with `places` runs of blocks that need a place.
     fn credits_to_write(&self, places: u32) -> u32 {
         INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places
     }
 
-    /// The blocks in runs: the first of each, and how many.
+    /// The blocks as runs: the first block and the length of each.
     fn runs(&self) -> Vec<(LBlock, u32)> {
         let mut runs: Vec<(LBlock, u32)> = Vec::new();
         for lblk in self.blocks.keys().copied().map(LBlock) {
@@ -215,7 +215,7 @@ impl Staged {
 }
 
 impl Fs {
-    /// Begins a group of writes, of which nobody else sees anything before it is committed.
+    /// Begins a group. Nobody else sees its changes before the commit.
     pub fn begin(&self) -> Group {
         Group::new(self.clone())
     }
@@ -230,13 +230,14 @@ impl Group {
         }
     }
 
-    /// Stages a change of names or attributes; gives the attributes of the inode that it is about,
-    /// as they are outside of the group. What the group makes has its number at once. What a file
-    /// is cut by is gone with the commit.
+    /// Stages a change of names or attributes. Returns the attributes of the inode that it changes,
+    /// as they are outside of the group. What the group makes has its inode number at once. The
+    /// bytes that a cut removes stay on the volume until the commit.
     ///
     /// # Errors
-    /// Those of [`Fs::change`], as they are in the group; [`Error::GroupTooBig`]; `NotSupported`
-    /// for flags and generations, and for [`RenameFlags::WHITEOUT`](crate::RenameFlags::WHITEOUT).
+    /// Those of [`Fs::change`], judged by what the group sees; [`Error::GroupTooBig`];
+    /// `NotSupported` for flags and generations, and for
+    /// [`RenameFlags::WHITEOUT`](crate::RenameFlags::WHITEOUT).
     pub fn change(&mut self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
         if let Change::SetAttr(ino, _) | Change::SetXattr(ino, ..) | Change::RemoveXattr(ino, ..) =
             *change
@@ -262,29 +263,29 @@ impl Group {
         })
     }
 
-    /// The value of an extended attribute as the group sees it.
+    /// Returns the value of an extended attribute as the group sees it.
     pub fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         let view = self.names.xattrs(ino);
         self.fs
             .run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name, view))
     }
 
-    /// The names of extended attributes as the group sees them ([`Fs::listxattr`]).
+    /// Returns the names of extended attributes as the group sees them ([`Fs::listxattr`]).
     pub fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
         let view = self.names.xattrs(ino);
         self.fs
             .run(|vol| xattr::list(vol, c, &*vol.iget(ino)?, view))
     }
 
-    /// The inode that `name` stands for in directory `dir` as the group sees it. Its attributes are
-    /// those that it has outside.
+    /// Returns the inode that `name` in directory `dir` stands for in the group. Its attributes are
+    /// those outside of the group.
     pub fn lookup(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         let names = &mut self.names;
         self.fs
             .run(|vol| path::entry_of(vol, &*names.lookup(vol, c, dir, name)?))
     }
 
-    /// [`Fs::resolve`], as the group sees it.
+    /// Does [`Fs::resolve`] as the group sees the names.
     pub fn resolve(&mut self, c: &Caller, path: &[u8], follow: bool) -> Result<Entry> {
         let names = &mut self.names;
         self.fs.run(|vol| {
@@ -293,7 +294,7 @@ impl Group {
         })
     }
 
-    /// [`Fs::resolve_parent`], as the group sees it.
+    /// Does [`Fs::resolve_parent`] as the group sees the names.
     pub fn resolve_parent<'p>(&mut self, c: &Caller, path: &'p [u8]) -> Result<(Entry, &'p [u8])> {
         let names = &mut self.names;
         self.fs.run(|vol| {
@@ -302,19 +303,19 @@ impl Group {
         })
     }
 
-    /// Blocks of a transaction that changes of names and attributes come to.
+    /// Credits of the changes of names and attributes.
     #[cfg(test)]
     pub(crate) fn credits_of_names(&self) -> u32 {
         self.names.credits(self.fs.volume())
     }
 
-    /// The mount that it belongs to.
+    /// The mount that the group belongs to.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
 
-    /// The names in a directory as the group sees it, without "." and "..", and what they stand
-    /// for.
+    /// Returns the names in a directory as the group sees them, without "." and "..", and their
+    /// inodes.
     pub fn list(&self, c: &Caller, dir: InodeNo) -> Result<BTreeMap<Vec<u8>, InodeNo>> {
         self.fs.run(|vol| {
             perm::permission(vol, c, &*vol.iget(dir)?, Access::READ)?;
@@ -322,12 +323,12 @@ impl Group {
         })
     }
 
-    /// Stages all of `bytes`, or nothing of them.
+    /// Stages all of `bytes`, or none.
     ///
     /// # Errors
     /// Those of a write, among them `NoSpace`; `NotSupported` for a file whose data is not
-    /// journaled ([`Fs::can_group`]); [`Error::GroupTooBig`] for more than one transaction holds.
-    /// What was staged before stays staged.
+    /// journaled ([`Fs::can_group`]); [`Error::GroupTooBig`] when one transaction cannot hold the
+    /// group. Everything staged before stays staged.
     pub fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
         if self.names.made(ino) {
             return self.write_made(c, ino, offset, bytes);
@@ -340,7 +341,7 @@ impl Group {
         Ok(())
     }
 
-    /// Writes to what has no name yet.
+    /// Writes to a file that the group made.
     fn write_made(&self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -350,8 +351,8 @@ impl Group {
         Ok(())
     }
 
-    /// Reads as the file will be when nothing but the group changes it; gives how much there was
-    /// before its end.
+    /// Reads the file as the commit will leave it if nobody else changes it. Returns the number of
+    /// bytes read, fewer than `out` holds at the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
         let n = self.fs.read(ino, offset, out)?;
         let Some(staged) = self.files.get(&ino) else {
@@ -370,38 +371,38 @@ impl Group {
         Ok(len)
     }
 
-    /// The file's size, in bytes, as it will be when nothing but the group changes it.
+    /// Returns the size, in bytes, that the commit will leave if nobody else changes the file.
     pub fn size(&self, ino: InodeNo) -> Result<u64> {
         let size = self.fs.getattr(ino)?.size;
         let staged = self.files.get(&ino);
         Ok(staged.map_or(size, |staged| staged.kept(size).max(staged.end())))
     }
 
-    /// The attributes of a file, with its size, as they will be when nothing but the group changes
-    /// them; but for those that are staged.
+    /// Returns a file's attributes with the size that the group sees. Other staged attributes do
+    /// not show.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         let attr = self.fs.getattr(ino)?;
         let size = self.size(ino)?;
         Ok(Attr { size, ..attr })
     }
 
-    /// The files that writes are staged for.
+    /// Returns the files that have staged writes or cuts.
     pub fn files(&self) -> Vec<InodeNo> {
         self.files.keys().copied().collect()
     }
 
-    /// Whether nothing is staged.
+    /// True when nothing is staged.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.names.is_empty()
     }
 
-    /// Makes all of it happen, and returns when it is durable. The group is empty then.
+    /// Makes all changes, and returns when they are durable. The group is empty then.
     ///
     /// # Errors
     /// [`Error::Conflict`] when another group has been committed that wrote to one of the files
-    /// since this one first did, or when somebody has changed a name that the group changes, or
-    /// what stands in its way; what a write says. Nothing has happened then, and everything is
-    /// still staged; unless the error is of the device or the journal.
+    /// since this group first did, or when somebody has changed a name that the group changes, or
+    /// what stands in its way; the errors of a write. Nothing has happened then, and everything is
+    /// still staged, unless the error is of the device or the journal.
     pub fn commit(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
         if self.needs_all() {
@@ -419,8 +420,8 @@ impl Group {
         Ok(())
     }
 
-    /// Makes all of it happen; it is durable with the next commit of the volume, or with an fsync
-    /// of one of the files. The group is empty then.
+    /// Makes all changes. They are durable with the volume's next commit, or with an fsync of one
+    /// of the files. The group is empty then.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -435,7 +436,7 @@ impl Group {
         Ok(())
     }
 
-    /// Forgets what is staged.
+    /// Forgets everything staged.
     pub fn abort(&mut self) {
         if is_planted(Bug::KeptPage) {
             self.keep_page();
@@ -443,7 +444,7 @@ impl Group {
         self.end();
     }
 
-    /// Only of a planted bug.
+    /// Plants [`Bug::KeptPage`]: writes the first staged page.
     fn keep_page(&self) {
         let first = self.files.iter().next();
         let first = first.and_then(|(ino, staged)| Some((ino, staged.pieces.first_key_value()?)));
@@ -453,14 +454,14 @@ impl Group {
         }
     }
 
-    /// Gives back what it holds.
+    /// Gives back what the group holds.
     fn end(&mut self) {
         for (ino, staged) in std::mem::take(&mut self.files) {
             let alloc = &self.fs.volume().alloc;
             alloc.unstage(staged.reserved.into());
             alloc.release(staged.reserved.into());
-            // A volume that is down keeps no files open. Where one cannot be freed, the volume
-            // takes note of that.
+            // A volume that is down keeps no files open. If freeing a file fails, the volume notes
+            // the error.
             let _ = self.fs.release(ino);
         }
         let names = &mut self.names;
@@ -531,30 +532,30 @@ impl Group {
         Ok(())
     }
 
-    /// What the writes and cuts take of a transaction.
+    /// Credits of the writes and cuts.
     fn data_credits(&self) -> u32 {
         self.files.values().map(Staged::credits).sum()
     }
 
-    /// What the last step of a cut may ask for at worst.
+    /// The most that the last step of a cut may ask for, in credits.
     fn last_of_cuts(&self) -> u32 {
         let cuts = self.files.values().filter_map(|staged| staged.cut.as_ref());
         cuts.map(|cut| cut.last).max().unwrap_or(0)
     }
 
-    /// What the last of the operations that the commit repeats may ask for at worst.
+    /// The most that the last operation of the commit may ask for, in credits.
     fn last_credits(&self) -> u32 {
         self.last_of_cuts().max(self.names.asks())
     }
 
-    /// What the group takes of a transaction beside this file.
+    /// Credits of the group without this file.
     fn credits_of_others(&self, vol: &Volume, ino: InodeNo) -> u32 {
         let others = self.files.iter().filter(|(other, _)| **other != ino);
         let others: u32 = others.map(|(_, staged)| staged.credits()).sum();
         others.saturating_add(self.names.credits(vol))
     }
 
-    /// The file is cut or grown. The caller holds the inode's lock for writing.
+    /// Stages a cut or a growth. The caller holds the inode's lock for writing.
     fn resize(&mut self, vol: &Volume, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let others = self.credits_of_others(vol, inode.ino);
         let old = inode.state.read().raw.size;
@@ -600,15 +601,15 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the commit has to have the volume alone.
+    /// True when the commit must have the volume alone.
     fn needs_all(&self) -> bool {
         !self.names.is_empty() || self.files.values().any(|staged| staged.cut.is_some())
     }
 
-    /// All of it in one span. The caller has the volume alone.
+    /// Makes all changes in one span. The caller has the volume alone.
     fn apply_alone(&mut self, vol: &Scope<'_>, c: &Caller) -> Result<Tid> {
         vol.check_writable()?;
-        // Others may have made more of a file since.
+        // Others may have added blocks to a file since.
         for staged in self.files.values_mut() {
             if let Some(Cut { size, c, .. }) = &staged.cut {
                 staged.cut = Some(cut_to(vol, c, &staged.inode, *size)?);
@@ -657,10 +658,10 @@ impl Group {
         Ok((span.as_ref()).map_or_else(|| vol.journal.running(), Span::tid))
     }
 
-    /// All of it in one handle.
+    /// Makes all changes in one handle.
     fn apply(&mut self, vol: &Scope<'_>, c: &Caller) -> Result<()> {
         vol.check_writable()?;
-        // By ascending number, as the order of locks demands.
+        // By ascending number, as the lock order demands.
         let inodes: Vec<_> = self.files.values().map(|s| s.inode.clone()).collect();
         let _guards: Vec<_> = inodes.iter().map(|inode| inode.lock.write()).collect();
         let mut files: Vec<_> = self.files.values_mut().collect();
@@ -684,17 +685,17 @@ impl Drop for Group {
     }
 }
 
-/// What a block needs that is written to.
+/// What a write needs for one of its blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Nothing,
-    /// It is unwritten and becomes written.
+    /// The block is unwritten and becomes written.
     Change,
     /// A reserved block, and a place for it.
     Block,
 }
 
-/// What the blocks from `first` to before `end` need.
+/// What a write needs for each block from `first` up to `end`, which is excluded.
 fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec<(u32, Need)>> {
     let mut out = Vec::new();
     for run in blocks::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)? {
@@ -716,7 +717,7 @@ fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec
     Ok(out)
 }
 
-/// Whether so much can be written there as part of a group.
+/// Fails unless a group can write `len` bytes at `offset`.
 fn check(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<()> {
     vol.check_writable()?;
     let (_, room) = file::check_write(vol, inode, offset, WriteFlags::empty())?;
@@ -730,15 +731,15 @@ fn check(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<()> {
     }
 }
 
-/// What is known of a file before it is written.
+/// What the commit has looked up of a file before it writes.
 struct Prepared {
-    /// What each piece finds where it goes.
+    /// What each piece finds at its place.
     found: Vec<Found>,
-    /// The number of pieces in which its blocks lie that will be delayed and are not yet.
+    /// The number of runs of blocks that the write newly makes delayed.
     places: u32,
 }
 
-/// Whether the file can still be written so.
+/// Fails if another group has changed the file, or if it can no longer be written.
 fn check_staged(vol: &Volume, staged: &Staged) -> Result<()> {
     let inode = &*staged.inode;
     let is_changed = inode.group_commits.load(Ordering::Relaxed) != staged.seen;
@@ -749,7 +750,7 @@ fn check_staged(vol: &Volume, staged: &Staged) -> Result<()> {
     pieces.try_for_each(|(at, bytes)| check(vol, inode, *at, usize_as_u64(bytes.len())))
 }
 
-/// What it is to cut the file. The caller holds the inode's lock.
+/// Computes the credits of cutting the file to `size`. The caller holds the inode's lock.
 fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
     let st = inode.state.read();
     let from = vol.end_block(size);
@@ -782,7 +783,7 @@ fn cut_file(vol: &Scope<'_>, staged: &mut Staged) -> Result<()> {
     };
     let inode = &*staged.inode;
     let _guard = inode.lock.write();
-    // Nothing to cut where somebody else has done it.
+    // Somebody else may have cut the file further.
     let size = (*size).min(inode.state.read().raw.size);
     let set = SetAttr {
         size: Some(size),
@@ -791,8 +792,8 @@ fn cut_file(vol: &Scope<'_>, staged: &mut Staged) -> Result<()> {
     attr::change(vol, c, inode, &set)
 }
 
-/// Does whatever may be refused, before anything is changed. The caller holds the inodes' locks,
-/// or has the volume alone.
+/// Does everything that can fail for a reason other than the device, before anything is changed.
+/// The caller holds the inodes' locks, or has the volume alone.
 fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
     files
         .iter()
@@ -822,7 +823,7 @@ fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec
             places += run.places;
             converts |= run.converts;
         }
-        // As many as were reserved at the writes, unless others have punched holes since.
+        // The writes reserved these, unless others have punched holes since.
         let more = new.saturating_sub(staged.reserved);
         file::reserve_blocks(vol, c, more, converts)?;
         staged.reserved += more;
@@ -862,7 +863,7 @@ fn write(vol: &Scope<'_>, files: &mut [&mut Staged], prepared: &[Prepared]) -> R
     })
 }
 
-/// The first block that `bytes` at `offset` lie in, and the one behind the last.
+/// The first block of `bytes` at `offset`, and the block behind the last.
 fn blocks_of(vol: &Volume, offset: u64, bytes: &[u8]) -> (LBlock, LBlock) {
     let end = offset + usize_as_u64(bytes.len());
     (vol.block_of(offset), vol.end_block(end))

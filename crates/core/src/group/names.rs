@@ -1,14 +1,14 @@
 //! Names and attributes in a [`Group`](crate::Group): what is made, named, removed, renamed.
 //!
-//! What a group makes is made at once, without a name: an orphan with a number of its own, which
-//! is gone when the group ends without a commit. Everything else is a list of steps, which change
-//! only what the group sees: each is checked against that when it is staged, and what it takes of
-//! a transaction and of the volume is counted.
+//! A new file or directory is made at once, without a name: an orphan with a number of its own. It
+//! disappears when the group ends without a commit. Everything else is a list of steps, which
+//! change only what the group sees. Staging a step checks it against that, and counts the credits
+//! and blocks that it takes.
 //!
-//! The commit has the volume alone (`world.rs`). It looks whether all that the steps were checked
-//! against still holds, which is the last thing that may be refused; then it repeats them, by the
-//! ordinary operations, in one span of the journal. A step that fails there leaves the group half
-//! done, and the journal stops.
+//! The commit has the volume alone (`world.rs`). It checks that everything the steps rely on still
+//! holds; nothing is refused after that. Then it repeats the steps by the ordinary operations, in
+//! one span of the journal. A step that fails there leaves the group half done, and the journal
+//! stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,43 +36,45 @@ mod attributes;
 mod cost;
 mod step;
 
-/// What a group's steps are staged for.
+/// The context in which a step is staged.
 pub(super) struct At<'a> {
     pub(super) vol: &'a Scope<'a>,
     pub(super) c: &'a Caller,
-    /// Credits of what the group writes to files and cuts.
+    /// Credits of the group's writes and cuts.
     pub(super) data: u32,
-    /// What the last step of a cut may ask for at worst.
+    /// The most that the last step of a cut may ask for, in credits.
     pub(super) last: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Names {
     steps: Vec<(Caller, Step)>,
-    /// The names that the group changes, by directory.
+    /// The names that the group changes, by directory and name.
     entries: BTreeMap<(InodeNo, Vec<u8>), Entry>,
     /// The directories that the group moves, and those on the way from their new place to the root.
     parents: BTreeMap<InodeNo, Parent>,
     /// Files that get or lose names.
     links: BTreeMap<InodeNo, Links>,
-    /// Everything that the steps are about: it is open, so that its number remains its own.
+    /// Every inode that a step names. It is kept open, so that its number stays its own.
     kept: BTreeMap<InodeNo, Kept>,
     /// The directories that the group removes.
     removed: BTreeSet<InodeNo>,
-    /// Files whose extended attributes it changes.
+    /// Files whose extended attributes the group changes.
     xattrs: BTreeMap<InodeNo, Xattrs>,
     cost: Cost,
     /// Reserved blocks.
     reserved: u32,
 }
 
-/// What a name stood for when the group first looked, and what it does in the group.
+/// What a name stood for when the group first looked, and what it stands for in the group. `None`:
+/// the name does not exist.
 struct Entry {
     base: Option<InodeNo>,
     now: Option<InodeNo>,
 }
 
-/// The same of "..", which only a new directory had not.
+/// What ".." of a directory stood for, and what it stands for in the group. `base` is `None` for a
+/// directory that the group made.
 struct Parent {
     base: Option<InodeNo>,
     now: InodeNo,
@@ -80,7 +82,7 @@ struct Parent {
 
 #[derive(Clone, Copy)]
 struct Links {
-    /// `i_links_count` when the group first looked; nothing of what it made.
+    /// `i_links_count` when the group first looked; `None` for what the group made.
     base: Option<u16>,
     now: u16,
 }
@@ -88,7 +90,7 @@ struct Links {
 struct Kept {
     inode: Arc<Inode>,
     is_made: bool,
-    /// Those that forbid changes.
+    /// The inode's flags that forbid changes, when the group first looked.
     flags: InodeFlags,
 }
 
@@ -97,7 +99,7 @@ impl Names {
         self.kept.is_empty()
     }
 
-    /// Blocks of a transaction that the steps come to.
+    /// Credits of the steps.
     pub(super) fn credits(&self, vol: &Volume) -> u32 {
         if self.steps.is_empty() {
             0
@@ -106,12 +108,12 @@ impl Names {
         }
     }
 
-    /// What the last of the steps may ask for at worst.
+    /// The most that the last of the steps may ask for, in credits.
     pub(super) fn asks(&self) -> u32 {
         self.cost.asks()
     }
 
-    /// Whether the group made it.
+    /// True when the group made this inode.
     pub(super) fn made(&self, ino: InodeNo) -> bool {
         self.kept.get(&ino).is_some_and(|kept| kept.is_made)
     }
@@ -140,7 +142,8 @@ impl Names {
         self.kept.insert(inode.ino, kept);
     }
 
-    /// The directory, which others will find when the group is committed.
+    /// Returns a directory that a step names, and keeps it open. Fails when the caller may not
+    /// search it, or when it was removed.
     fn dir(&mut self, vol: &Volume, c: &Caller, ino: InodeNo) -> Result<Arc<Inode>> {
         let dir = self.inode(vol, ino)?;
         perm::may_search(vol, c, &dir)?;
@@ -154,7 +157,7 @@ impl Names {
         Ok(dir)
     }
 
-    /// What the name stands for in the group.
+    /// Returns the inode that the name stands for in the group.
     fn find(&self, vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
         if let Some(entry) = self.entries.get(&(dir.ino, name.to_vec())) {
             return Ok(entry.now);
@@ -166,20 +169,21 @@ impl Names {
         }
     }
 
-    /// The names of a directory that the group changes, and what they stand for in it.
+    /// The names of a directory that the group changes, and what each stands for in the group.
     fn changed_in(&self, dir: InodeNo) -> impl Iterator<Item = (&[u8], Option<InodeNo>)> {
         let from_it = self.entries.range((dir, Vec::new())..);
         let in_it = from_it.take_while(move |((ino, _), _)| *ino == dir);
         in_it.map(|((_, name), entry)| (&name[..], entry.now))
     }
 
-    /// The name stands for something else from now on than what [`find`](Self::find) has given.
+    /// Changes what a name stands for in the group. `base` is what [`find`](Self::find) has
+    /// returned.
     fn set(&mut self, dir: InodeNo, name: &[u8], base: Option<InodeNo>, now: Option<InodeNo>) {
         let entry = self.entries.entry((dir, name.to_vec()));
         entry.or_insert(Entry { base, now }).now = now;
     }
 
-    /// The directory that ".." names in the group.
+    /// Returns the directory that ".." stands for in the group.
     fn parent(&mut self, vol: &Volume, ino: InodeNo) -> Result<InodeNo> {
         if let Some(parent) = self.parents.get(&ino) {
             return Ok(parent.now);
@@ -219,7 +223,7 @@ impl Names {
         Ok(is_empty)
     }
 
-    /// Counts what a step takes, and reserves it; changes nothing when there is not so much.
+    /// Counts and reserves what a step takes; changes nothing if that fails.
     fn charge(&mut self, at: &At<'_>, takes: &Takes<'_>) -> Result<()> {
         let undo = self.cost.add(at.vol, takes)?;
         let wanted = self.cost.credits(at.vol).saturating_add(at.data);
@@ -238,7 +242,7 @@ impl Names {
         self.steps.push((at.c.clone(), step));
     }
 
-    /// The directory that is to get a name which it has not.
+    /// Returns the directory that is to get `name`, which must not exist there.
     fn dir_for(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
         let dir = self.dir(at.vol, at.c, parent)?;
         namei::check_name(name)?;
@@ -249,7 +253,7 @@ impl Names {
         Ok(dir)
     }
 
-    /// Stages a change; gives the inode that it is about. Of attributes all but the size.
+    /// Stages a change; returns the inode that it changes. It stages all attributes but the size.
     pub(super) fn change(&mut self, at: &At<'_>, change: &Change<'_>) -> Result<Arc<Inode>> {
         match *change {
             Change::Make(name, new) => self.make(at, name, new),
@@ -268,7 +272,7 @@ impl Names {
         }
     }
 
-    /// Makes something, which is to get this name.
+    /// Makes an inode, which is to get this name.
     fn make(&mut self, at: &At<'_>, (parent, name): Name<'_>, new: New<'_>) -> Result<Arc<Inode>> {
         let dir = self.dir_for(at, parent, name)?;
         perm::may_change_entries(at.vol, at.c, &dir)?;
@@ -277,7 +281,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&inode],
             dirs: &[Entries::add(&dir, name, i32::from(is_dir))],
-            // A directory's block has "..".
+            // The new directory's block has "..".
             rest: u32::from(is_dir),
             asks: unlink::LINK_CREDITS,
             ..Takes::default()
@@ -310,7 +314,7 @@ impl Names {
         })
     }
 
-    /// One name more for a file.
+    /// Gives a file one more name.
     fn link(&mut self, at: &At<'_>, ino: InodeNo, (parent, name): Name<'_>) -> Result<Arc<Inode>> {
         let inode = self.inode(at.vol, ino)?;
         let dir = self.dir_for(at, parent, name)?;
@@ -340,14 +344,14 @@ impl Names {
         Ok(inode)
     }
 
-    /// The file has names more or less.
+    /// Adds `more` to a file's link count.
     fn count(&mut self, inode: &Inode, more: i16) {
         let links = self.links(inode);
         let now = links.now.saturating_add_signed(more);
         self.links.insert(inode.ino, Links { now, ..links });
     }
 
-    /// What has this name, and may lose it.
+    /// Returns the directory, and the inode that has this name and that the caller may remove.
     fn victim(
         &mut self,
         at: &At<'_>,
@@ -385,7 +389,7 @@ impl Names {
         Ok(victim)
     }
 
-    /// Removes an empty directory.
+    /// Removes the name of an empty directory.
     fn rmdir(&mut self, at: &At<'_>, (parent, name): Name<'_>) -> Result<Arc<Inode>> {
         match name {
             b"." => return Err(Error::Invalid),
@@ -471,7 +475,7 @@ impl Names {
         if let Some(target) = &target {
             self.keep(target)?;
         }
-        // Of subdirectories the one that moves; that it replaces one counts where they are.
+        // The moved directory leaves the old one; a directory that it replaces leaves the new one.
         let (came, went) = (i32::from(is_dir), i32::from(target_is_dir));
         let (old_more, new_more) = if exchange {
             (went - came, came - went)
@@ -494,7 +498,7 @@ impl Names {
         let takes = Takes {
             inodes: &inodes,
             dirs: &changes,
-            // ".." of what moves.
+            // ".." of each directory that moves or goes.
             rest: u32::from(is_dir) + u32::from(target_is_dir),
             asks: rename::RENAME_CREDITS,
             ..Takes::default()
@@ -530,7 +534,7 @@ impl Names {
         Ok(())
     }
 
-    /// The inode that a name stands for in the group; "." and ".." too.
+    /// Returns the inode that a name stands for in the group; also for "." and "..".
     pub(super) fn lookup(
         &mut self,
         vol: &Volume,
@@ -549,7 +553,8 @@ impl Names {
         self.inode(vol, found.ok_or(Error::NotFound)?)
     }
 
-    /// The names in a directory, without "." and "..", and what they stand for in the group.
+    /// Returns the names in a directory, without "." and "..", and what each stands for in the
+    /// group.
     pub(super) fn list(&self, vol: &Volume, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, InodeNo>> {
         let dir = self.inode(vol, ino)?;
         let mut names = BTreeMap::new();
@@ -570,15 +575,15 @@ impl Names {
         Ok(names)
     }
 
-    /// Gives the data of what gets a name its places, in transactions that are durable before that
-    /// of the group. No handle is open.
+    /// Gives places to the data of every inode that gets a name. The transactions of this are
+    /// durable before the group's. No handle is open.
     pub(super) fn place_data(&self, vol: &Volume) -> Result<()> {
         let mut kept = self.kept.values();
         kept.try_for_each(|kept| sync::place(vol, &kept.inode))
     }
 
-    /// Whether everything is still as the steps were checked against, and counts anew what they
-    /// take: the credits. The caller has the volume alone, and no handle.
+    /// Checks that everything the steps rely on still holds, and counts their credits anew. Returns
+    /// the credits. The caller has the volume alone, and no handle.
     ///
     /// # Errors
     /// [`Error::Conflict`] with the directory or file that has changed; `NoSpace`, `TooManyLinks`,
@@ -629,16 +634,16 @@ impl Names {
         Ok(self.credits(vol))
     }
 
-    /// Makes all of it happen. The caller has the volume alone, and a span.
+    /// Makes all changes. The caller has the volume alone, and a span.
     ///
     /// # Errors
-    /// None is expected that is not of the device. What was done before it is not undone.
+    /// Only errors of the device are expected. Steps done before the error are not undone.
     pub(super) fn repeat(&mut self, vol: &Scope<'_>) -> Result<()> {
-        // Nobody else is there to take what was kept for the directories.
+        // Nobody else is there to take the blocks reserved for the directories.
         vol.alloc.release(std::mem::take(&mut self.reserved).into());
         let get = |ino: &InodeNo| self.inode(vol, *ino);
         for (caller, step) in &self.steps {
-            // It was checked who may do it.
+            // Permissions were checked when the step was staged.
             let c = &Caller {
                 privileged: true,
                 checks: false,
@@ -687,7 +692,7 @@ impl Names {
         Ok(())
     }
 
-    /// Lets go of everything, and gives back what was reserved.
+    /// Lets go of every inode, and gives back the reserved blocks.
     pub(super) fn end(&mut self, vol: &Scope<'_>) {
         let names = std::mem::take(self);
         vol.alloc.release(names.reserved.into());
@@ -695,25 +700,25 @@ impl Names {
             {
                 let _guard = kept.inode.lock.write();
                 let st = kept.inode.state.read();
-                // A cache above may still know it, as it may know what anybody else removes.
+                // A cache above may still know the inode, as after any other removal.
                 if !kept.is_made && st.raw.links_count == 0 && !st.gone {
                     vol.held.hold(&kept.inode, &st);
                 }
             }
-            // Where it cannot be freed, the volume takes note of that.
+            // If freeing it fails, the volume notes the error.
             let _ = open::release(vol, ino);
         }
     }
 }
 
-/// What the name stands for.
+/// Returns the inode that the name stands for outside of the group.
 fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
     let _shared = dir.lock.read();
     Ok(namei::find(vol, dir, name)?.map(|found| found.ino))
 }
 
-/// The same of what may have a name there: the operation that the commit repeats would find out
-/// when the group is half done.
+/// Does the same and checks the inode, as the commit's operation will: a damaged one must not be
+/// found when the group is half done.
 fn find_child(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
     let _shared = dir.lock.read();
     let found = namei::find(vol, dir, name)?;
@@ -727,7 +732,7 @@ fn dotdot(vol: &Volume, dir: &Inode) -> Result<InodeNo> {
     Ok(dir::dotdot(Dir::open(vol, dir, &st)?)?.ino)
 }
 
-/// The flags that forbid changes.
+/// The flags of the inode that forbid changes.
 fn forbidding(inode: &Inode) -> InodeFlags {
     inode.state.read().raw.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND)
 }

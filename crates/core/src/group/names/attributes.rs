@@ -1,9 +1,9 @@
-//! Attributes in a group: extended ones, ACLs among them, and what a change of mode or owner makes
-//! of those.
+//! Attributes in a group: extended attributes, with ACLs among them, and what a change of mode or
+//! owner does to these.
 //!
-//! Each step is tried out on a copy of the file's attributes ([`View`]). So the group sees what
-//! will be, and it is known whether there is room for it and what it takes. The commit tries all of
-//! them again, on what the file has then.
+//! Each step is tried on a copy of the file's attributes ([`View`]). This shows what the group
+//! sees, whether there is room, and what the step takes. The commit tries all steps again, on the
+//! attributes that the file has then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::xattr::store::Change;
 use crate::xattr::view::View;
 
 impl Names {
-    /// Gives an attribute a value, or removes it.
+    /// Stages a new value of an extended attribute, or its removal.
     pub(super) fn set_xattr(
         &mut self,
         at: &At<'_>,
@@ -45,7 +45,7 @@ impl Names {
         Ok(inode)
     }
 
-    /// Changes attributes, but for the size.
+    /// Stages changes of attributes, except the size.
     pub(super) fn set_attributes(
         &mut self,
         at: &At<'_>,
@@ -87,7 +87,8 @@ impl Names {
         Ok(())
     }
 
-    /// The file's attributes as they are after the step, and how many times it writes their block.
+    /// Returns the file's attributes after the step, and how many times the step writes their
+    /// block.
     fn try_step(
         &self,
         at: &At<'_>,
@@ -113,13 +114,13 @@ impl Names {
         Ok((xattrs, rewrites))
     }
 
-    /// The file's extended attributes in the group, if it changes any.
+    /// The file's extended attributes in the group; `None` if the group changes none.
     pub(in crate::group) fn xattrs(&self, ino: InodeNo) -> Option<&View> {
         Some(&self.xattrs.get(&ino)?.now)
     }
 
-    /// Whether the attributes that steps name are what they were, and there is room for all
-    /// changes; counts anew what they take.
+    /// Checks that the attributes which steps name have not changed outside, and that there is room
+    /// for all changes; counts their credits anew.
     pub(super) fn check_xattrs(&mut self, vol: &Volume) -> Result<()> {
         let mut views = BTreeMap::new();
         for (ino, xattrs) in &self.xattrs {
@@ -150,14 +151,13 @@ impl Names {
     }
 }
 
-/// The block that the inode's attributes lie in, if there is one.
+/// The block of the inode's attributes, if it has one.
 fn xattr_block(inode: &Inode) -> Option<BlockNo> {
     let block = inode.state.read().raw.file_acl;
     (block.0 != 0).then_some(block)
 }
 
-/// Makes of the attributes of a file what a step makes of them; gives how many times it writes
-/// their block.
+/// Does a step to a copy of the file's attributes. Returns how many times it writes their block.
 fn try_out(
     vol: &Volume,
     c: &Caller,
@@ -184,7 +184,7 @@ fn try_out(
             let name = (*index, &name[..]);
             match Kind::of_index(*index) {
                 None => make(name, value.as_deref(), how, view)?,
-                // Of lists nobody says whether they must exist.
+                // For an ACL, no caller says whether it must exist.
                 Some(kind) => {
                     let list = acl::New::checked(c, &st, kind, value.as_deref())?.encode();
                     make(name, list.as_deref(), SetXattr::Any, view)?;

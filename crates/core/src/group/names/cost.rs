@@ -1,4 +1,4 @@
-//! What the steps of a group take: blocks of a transaction, each counted once, and new ones.
+//! What the steps of a group take: credits (each block counted once), and new blocks.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -17,49 +17,49 @@ use crate::volume::Volume;
 /// The superblock.
 const BASE_CREDITS: u32 = 1;
 
-/// What the steps take: blocks of a transaction, and new ones of directories.
+/// What the steps take: credits, and new blocks of directories.
 #[derive(Default)]
 pub(super) struct Cost {
     /// Blocks of the inode table, and of attributes.
     pub(super) blocks: BTreeSet<BlockNo>,
-    /// How many times a block of attributes is written, which may be in a new place then.
+    /// How many times a block of attributes is written; each time may need a new block.
     pub(super) rewrites: u32,
     dirs: BTreeMap<InodeNo, Growth>,
-    /// What all directories take.
+    /// The sum over all directories.
     in_dirs: InDir,
-    /// What the operation of a step may ask for at worst, where no directory grows.
+    /// The most that one step's operation may ask for, in credits, if no directory grows.
     asks: u32,
-    /// What was made, which is on the list of orphans until then.
+    /// How many inodes the group made. They are orphans until the commit.
     pub(super) made: u32,
     rest: u32,
 }
 
-/// What the steps do to the blocks of a directory.
+/// What the steps do to a directory's blocks.
 #[derive(Default)]
 struct Growth {
-    /// What it has.
+    /// The number of blocks that it has.
     blocks: u32,
     /// Entries that are changed, added or removed.
     changed: u32,
-    /// Names that are added, and the blocks that they go to.
+    /// Names that are added, each with its block.
     added: Vec<(LBlock, Vec<u8>)>,
     leaves: BTreeMap<LBlock, Leaf>,
-    /// How many times these blocks split, or get another beside them.
+    /// How many new leaves the added names may cause.
     splits: u32,
-    /// Subdirectories more.
+    /// Subdirectories added, less those removed.
     subdirs: i32,
 }
 
-/// What names take of a block of entries that they go to.
+/// What the added names take of one block of entries.
 #[derive(Default)]
 struct Leaf {
-    /// The most that it has room for in one piece.
+    /// The longest piece of free space in it, in bytes.
     room: usize,
     names: u32,
     bytes: usize,
 }
 
-/// Blocks of directories: those of a transaction, and new ones.
+/// Blocks that directories take: credits, and new blocks.
 #[derive(Clone, Copy, Default)]
 struct InDir {
     credits: u32,
@@ -69,7 +69,7 @@ struct InDir {
 /// What a step does to a directory.
 pub(super) struct Entries<'a> {
     pub(super) dir: &'a Inode,
-    /// The name that it adds.
+    /// The name that the step adds.
     pub(super) added: Option<&'a [u8]>,
     pub(super) subdirs: i32,
 }
@@ -94,10 +94,10 @@ impl<'a> Entries<'a> {
 }
 
 impl Leaf {
-    /// A leaf that splits is full, and leaves two that take as much again as half a block, but for
-    /// the longest name.
+    /// At most how many times the leaf splits. Only a full leaf splits, and each half then has room
+    /// for half a block more, less two of the longest names.
     fn splits(&self, vol: &Volume) -> u32 {
-        // What fits into the longest piece fits, wherever the names before it went.
+        // Names that fit into the longest piece fit, wherever the block's other names are.
         if self.bytes <= self.room {
             return 0;
         }
@@ -117,7 +117,7 @@ impl Growth {
         }
     }
 
-    /// The directory as it is now.
+    /// Computes everything anew from the directory as it is now.
     fn look(&mut self, vol: &Volume, dir: &Inode) -> Result<()> {
         let now = Self {
             changed: self.changed,
@@ -139,7 +139,7 @@ impl Growth {
         Ok(())
     }
 
-    /// The last change is none.
+    /// Takes back the last change.
     fn unmake(&mut self, vol: &Volume, change: &Entries<'_>) {
         self.changed -= 1;
         self.subdirs -= change.subdirs;
@@ -174,7 +174,7 @@ impl Growth {
         Ok(())
     }
 
-    /// New blocks that it may need: leaves, and of an index.
+    /// The new blocks that the directory may need: leaves, and blocks of the index.
     fn new_blocks(&self) -> u32 {
         match self.splits {
             0 => 0,
@@ -187,7 +187,7 @@ impl Growth {
         let new = self.new_blocks();
         let credits = match new {
             0 => changed,
-            // Each with the block of the index that names it; bitmaps and descriptors; the map.
+            // Each new block and the index block above it; bitmaps and descriptors; the map.
             new => changed + 2 * new + 2 * new.min(vol.geo.groups_count()) + 8,
         };
         InDir { credits, new }
@@ -196,10 +196,11 @@ impl Growth {
 
 impl Cost {
     pub(super) fn credits(&self, vol: &Volume) -> u32 {
-        // An orphan that leaves the list changes its neighbour, which mostly is one of them too.
+        // An orphan that leaves the list changes its neighbour, which mostly is the group's as
+        // well.
         let others = orphan::count(vol).saturating_sub(self.made);
         let neighbours = self.made.min(others);
-        // With the bitmaps and descriptors of the groups that the new and the old places are in.
+        // Each with the bitmaps and descriptors of the groups of its new and its old block.
         let rewrites = self.rewrites + 4 * self.rewrites.min(vol.geo.groups_count());
         let blocks = must_fit_u32(self.blocks.len());
         BASE_CREDITS + blocks + rewrites + self.in_dirs.credits + neighbours + self.rest
@@ -209,7 +210,7 @@ impl Cost {
         self.in_dirs.new + self.rewrites
     }
 
-    /// What the last of the operations may ask for at worst.
+    /// The most that the last of the operations may ask for, in credits.
     pub(super) fn asks(&self) -> u32 {
         match self.in_dirs.new {
             0 => self.asks,
@@ -217,7 +218,7 @@ impl Cost {
         }
     }
 
-    /// Counts what a step takes; gives what it takes to undo that.
+    /// Counts what a step takes. Returns what [`undo`](Self::undo) needs.
     pub(super) fn add(&mut self, vol: &Volume, takes: &Takes<'_>) -> Result<Undo> {
         let (xattrs, rewrites) = takes.xattrs;
         let mut made = 0;
@@ -246,7 +247,7 @@ impl Cost {
         Ok(undo)
     }
 
-    /// The last step is none.
+    /// Takes back the last step.
     pub(super) fn undo(&mut self, vol: &Volume, takes: &Takes<'_>, undo: Undo) {
         self.unmake(vol, takes.dirs);
         for block in undo.blocks {
@@ -263,7 +264,7 @@ impl Cost {
         }
     }
 
-    /// The directories as they are now.
+    /// Computes the directories' part anew from what they are now.
     pub(super) fn look<'d>(
         &mut self,
         vol: &Volume,
@@ -279,7 +280,7 @@ impl Cost {
         Ok(())
     }
 
-    /// Makes a directory take something else.
+    /// Changes what a directory takes, and brings the sum up to date.
     fn in_dir<T>(&mut self, vol: &Volume, dir: &Inode, act: impl FnOnce(&mut Growth) -> T) -> T {
         let growth = self.dirs.entry(dir.ino);
         let growth = growth.or_insert_with(|| Growth::of(vol, dir));
@@ -294,9 +295,9 @@ impl Cost {
     }
 }
 
-/// What there was before a step.
+/// The state before a step.
 pub(super) struct Undo {
-    /// Blocks that were not counted.
+    /// The blocks that the step was the first to count.
     blocks: Vec<BlockNo>,
     asks: u32,
 }
@@ -304,14 +305,14 @@ pub(super) struct Undo {
 /// What a step takes.
 #[derive(Default)]
 pub(super) struct Takes<'a> {
-    /// The inodes that it changes, beside those of directories.
+    /// The inodes that it changes, except directories.
     pub(super) inodes: &'a [&'a Inode],
     pub(super) dirs: &'a [Entries<'a>],
-    /// The block of attributes that it writes, if any, and how many times it does.
+    /// The block of attributes that it writes, if any, and how many times.
     pub(super) xattrs: (Option<BlockNo>, u32),
-    /// Other blocks.
+    /// Credits for other blocks.
     pub(super) rest: u32,
-    /// What its operation asks for.
+    /// The credits that its operation asks for.
     pub(super) asks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! One step of a group, and what becomes of a file's extended attributes by all of them.
+//! One step of a group, and what all steps make of a file's extended attributes.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use crate::xattr::view::View;
 
 /// A change, staged.
 pub(super) enum Step {
-    /// Something that the group made, or an existing file, gets this name.
+    /// A new or existing inode (the first) gets a name in a directory (the second).
     Name(InodeNo, InodeNo, Vec<u8>),
     Remove(InodeNo, Vec<u8>),
     Rename((InodeNo, Vec<u8>), (InodeNo, Vec<u8>), RenameFlags),
     Set(InodeNo, SetAttr),
-    /// An attribute gets this value, or goes.
+    /// An attribute gets this value, or is removed.
     Xattr(InodeNo, Name, Option<Vec<u8>>),
 }
 
 impl Step {
-    /// Whether it may change extended attributes.
+    /// True when the step may change extended attributes.
     pub(super) fn changes_xattrs(&self) -> bool {
         match self {
             Self::Xattr(..) => true,
@@ -29,10 +29,10 @@ impl Step {
     }
 }
 
-/// The kind of an attribute's name, and what follows its prefix.
+/// The index of a name's prefix, and the rest of the name.
 pub(super) type Name = (u8, Vec<u8>);
 
-/// What the group does to the extended attributes of a file.
+/// What the group does to a file's extended attributes.
 #[derive(Clone)]
 pub(super) struct Xattrs {
     /// What the file had when the group first changed something.
