@@ -1,4 +1,4 @@
-//! Directories: finding, adding, changing and removing a name, whichever way the directory is kept.
+//! Directories: finds, adds, changes and removes a name, in a linear or an indexed directory.
 //!
 //! A directory is *linear* (its blocks are searched one after the other) or *indexed* (block 0
 //! holds the root of a tree by hash, `htree.rs`); the blocks with entries look alike (`leaf.rs`).
@@ -6,11 +6,11 @@
 //! when that block is full, if the volume has `dir_index`.
 //!
 //! Invariants:
-//! 1. Whoever calls holds the directory's `lock`: shared to search, alone to change. A [`Place`] is
-//!    good as long as that lock is held and the directory is not changed otherwise.
+//! 1. The caller holds the directory's `lock`: shared to search, alone to change. A [`Place`] is
+//!    good while that lock is held and the directory is not changed otherwise.
 //! 2. A name is at most once in a directory: [`place`] has looked before [`insert`] is called.
-//! 3. Every change writes the bytes that differ and the block's checksum in one handle. A block
-//!    that is read is let go before it is written, so that the write need not copy it.
+//! 3. Every change writes the bytes that differ and the block's checksum in one handle. The block
+//!    that was read is let go before the write, so that the write need not copy it.
 //! 4. A new block is allocated before anything else is changed, so that "no space" changes nothing.
 
 use stetfs_format::dirent;
@@ -54,7 +54,7 @@ fn find_linear(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// "." or ".." of an indexed directory: where they are in every root.
+/// Finds "." or ".." of an indexed directory, which are at the same place in every root.
 fn find_dot(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     let block = htree::read_root(dir)?;
     let size = dir.vol.geo.block_size();
@@ -67,7 +67,7 @@ pub(crate) fn dotdot(dir: Dir<'_>) -> Result<Found> {
     find(dir, b"..")?.ok_or_else(|| Inconsistent::NoDotDot(dir.inode.ino).into())
 }
 
-/// Where `name`, which must not exist, can be put.
+/// Returns where `name`, which must not exist, can be put.
 ///
 /// # Errors
 /// [`Error::Exists`], or what reading finds.
@@ -95,7 +95,7 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     Ok(place)
 }
 
-/// The block of entries that a new name goes to; of a linear directory the first stands for all.
+/// The block of entries that a new name goes to. Block 0 stands for all of a linear directory.
 pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
     if dir.is_indexed() {
         htree::leaf_for(dir, name)
@@ -104,7 +104,7 @@ pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
     }
 }
 
-/// The longest record, in bytes, that [`leaf_for`]'s block has room for.
+/// The longest record, in bytes, that the leaf `at` has room for; of a linear directory, any block.
 pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
     let all = if dir.is_indexed() {
         at.0..at.0.saturating_add(1)
@@ -120,8 +120,8 @@ pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
     Ok(longest)
 }
 
-/// Adds a name at a place that [`place`] has found. The caller stores the inode of the directory,
-/// which may have grown.
+/// Adds a name at a place that [`place`] has found. The caller stores the directory's inode, since
+/// the directory may have grown.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -131,7 +131,7 @@ pub(crate) fn insert(
     entry: NewEntry<'_>,
 ) -> Result<()> {
     if !vol.geo.dir_index {
-        // An index that is not kept up would hide the new name from who trusts it
+        // An index that is not kept up would hide the new name from readers that trust it
         // (`ext4_update_dx_flag`).
         st.raw.flags.remove(InodeFlags::INDEX);
     }
@@ -185,7 +185,7 @@ pub(crate) fn remove(
     apply(Dir::open(vol, inode, st)?, h, found.pblk, block, &changes)
 }
 
-/// Gives an entry that [`find`] has found another inode.
+/// Points an entry that [`find`] has found to another inode.
 pub(crate) fn replace(
     vol: &Volume,
     h: &Handle,
@@ -199,14 +199,14 @@ pub(crate) fn replace(
     let block = vol.journal.read(found.pblk, Class::Directory)?;
     let changes = leaf::replace(&block, found.hit.offset, ino, file_type(vol, mode));
     if found.lblk == LBlock(0) && dir.is_indexed() {
-        // Only ".." of an indexed directory is changed here: the block ends with an index, not with
-        // a dirent tail.
+        // In an indexed directory, only ".." is changed here. Its block ends with an index, not
+        // with a dirent tail.
         return split::apply(dir, h, found.pblk, block, &changes);
     }
     apply(dir, h, found.pblk, block, &changes)
 }
 
-/// Whether nothing but "." and ".." is in the directory.
+/// True when the directory has only "." and "..".
 pub(crate) fn is_empty(dir: Dir<'_>) -> Result<bool> {
     if dir.is_indexed() {
         return htree::is_empty(dir);

@@ -2,11 +2,11 @@
 //! (`Documentation/filesystems/ext4/directory.rst`, "Hash Tree Directories"; the kernel's
 //! `fs/ext4/namei.c`).
 //!
-//! Block 0 is the root: it begins with "." and ".." so that it looks like a block of entries to who
-//! knows no index. Each index block holds pairs of a hash and a block, sorted; a pair's block has
-//! the names whose hashes lie from the pair's hash up to the next pair's. When names of one hash
-//! are spread over several leaves, the later leaves' hashes have bit 0 set ([`CONTINUED`]), and a
-//! search goes on while that is so.
+//! Block 0 is the root. It begins with "." and "..", so that it looks like a block of entries to a
+//! program that knows no index. Each index block holds pairs of a hash and a block, sorted. A
+//! pair's block has the names with hashes from the pair's hash up to the next pair's. When names of
+//! one hash fill several leaves, the later leaves' hashes have bit 0 set ([`CONTINUED`]), and a
+//! search goes on to them.
 //!
 //! Neighbours: `dir.rs` decides whether a directory is indexed and reads its blocks;
 //! `htree/split.rs` lets the tree grow; `readdir.rs` walks it in the order of hashes; the bytes are
@@ -20,10 +20,10 @@ use crate::error::{Error, Inconsistent, Result};
 
 pub(crate) mod split;
 
-/// A leaf that begins with this bit in its hash continues the hash of the leaf before.
+/// A leaf with this bit in its hash continues the names of the last hash in the leaf before.
 pub(crate) const CONTINUED: u32 = 1;
 
-/// An index block, and the pair that was chosen in it.
+/// An index block, and the index of the pair that was chosen in it.
 struct Node {
     block: DirBlock,
     at: u16,
@@ -40,7 +40,7 @@ impl Node {
     }
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 pub(crate) struct Path {
     nodes: SmallVec<[Node; 2]>,
     leaf: LBlock,
@@ -49,7 +49,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// The hash from which on the leaf after this one has names; none when this is the last.
+    /// The hash at which the next leaf begins; `None` when this is the last leaf.
     fn next_hash(&self, dir: Dir<'_>) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             let pairs = node.pairs(dir)?;
@@ -60,7 +60,7 @@ impl Path {
         Ok(None)
     }
 
-    /// Goes on to the next leaf, which [`Path::next_hash`] has promised.
+    /// Goes on to the next leaf. [`Path::next_hash`] has said that there is one.
     fn advance(&mut self, dir: Dir<'_>) -> Result<()> {
         let levels = self.nodes.len();
         while let Some(node) = self.nodes.last_mut() {
@@ -83,12 +83,12 @@ impl Path {
     }
 }
 
-/// The leaves from one hash on, one after the other. Notices when the tree goes in circles.
+/// The leaves from one hash on, in order. Detects a tree that goes in circles.
 pub(crate) struct Leaves<'a> {
     dir: Dir<'a>,
     path: Path,
     next: Option<u32>,
-    /// The hash that the present leaf begins with, as far as known.
+    /// The hash at which the present leaf begins, as far as known.
     from: u32,
     left: u32,
 }
@@ -116,12 +116,12 @@ impl<'a> Leaves<'a> {
         self.dir.read_leaf(self.path.leaf)
     }
 
-    /// The hash that the next leaf begins with; none at the end.
+    /// The hash at which the next leaf begins; `None` at the end.
     pub(crate) fn next_hash(&self) -> Option<u32> {
         self.next
     }
 
-    /// Goes on to the next leaf; false at the end.
+    /// Goes on to the next leaf. Returns false at the end.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         let Some(hash) = self.next else {
             return Ok(false);
@@ -140,7 +140,7 @@ impl<'a> Leaves<'a> {
         Ok(true)
     }
 
-    /// Goes on to the next leaf if it continues the names of hash `major`.
+    /// Goes on to the next leaf if it continues the names of hash `major`. Returns false otherwise.
     fn advance_within(&mut self, major: u32) -> Result<bool> {
         match self.next {
             Some(next) if next & !CONTINUED == major => self.advance(),
@@ -149,7 +149,7 @@ impl<'a> Leaves<'a> {
     }
 }
 
-/// The way to the leaf for a hash, which is computed once the root has told how.
+/// Returns the path to the leaf of a hash. `major` computes it, by the hasher that the root names.
 #[inline]
 pub(crate) fn probe(dir: Dir<'_>, major: impl FnOnce(Hasher) -> u32) -> Result<Path> {
     let mut block = read_root(dir)?;
@@ -177,7 +177,7 @@ fn root_of<'b>(dir: Dir<'_>, block: &'b DirBlock) -> Result<(DxBlock<'b>, DxInfo
     DxBlock::root(&block.bytes, &dir.vol.geo).map_err(|e| dir.corrupt(LBlock(0), e))
 }
 
-/// Block 0 of an indexed directory.
+/// Reads block 0 of an indexed directory.
 pub(crate) fn read_root(dir: Dir<'_>) -> Result<DirBlock> {
     dir.read_index(LBlock(0), |bytes| {
         check(dir, DxBlock::root(bytes, &dir.vol.geo)?.0)
@@ -190,8 +190,8 @@ fn read_node(dir: Dir<'_>, lblk: LBlock) -> Result<DirBlock> {
     })
 }
 
-/// The checks that are made once: checksum and order. Blocks beyond the directory's end are noticed
-/// when they are read.
+/// Does the checks that are made once: checksum and order. Reading notices blocks beyond the
+/// directory's end.
 fn check(dir: Dir<'_>, pairs: DxBlock<'_>) -> Result<(), Corrupt> {
     pairs.check_checksum(dir.seed(), &dir.vol.geo)?;
     pairs.check_order()
@@ -208,7 +208,7 @@ fn leaves_for<'a>(dir: Dir<'a>, name: &[u8]) -> Result<(Leaves<'a>, DirHash)> {
     Ok((Leaves::new(dir, path)?, hash))
 }
 
-/// The entry `name`, if there is one.
+/// Returns the entry `name`; `None` if there is none.
 pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     let (mut leaves, hash) = leaves_for(dir, name)?;
     loop {
@@ -221,12 +221,12 @@ pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     }
 }
 
-/// The first leaf for a name's hash.
+/// The first leaf of a name's hash.
 pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
     Ok(probe(dir, |hasher| hasher.hash(name).major)?.leaf)
 }
 
-/// Where `name`, which must not exist, can be put: into the first leaf for its hash, if there is
+/// Returns where `name`, which must not exist, can be put: the first leaf of its hash, if that has
 /// room.
 pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     let (mut leaves, hash) = leaves_for(dir, name)?;

@@ -2,13 +2,13 @@
 //!
 //! Every operation has the same steps: check the names; take the inodes' locks (parents before
 //! children); look; check permissions in the kernel's order; open one handle; change; let go. So
-//! each is in one transaction, entirely or not at all. Only the blocks of a large file that lost
-//! its last name are freed in further handles (`evict.rs`).
+//! each operation is in one transaction and happens as a whole. One part may take further handles:
+//! freeing the blocks of a large file that lost its last name (`evict.rs`).
 //!
-//! When there is no space, the operation leaves nothing behind, lets go of its handle, and is tried
-//! again after a commit that may have freed some ([`Scope::with_space`]).
+//! When there is no space, the operation leaves nothing behind and lets go of its handle. It is
+//! tried again after a commit that may have freed some ([`Scope::with_space`]).
 //!
-//! No two inodes' `state` are held at once, except that of an inode nobody else can know yet.
+//! No operation holds the `state` of two inodes, unless nobody else can know one of them yet.
 //!
 //! [`Scope::with_space`]: crate::scope::Scope::with_space
 //!
@@ -39,11 +39,11 @@ pub(crate) mod unlink;
 /// The most links that an inode can have (EXT4_LINK_MAX).
 pub(crate) const LINK_MAX: u16 = 65_000;
 
-/// Blocks that changing an existing directory block takes: the block and the directory's inode.
+/// Credits of changing an existing directory block: the block and the directory's inode.
 const ENTRY_CREDITS: u32 = 2;
 
-/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and three new
-/// index blocks, each with its bitmap, descriptor and two blocks of the map; the old ones; the
+/// Credits of adding a name to a directory that must grow: at worst a new leaf and three new index
+/// blocks, each with its bitmap, descriptor and two blocks of the map; the old ones; the
 /// directory's inode.
 pub(crate) const GROW_CREDITS: u32 = 32;
 
@@ -55,7 +55,7 @@ fn entry_credits(place: Place) -> u32 {
     }
 }
 
-/// The inode that `name` stands for in `dir`.
+/// Returns the inode that `name` stands for in `dir`.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `NameTooLong`, `Access`; damage.
@@ -67,17 +67,18 @@ pub(crate) fn lookup(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
     named_inode(vol, &found)
 }
 
-/// The entry `name` of `dir`, if there is one. The caller holds the directory's lock.
+/// Returns the entry `name` of `dir`; `None` if there is none. The caller holds the directory's
+/// lock.
 pub(crate) fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
     let st = dir.state.read();
     st.check_live()?;
     dir::find(Dir::open(vol, dir, &st)?, name)
 }
 
-/// The inode that an entry names.
+/// Returns the inode that an entry names.
 fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
     if found.ino.0 < vol.geo.first_ino && found.ino != ROOT_INO {
-        // The journal and its like have no names.
+        // The journal and other reserved inodes have no names.
         return Err(Inconsistent::InodeNumber(found.ino).into());
     }
     match vol.iget(found.ino) {
@@ -86,9 +87,10 @@ fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
     }
 }
 
-/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too. A
-/// directory that is below itself would be locked before one above it by another caller, and both
-/// would wait without end: only the directory that ".." names may have it.
+/// Returns the inode that an entry of `dir` names, for a caller that holds the lock of `dir` and
+/// will lock the inode too. A directory must be the child of `dir` by its "..": if a damaged tree
+/// put it below itself, two callers would take its lock and another in opposite orders, and wait
+/// forever.
 pub(crate) fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
     if found.ino == dir.ino {
         // Only "." may lead back to the directory.
@@ -97,17 +99,17 @@ pub(crate) fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Ar
     let child = named_inode(vol, found)?;
     let st = child.state.read();
     if st.is_dir() {
-        // Whoever changes it holds the lock of `dir`.
+        // Who changes ".." holds the lock of `dir`.
         check_dotdot(vol, &child, &st, dir.ino)?;
     }
     drop(st);
     Ok(child)
 }
 
-/// Whether ".." of `dir` names `parent`.
+/// Fails unless ".." of `dir` names `parent`.
 ///
 /// # Errors
-/// `NotDirectory`; damage, also when it names another one.
+/// `NotDirectory`; damage, also when ".." names another directory.
 pub(crate) fn check_parent(vol: &Volume, dir: &Inode, parent: InodeNo) -> Result<()> {
     let _shared = dir.lock.read();
     let st = dir.state.read();
@@ -129,7 +131,7 @@ fn check_dotdot(vol: &Volume, dir: &Inode, st: &InodeState, parent: InodeNo) -> 
     .into())
 }
 
-/// Tells a directory that its parent is `parent` now.
+/// Makes `parent` the directory's "..".
 fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
     let st = inode.state.write();
     let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
@@ -138,7 +140,7 @@ fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result
     Ok(())
 }
 
-/// Names of 1 to 255 bytes, without '/' and NUL.
+/// Fails unless a name has 1 to 255 bytes, without '/' and NUL.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Error::NotFound);
@@ -152,7 +154,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether so many more subdirectories can be counted (EXT4_DIR_LINK_MAX).
+/// Fails unless the directory can count `more` subdirectories (EXT4_DIR_LINK_MAX).
 pub(crate) fn check_dir_links(vol: &Volume, dir: &InodeState, more: u16) -> Result<()> {
     if dir.raw.links_count > LINK_MAX - more && !uncounted_links(vol, dir) {
         return Err(Error::TooManyLinks);
@@ -165,7 +167,8 @@ fn uncounted_links(vol: &Volume, dir: &InodeState) -> bool {
     vol.geo.dir_nlink && is_indexed(vol, dir)
 }
 
-/// A subdirectory more: 1 means "too many to count" and stays (`ext4_inc_count`).
+/// Counts one more subdirectory. A count of 1 means "too many to count" and stays
+/// (`ext4_inc_count`).
 fn add_dir_link(vol: &Volume, dir: &mut InodeState) {
     dir.raw.links_count += 1;
     if uncounted_links(vol, dir) && (dir.raw.links_count > LINK_MAX || dir.raw.links_count == 2) {
@@ -173,14 +176,14 @@ fn add_dir_link(vol: &Volume, dir: &mut InodeState) {
     }
 }
 
-/// A subdirectory less (`ext4_dec_count`).
+/// Counts one subdirectory less (`ext4_dec_count`).
 fn remove_dir_link(dir: &mut InodeState) {
     if dir.raw.links_count > 2 {
         dir.raw.links_count -= 1;
     }
 }
 
-/// A directory that passes its project on takes only files of that project.
+/// Fails when the directory passes its project on and the inode has another one.
 pub(crate) fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
     let project = {
         let st = dir.state.read();
@@ -195,11 +198,11 @@ pub(crate) fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
     }
 }
 
-/// Whether the directory "above" is above or the same as `below`. The caller holds the rename lock,
-/// so no directory moves.
+/// Whether directory `above` is `below` or lies above it. The caller holds the rename lock, so no
+/// directory moves.
 fn is_same_or_above(vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool> {
     let mut at = below;
-    // A way that leads in a circle comes to a marked directory again (Brent's algorithm).
+    // A path that goes in a circle comes to a marked directory again (Brent's algorithm).
     let mut marked = None;
     for steps in 1..=vol.geo.inodes_count {
         if at == above {

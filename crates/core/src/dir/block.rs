@@ -1,5 +1,5 @@
-//! The blocks of a directory, linear or indexed. Each is read here, and checked as a whole the
-//! first time; names are put into its records.
+//! The blocks of a directory, linear or indexed: reads each, checks it as a whole the first time,
+//! and puts names into its records.
 
 use stetfs_format::checksum::crc32c;
 use stetfs_format::dirent::{body_size, rec_len};
@@ -20,7 +20,7 @@ use crate::volume::Volume;
 /// Where the checksum is in the 12 bytes behind the records (`det_checksum`).
 const TAIL_CHECKSUM: usize = 8;
 
-/// A directory that is being looked at.
+/// A directory that an operation looks at.
 #[derive(Clone, Copy)]
 pub(crate) struct Dir<'a> {
     pub(crate) vol: &'a Volume,
@@ -47,21 +47,21 @@ pub(crate) struct Found {
     pub(super) hit: Hit,
 }
 
-/// Where a new name can go.
+/// Where a new name goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// Into the spare bytes of a record.
+    /// The spare bytes of a record.
     Room {
         /// The block.
         pblk: BlockNo,
         /// The record.
         offset: usize,
     },
-    /// Nowhere without another block.
+    /// A new block: no record has room.
     Grow,
 }
 
-/// A name to be added.
+/// A name to add.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     /// The name.
@@ -86,8 +86,8 @@ impl<'a> Dir<'a> {
         }
         let blocks = u32::try_from(vol.geo.block.block_of(size)).ok();
         match blocks.filter(|&n| n > 0) {
-            // None has more blocks than the volume: a map that says so leads to the same ones again
-            // and again.
+            // No directory has more blocks than the volume. A map that says so would lead to the
+            // same blocks again and again.
             Some(blocks)
                 if vol.start_of(LBlock(blocks)) == size
                     && u64::from(blocks) <= vol.geo.blocks_count =>
@@ -113,24 +113,25 @@ impl<'a> Dir<'a> {
         is_indexed(self.vol, self.st)
     }
 
-    /// Where the chain of records ends in each block.
+    /// Where the chain of records ends in each block, in bytes.
     #[inline]
     pub(crate) fn end(&self) -> usize {
         body_size(&self.vol.geo)
     }
 
-    /// Seed of the checksums of this directory's blocks.
+    /// The seed of the checksums of this directory's blocks.
     pub(crate) fn seed(&self) -> u32 {
         self.st.raw.csum_seed(self.inode.ino, &self.vol.geo)
     }
 
-    /// Names the directory and the block of a failed check.
+    /// Makes the error of a failed check, with the directory and the block.
     #[cold]
     pub(crate) fn corrupt(&self, lblk: LBlock, what: Corrupt) -> Error {
         what.at(Where::FileBlock(self.inode.ino, lblk)).into()
     }
 
-    /// Names the directory, the block and the failed check of a broken chain of records.
+    /// Makes the error of a broken chain of records, with the directory, the block and the failed
+    /// check.
     #[cold]
     pub(crate) fn broken(&self, block: &DirBlock, at: Broken) -> Error {
         match check_leaf(*self, block.lblk, &block.bytes) {
@@ -153,7 +154,7 @@ impl<'a> Dir<'a> {
         .into())
     }
 
-    /// A block of entries; checked as a whole when it is met for the first time.
+    /// Reads a block of entries. Checks it as a whole the first time.
     #[inline]
     pub(crate) fn read_leaf(&self, lblk: LBlock) -> Result<DirBlock> {
         let checked_as = match lblk {
@@ -163,7 +164,7 @@ impl<'a> Dir<'a> {
         self.read(lblk, checked_as, |bytes| check_leaf(*self, lblk, bytes))
     }
 
-    /// A block of the index; checked as a whole by `check` when it is met for the first time.
+    /// Reads a block of the index. Checks it as a whole by `check` the first time.
     #[inline]
     pub(crate) fn read_index(
         &self,
@@ -224,14 +225,14 @@ pub(super) fn found(block: &DirBlock, hit: Hit) -> Found {
     }
 }
 
-/// The check of a whole block of entries: checksum, and every entry.
+/// Checks a whole block of entries: its checksum, and every entry.
 fn check_leaf(dir: Dir<'_>, lblk: LBlock, bytes: &[u8]) -> Result<(), Corrupt> {
     let leaf = Leaf::decode(bytes, &dir.vol.geo)?;
     leaf.check_checksum(dir.seed())?;
     leaf.check_entries(lblk == LBlock(0))
 }
 
-/// Whether the names of a directory in this state are found through a hash tree.
+/// Whether a directory in this state has a hash tree to find names by.
 #[inline]
 pub(crate) fn is_indexed(vol: &Volume, st: &InodeState) -> bool {
     vol.geo.dir_index && st.raw.flags.contains(InodeFlags::INDEX)
@@ -246,15 +247,14 @@ pub(crate) fn file_type(vol: &Volume, mode: u16) -> u8 {
     FileType::of_mode(mode).map_or(0, FileType::dirent_code)
 }
 
-/// Whether a block of entries has nothing but "." and "..".
+/// Whether a block of entries has only "." and "..".
 pub(crate) fn is_empty_block(dir: Dir<'_>, block: &DirBlock) -> Result<bool> {
     Leaf::decode(&block.bytes, &dir.vol.geo)
         .and_then(|leaf| leaf.is_empty())
         .map_err(|e| dir.corrupt(block.lblk, e))
 }
 
-/// Adds a block with this content at the directory's end. Nothing is changed when there is no
-/// space.
+/// Adds a block with this content at the directory's end. When there is no space, changes nothing.
 pub(crate) fn append(
     vol: &Volume,
     h: &Handle,
@@ -289,7 +289,7 @@ pub(crate) fn put(
     apply(dir, h, pblk, block, &changes)
 }
 
-/// Makes changes in a block of entries and brings its checksum up to date.
+/// Makes changes in a block of entries, and updates its checksum.
 pub(super) fn apply(
     dir: Dir<'_>,
     h: &Handle,
@@ -311,7 +311,7 @@ pub(super) fn apply(
     Ok(h.write_parts(pblk, Class::Directory, parts.chain(checksum))?)
 }
 
-/// The checksum of `old` as it is after `changes`, which are in order and do not overlap.
+/// The checksum of `old` after `changes`, which are in ascending order and do not overlap.
 fn changed_checksum(seed: u32, old: &[u8], changes: &Changes) -> u32 {
     let mut sum = seed;
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! What is the same for all directories of a volume.
+//! What all directories of a volume share: how names are hashed, and the counter of generations.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stetfs_format::width::{high32, u64_as_usize};
 use stetfs_format::{BlockNo, HashVersion, Hasher, InodeNo, Superblock, Time};
 
-/// What is the same for all directories of a volume.
+/// What all directories of a volume share.
 pub(crate) struct Dirs {
-    /// `s_def_hash_version`, of new indexes.
+    /// `s_def_hash_version`: the hash of new indexes.
     pub(crate) default_version: u8,
     hash_seed: [u32; 4],
     unsigned_hash: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
-    /// As the superblock says.
+    /// Takes the hash and its seed from the superblock.
     pub(crate) fn new(sb: &Superblock) -> Self {
         Self {
             default_version: sb.def_hash_version,
@@ -38,13 +38,13 @@ impl Dirs {
         }
     }
 
-    /// How the names of a directory that becomes indexed will be hashed.
+    /// How the names of a new index are hashed.
     pub(crate) fn default_hasher(&self) -> Hasher {
         self.hasher(HashVersion::of_code(self.default_version).unwrap_or(HashVersion::HalfMd4))
     }
 
-    /// A number that the next inode of some number will not have again soon: counted, stirred with
-    /// the time (splitmix64).
+    /// Returns a generation, which the same inode number will not get again soon: a counter,
+    /// stirred with the time (splitmix64).
     pub(crate) fn new_generation(&self, now: Time) -> u32 {
         let count = self.generations.fetch_add(1, Ordering::Relaxed);
         let time = now.sec.cast_unsigned() << 30 ^ u64::from(now.nsec);
@@ -55,8 +55,8 @@ impl Dirs {
     }
 }
 
-/// What a block of a directory was checked as: a block that the map has in several places must pass
-/// for each.
+/// How a block of a directory was checked. A block that the map has in several places must pass the
+/// check of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckedAs {
     /// The first block of a linear directory.
@@ -74,11 +74,11 @@ impl CheckedAs {
     }
 }
 
-/// Which directory blocks have passed their whole check since the mount: a fixed table, where a
-/// collision costs another check and nothing else. The searches stay inside a block without it.
+/// Which directory blocks have passed their whole check since the mount. In this fixed table, a
+/// collision only costs another check. Searches stay inside a block even without the check.
 pub(super) struct Checked {
     slots: Box<[AtomicU64]>,
-    /// So that no image can be made in which a block has the key of another one.
+    /// These keep anybody from making an image in which two blocks have the same key.
     secrets: [u64; 2],
 }
 
@@ -93,7 +93,7 @@ impl Checked {
         }
     }
 
-    /// The slot and what stands there when the block has passed.
+    /// The slot of a block, and the value that stands there when the block has passed.
     #[inline]
     pub(super) fn key(&self, ino: InodeNo, block: BlockNo, checked_as: CheckedAs) -> (usize, u64) {
         // Block numbers have 48 bits.

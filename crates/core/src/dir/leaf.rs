@@ -1,10 +1,11 @@
-//! One block of entries: finding a name, finding room, and the bytes that an insertion or a removal
-//! changes.
+//! One block of entries: finds a name or room for one, and computes the bytes that an insertion or
+//! a removal changes.
 //!
-//! A block is a chain of records, each as long as its `rec_len` says, that fills the block up to
-//! its end (with `metadata_csum` up to the 12-byte tail that holds the checksum). A record with
-//! inode 0 is free; a record may be longer than its name needs, and what is left of it is free too.
-//! The searches here check what they step over just so far that they stay inside the block and come
+//! A block is a chain of records that fills the block up to its end (with `metadata_csum`, up to
+//! the 12-byte tail that holds the checksum). A record is as long as its `rec_len` says. A record
+//! with inode 0 is free; a record may be longer than its name needs, and the rest of it is free
+//! too. The searches here check only what keeps them inside the block and brings them to an end.
+//! The rest was checked when the block was first read.
 //! to an end; all the rest was checked when the block was first read.
 
 use smallvec::SmallVec;
@@ -13,22 +14,22 @@ use stetfs_format::bytes::{read_u16le, read_u32le, read_u64le, write_u16le, writ
 use stetfs_format::dirent::rec_len;
 use stetfs_format::width::{high32, low8, low16, low32, must_fit, must_fit_u16};
 
-/// Bytes before the name.
+/// Bytes of a record before its name.
 pub(crate) const HEADER: usize = 8;
 
-/// The shortest record.
+/// The shortest record, in bytes.
 const SHORTEST: usize = 12;
 
-/// A chain is broken at this offset.
+/// The chain of records is broken at this offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) usize);
 
-/// A name that was found.
+/// A name that a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Its record.
+    /// The offset of its record.
     pub(crate) offset: usize,
-    /// The record before it in the block.
+    /// The offset of the record before it; `None` for the block's first record.
     pub(crate) previous: Option<usize>,
     /// Its inode.
     pub(crate) ino: InodeNo,
@@ -47,7 +48,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record at `offset` of a chain that ends at `end`.
+    /// Reads the record at `offset` of a chain that ends at `end`.
     #[inline]
     pub(crate) fn read(block: &[u8], offset: usize, end: usize) -> Result<Self, Broken> {
         if offset + SHORTEST > end {
@@ -78,7 +79,7 @@ impl Record {
         &block[self.offset + HEADER..self.offset + HEADER + self.name_len]
     }
 
-    /// Bytes that the record takes when nothing of it is spare; 0 for a free record.
+    /// Bytes of the record that are not spare: 0 for a free record.
     pub(crate) fn used(&self) -> usize {
         if self.ino == 0 {
             0
@@ -104,7 +105,8 @@ pub(crate) fn records(block: &[u8], end: usize) -> impl Iterator<Item = Result<R
     })
 }
 
-/// A name, prepared for comparing with many: its last eight bytes differ sooner than its first.
+/// A name, prepared for comparison with many names: their last eight bytes differ sooner than their
+/// first.
 struct Wanted<'a> {
     name: &'a [u8],
     last: u64,
@@ -136,12 +138,12 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Looks for `name`.
+/// Returns the entry `name`; `None` when the block does not have it.
 pub(crate) fn find(block: &[u8], end: usize, name: &[u8]) -> Result<Option<Hit>, Broken> {
     find_or_room(block, end, name, usize::MAX).map(|(hit, _)| hit)
 }
 
-/// Looks for `name`, and on the way for the first record with `need` spare bytes.
+/// Returns the entry `name`, and the first record on the way to it with `need` spare bytes.
 #[inline]
 pub(crate) fn find_or_room(
     block: &[u8],
@@ -173,7 +175,7 @@ pub(crate) fn find_or_room(
     Ok((None, room))
 }
 
-/// The first record with `need` spare bytes.
+/// Returns the first record with `need` spare bytes.
 pub(crate) fn room(block: &[u8], end: usize, need: usize) -> Result<Option<usize>, Broken> {
     for record in records(block, end) {
         let record = record?;
@@ -184,7 +186,7 @@ pub(crate) fn room(block: &[u8], end: usize, need: usize) -> Result<Option<usize
     Ok(None)
 }
 
-/// The most spare bytes that a record has.
+/// The most spare bytes of any record.
 pub(crate) fn longest_room(block: &[u8], end: usize) -> Result<usize, Broken> {
     records(block, end).try_fold(0, |longest, record| {
         let record = record?;
@@ -192,10 +194,10 @@ pub(crate) fn longest_room(block: &[u8], end: usize) -> Result<usize, Broken> {
     })
 }
 
-/// Bytes to be written at an offset of a block.
+/// An offset in a block, and the bytes to write there.
 pub(crate) type Change = (usize, SmallVec<[u8; 48]>);
 
-/// What an edit changes.
+/// The changes of one edit.
 pub(crate) type Changes = SmallVec<[Change; 2]>;
 
 /// Writes a record with a name into `out`, which is as long as the name needs.
@@ -233,8 +235,8 @@ pub(crate) fn insert(
     changes
 }
 
-/// Frees the record of `hit`: the record before it takes its bytes, or it loses its inode when it
-/// is the first.
+/// Frees the record of `hit`: the record before it takes its bytes. The block's first record loses
+/// its inode instead.
 pub(crate) fn remove(block: &[u8], hit: &Hit) -> Changes {
     let mut changes = Changes::new();
     match hit.previous {
@@ -247,7 +249,7 @@ pub(crate) fn remove(block: &[u8], hit: &Hit) -> Changes {
     changes
 }
 
-/// Gives the name at `offset` another inode.
+/// Points the name at `offset` to another inode.
 pub(crate) fn replace(block: &[u8], offset: usize, ino: InodeNo, file_type: u8) -> Changes {
     let mut changes = Changes::new();
     changes.push((offset, SmallVec::from_slice(&ino.0.to_le_bytes())));
@@ -273,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Random insertions and removals in one block against a map.
+    /// Inserts and removes names at random in one block, and compares it with a map.
     #[test]
     fn a_block_behaves_like_a_map() {
         let mut block = empty(1024);

@@ -1,9 +1,9 @@
-//! How a hash tree grows: a full leaf is split in two by hash, a full index block likewise, a full
+//! How a hash tree grows. A full leaf is split in two by hash, a full index block likewise. A full
 //! root gets a level below it.
 //!
-//! Order of changes: the new block is allocated and given its whole content, then the old one loses
-//! what moved, then the parent gets the new pair; all in one handle. Each step leaves a tree in
-//! which every name is found, so running out of space between two of them harms nothing.
+//! Order of changes, all in one handle: the new block is allocated and gets its whole content; the
+//! old block loses what moved; the parent gets the new pair. Each step leaves a tree in which every
+//! name is found, so running out of space between two steps does no harm.
 
 use smallvec::SmallVec;
 use stetfs_format::dirent::{self, NewEntry as Record};
@@ -23,7 +23,7 @@ use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 
-/// What a split works on.
+/// A split: its handle, and the directory that grows.
 struct Split<'a> {
     vol: &'a Volume,
     h: &'a Handle,
@@ -40,7 +40,7 @@ struct Name<'b> {
     record: Record<'b>,
 }
 
-/// Adds a name for which its leaf may have no room, growing the tree as far as needed.
+/// Adds a name whose leaf may have no room. The tree grows as far as needed.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -49,7 +49,7 @@ pub(crate) fn insert(
     entry: NewEntry<'_>,
 ) -> Result<()> {
     // Each round but the last splits one block: at most one a level, and one more when the tree
-    // gets a level.
+    // gets a new level.
     for _ in 0..max_indirect_levels(&vol.geo) + 4 {
         let dir = Dir::open(vol, inode, st)?;
         let path = probe(dir, |hasher| hasher.hash(entry.name).major)?;
@@ -82,8 +82,8 @@ pub(crate) fn insert(
     .into())
 }
 
-/// Turns a directory of one full linear block into an indexed one (`make_indexed_dir`): the names
-/// move to block 1, block 0 becomes a root with that one leaf.
+/// Turns a directory of one full linear block into an indexed one (`make_indexed_dir`). The names
+/// move to block 1, and block 0 becomes a root with that one leaf.
 pub(crate) fn make_indexed(
     vol: &Volume,
     h: &Handle,
@@ -109,7 +109,7 @@ pub(crate) fn make_indexed(
     Ok(())
 }
 
-/// The names of block 0 but "." and "..", which must come first; and the inode of "..".
+/// Returns the names of block 0 behind "." and "..", which must come first, and the inode of "..".
 fn names_behind_dots<'b>(
     dir: Dir<'b>,
     block: &'b DirBlock,
@@ -175,7 +175,7 @@ impl Split<'_> {
         } else {
             0
         };
-        // What stays keeps its order, so that little of the block changes.
+        // The names that stay keep their order, so that little of the block changes.
         names[..at].sort_by_key(|name| name.offset);
 
         let mut upper = vec![0; geo.block_size()];
@@ -199,8 +199,8 @@ impl Split<'_> {
         )
     }
 
-    /// Makes room above a full index block on `path`: the highest full one whose parent has room is
-    /// split; when even the root is full, its pairs move one level down.
+    /// Makes room above a full index block on `path`. Splits the highest full block whose parent
+    /// has room; when even the root is full, moves its pairs one level down.
     fn split_index(&mut self, mut path: Path) -> Result<()> {
         let levels = path.nodes.len();
         let mut level = levels - 1;
@@ -233,7 +233,7 @@ impl Split<'_> {
         write_dir(self.h, node.block, &root)
     }
 
-    /// Moves the upper half of a node's pairs into a new block, which the parent gets a pair for.
+    /// Moves the upper half of a node's pairs into a new block, and gives the parent a pair for it.
     fn split_node(&mut self, parent: Node, node: Node) -> Result<()> {
         let geo = &self.vol.geo;
         let mut upper = vec![0; geo.block_size()];
@@ -277,8 +277,8 @@ impl Split<'_> {
     }
 }
 
-/// The first name that moves, of names sorted by hash: so many from the end that they fill at most
-/// half a block; but when all of them do, half of the names.
+/// The first name that moves, of names sorted by hash. The names from there on fill at most half a
+/// block; if all names do, half of them move.
 fn split_point(names: &[Name<'_>], block_size: usize) -> usize {
     let mut size = 0;
     for (i, name) in names.iter().enumerate().rev() {
@@ -291,12 +291,12 @@ fn split_point(names: &[Name<'_>], block_size: usize) -> usize {
     names.len() / 2
 }
 
-/// Writes what differs of a block of a directory.
+/// Writes the bytes of a directory's block that differ.
 fn write_dir(h: &Handle, old: DirBlock, new: &[u8]) -> Result<()> {
     write_changed(h, (old.pblk, Class::Directory), old.bytes, 0, new)
 }
 
-/// Makes changes before the pairs of a root (in ".."), and brings its checksum up to date.
+/// Makes changes before the pairs of a root (in ".."), and updates its checksum.
 pub(crate) fn apply(
     dir: Dir<'_>,
     h: &Handle,

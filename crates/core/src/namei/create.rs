@@ -1,8 +1,8 @@
 //! New files: create, mkdir, mknod, symlink, files without a name, whiteouts.
 //!
-//! Order of changes: the inode is taken and written, with what belongs to it (the first block of a
-//! directory, the target of a symbolic link, inherited ACLs); then the name; then the directory's
-//! own inode. When one of these finds no space, the new inode is freed in the same handle.
+//! Order of changes: take the inode and write it, with what belongs to it (the first block of a
+//! directory, the target of a symbolic link, inherited ACLs); add the name; store the directory's
+//! own inode. When one of these finds no space, the same handle frees the new inode.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,10 +25,9 @@ use crate::types::{Caller, OpenFlags, mode};
 use crate::volume::Volume;
 use crate::{acl, evict, mapping, open, orphan, perm};
 
-/// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never
-/// used.
+/// Credits of a new inode: bitmap, descriptor, slot, and two more if its group was never used.
 const INODE_CREDITS: u32 = 5;
-/// Blocks that a block of its own takes: bitmap, descriptor, the block.
+/// Credits of the inode's first block: bitmap, descriptor, the block.
 const BLOCK_CREDITS: u32 = 3;
 
 /// Symbolic links shorter than this are kept in the inode.
@@ -37,26 +36,27 @@ const FAST_SYMLINK_MAX: usize = 60;
 /// Type and permissions of a whiteout (`WHITEOUT_MODE`).
 pub(super) const WHITEOUT_MODE: u16 = mode::S_IFCHR;
 
-/// What `create` did. Either way the file is open once, for the caller.
+/// The result of `create`. The file is open once, for the caller.
 pub(crate) struct Created {
     /// The file.
     pub(crate) inode: Arc<Inode>,
-    /// It did not exist before. When it did, whether the caller may open it is still to be checked.
+    /// True when the file did not exist before. If it did, it is still to be checked whether the
+    /// caller may open it.
     pub(crate) new: bool,
 }
 
-/// What the caller may make.
+/// What to make, once it is checked that the caller may.
 #[derive(Clone, Copy)]
 struct Checked<'a> {
     mode: u16,
     rdev: (u32, u32),
     target: &'a [u8],
-    /// Count it as open before anybody else can find it.
+    /// Open the inode before anybody else can find it.
     open: bool,
 }
 
 impl<'a> Checked<'a> {
-    /// What `new` is, if the caller may make such a thing; `open` before anybody can find it.
+    /// Fails unless the caller may make `new`. `open`: open it before anybody else can find it.
     fn new(vol: &Volume, c: &Caller, new: New<'a>, open: bool) -> Result<Self> {
         let (mode, rdev, target): (_, _, &[u8]) = match new {
             New::File(bits) => (permissions(bits) | mode::S_IFREG, (0, 0), &[]),
@@ -76,7 +76,8 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// What mknod can make, as far as the caller may. A whiteout is no device that anybody could use.
+/// The mode of what mknod makes, if the caller may. A whiteout needs no privilege, since it is no
+/// device that anybody could use.
 fn node_mode(c: &Caller, file_mode: u16, rdev: (u32, u32)) -> Result<u16> {
     let kind = match file_mode & mode::S_IFMT {
         0 => mode::S_IFREG,
@@ -106,7 +107,8 @@ fn check_target(vol: &Volume, target: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a regular file and opens it; finds one that exists, unless `flags` has EXCLUSIVE.
+/// Creates a regular file and opens it. Opens an existing one instead, unless `flags` has
+/// EXCLUSIVE.
 ///
 /// # Errors
 /// `Exists`, `NotFound` (the directory was removed), `NotDirectory`, `Access`, `NotPermitted`,
@@ -124,7 +126,7 @@ pub(crate) fn create(
         match make(vol, c, dir, Some(name), new) {
             Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
                 let _shared = dir.lock.read();
-                // Removed in the meantime? Then it can be made.
+                // Removed in the meantime? Then it can be created.
                 if let Some(found) = find(vol, dir, name)? {
                     let inode = named_inode(vol, &found)?;
                     open::keep(&inode)?;
@@ -141,11 +143,11 @@ pub(crate) fn create(
     }
 }
 
-/// Makes something without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a name
-/// (`name_dir` a directory), which it can if `nameable`.
+/// Makes an inode without a name and opens it (O_TMPFILE). It is an orphan. If it is `nameable`,
+/// `link` can give it a name, or `name_dir` if it is a directory.
 ///
 /// # Errors
-/// As [`create`] and [`make_named`], but for those of names.
+/// Those of [`create`] and [`make_named`], except those of names.
 pub(crate) fn create_unnamed(
     vol: &Scope<'_>,
     c: &Caller,
@@ -158,12 +160,12 @@ pub(crate) fn create_unnamed(
     Ok(inode)
 }
 
-/// Makes something with a name.
+/// Makes an inode with a name.
 ///
 /// # Errors
-/// As [`create`]; `TooManyLinks` for a directory; `NotPermitted` for devices without privilege or
-/// for a type that mknod cannot make; of a symbolic link's target `NotFound` for an empty one,
-/// `NameTooLong` for one that does not fit a block, `Invalid` for one with a NUL.
+/// As [`create`]; `TooManyLinks` for a directory; `NotPermitted` for devices without privilege, or
+/// for a type that mknod cannot make. For the target of a symbolic link: `NotFound` when it is
+/// empty, `NameTooLong` when it does not fit a block, `Invalid` when it has a NUL.
 pub(crate) fn make_named(
     vol: &Scope<'_>,
     c: &Caller,
@@ -206,7 +208,7 @@ fn try_make(
             Some(name) => Some((name, dir::place(Dir::open(vol, dir, &st)?, name)?)),
         }
     };
-    // What has no name yet may be made for a directory that has none.
+    // An inode without a name may be made for a directory that has none yet.
     if named.is_some() || !dir.state.read().nameable {
         perm::check_named(dir)?;
     }
@@ -251,14 +253,14 @@ fn try_make(
     Ok(inode)
 }
 
-/// An inode that is to be made in a directory, whose lock the caller holds.
+/// An inode that is to be made in a directory. The caller holds the directory's lock.
 pub(super) struct Plan<'a> {
     new: Checked<'a>,
     raw: stetfs_format::Inode,
     inherited: acl::Inherited,
     spread: bool,
     source: Source,
-    /// What making it takes, without a name.
+    /// Credits of making it, without a name.
     pub(super) credits: u32,
 }
 
@@ -285,8 +287,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// What a rename leaves behind for an overlay: a character device 0, 0 that nobody may use
-    /// (`ext4_whiteout_for_rename`).
+    /// The whiteout that a rename leaves for an overlay: a character device 0, 0 that nobody may
+    /// use (`ext4_whiteout_for_rename`).
     pub(super) fn whiteout(vol: &Volume, c: &Caller, dir: &Inode) -> Result<Self> {
         let new = Checked {
             mode: WHITEOUT_MODE,
@@ -297,7 +299,7 @@ impl<'a> Plan<'a> {
         Plan::new(vol, c, dir, new)
     }
 
-    /// Takes an inode for it.
+    /// Takes an inode from the allocator.
     pub(super) fn take(&self, vol: &Volume, h: &Handle, dir: &Inode) -> Result<Arc<Inode>> {
         let is_dir = mode::is_dir(self.new.mode);
         let ino = vol.alloc.alloc_inode(h, dir.ino, is_dir, self.spread)?;
@@ -308,7 +310,7 @@ impl<'a> Plan<'a> {
     pub(super) fn fill(&self, vol: &Volume, h: &Handle, inode: &Inode, dir: &Inode) -> Result<()> {
         let new = self.new;
         let mut st = inode.state.write();
-        // Nothing of what the number's last owner had remains.
+        // Nothing of the number's last owner remains.
         vol.write_slot(h, inode, |slot| {
             st.raw.encode_fresh(slot, inode.ino, &vol.geo);
         })?;
@@ -332,8 +334,8 @@ fn make_orphan(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     vol.store_inode(h, inode, &st)
 }
 
-/// Frees an inode that could not be filled, or given its name, or begins to: the inode if its
-/// freeing must be [finished](finish_unmaking) when the handle is closed.
+/// Frees an inode that could not be filled or could not get its name. If it is large, only begins
+/// to free it, and returns it for [`finish_unmaking`] after the handle is closed.
 pub(super) fn unmake(vol: &Volume, h: &Handle, inode: Arc<Inode>) -> Option<Arc<Inode>> {
     let freed = {
         let mut st = inode.state.write();
@@ -349,7 +351,7 @@ pub(super) fn unmake(vol: &Volume, h: &Handle, inode: Arc<Inode>) -> Option<Arc<
     }
 }
 
-/// Frees what [`unmake`] left, without a handle.
+/// Frees what [`unmake`] left. No handle is open.
 pub(super) fn finish_unmaking(vol: &Scope<'_>, left: Option<Arc<Inode>>) {
     if let Some(inode) = left
         && let Err(error) = evict::evict(vol, &inode)
@@ -362,7 +364,7 @@ fn not_freed(inode: &Inode, error: &Error) {
     tracing::error!("inode {} could not be freed again: {error}", inode.ino);
 }
 
-/// The inode as it is to be, but for ACLs.
+/// The new inode's fields, without ACLs.
 fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: Checked<'_>) -> stetfs_format::Inode {
     let (gid, file_mode) = perm::inherit_group(vol, c, dir, new.mode);
     let flags = perm::inherit_flags(dir.raw.flags, new.mode);
@@ -389,8 +391,8 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: Checked<'_>) -> stet
     raw
 }
 
-/// Puts the target of a symbolic link into a block of its own, logged like metadata: link and
-/// target appear together.
+/// Writes the target of a symbolic link to a block of its own, logged like metadata, so that link
+/// and target appear together.
 fn write_target(
     vol: &Volume,
     h: &Handle,
@@ -407,8 +409,7 @@ fn write_target(
     Ok(())
 }
 
-/// Adds the name and brings the directory's inode up to date. `is_dir`: there is a subdirectory
-/// more.
+/// Adds the name and updates the directory's inode. `is_dir`: counts one more subdirectory.
 pub(super) fn enter(
     vol: &Volume,
     h: &Handle,
@@ -426,7 +427,7 @@ pub(super) fn enter(
             add_dir_link(vol, &mut st);
         }
     }
-    // Also when there was no space: the tree may have grown before that was found.
+    // Store it without space too: the tree may have grown before the space ran out.
     vol.store_inode(h, dir, &st)?;
     entered
 }

@@ -1,16 +1,19 @@
-//! Rename, also without replacing (NOREPLACE), as an exchange (EXCHANGE), and leaving a whiteout
+//! Rename: plain, without replacing (NOREPLACE), as an exchange (EXCHANGE), and leaving a whiteout
 //! (WHITEOUT).
 //!
-//! Locks. Renames from one directory to another share the rename lock, or hold it alone when a
-//! directory moves, so that no directory moves while the way to the root is looked at. Then both
-//! directories: the second is only tried for, and when somebody has it, the first is let go, so
-//! that it does not matter which of the two lies above the other. Then what is moved or replaced,
-//! by number; that neither lies above the other's directory was checked before.
+//! Order of locks:
+//! 1. The rename lock, for renames from one directory to another: alone when a directory moves,
+//!    shared otherwise. So no directory moves while a rename looks at the path to the root.
+//! 2. Both directories. The second is only tried: when somebody has it, the first is let go. So it
+//!    does not matter which of the two lies above the other.
+//! 3. The inodes that are moved or replaced, by number. It was checked before that neither lies
+//!    above the other's directory.
 //!
-//! What takes the name of another file gets places for its data first, in the same transaction or
-//! an earlier one. Order of changes in the one handle: the whiteout and the new name, so that
-//! nothing was changed when there is no space; then the old name is removed or the whiteout's, ".."
-//! of a moved directory set, the counts; last, what was replaced is freed.
+//! A file that takes the name of another one gets places for its data first, in the same
+//! transaction or an earlier one. Order of changes in the one handle: first the whiteout and the
+//! new name, so that nothing was changed when there is no space; then the old name is removed or
+//! becomes the whiteout's, ".." of a moved directory is set, and the counts change; last, the
+//! replaced inode is freed.
 
 use std::sync::Arc;
 use std::thread;
@@ -37,11 +40,11 @@ use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
 use crate::{orphan, perm};
 
-/// Blocks that a rename changes where the new directory has room: both entries, "..", both
-/// directories' and both inodes' slots, and what freeing the replaced file takes.
+/// Credits of a rename if the new directory has room: both entries, "..", both directories' and
+/// both inodes' slots, and freeing the replaced file.
 pub(crate) const RENAME_CREDITS: u32 = 2 * ENTRY_CREDITS + 1 + 4 + orphan::CREDITS + EVICT_CREDITS;
 
-/// A name to be renamed, and what it stands for.
+/// One end of a rename: a directory and a name in it.
 struct End<'a> {
     dir: &'a Inode,
     name: &'a [u8],
@@ -62,14 +65,15 @@ impl Ends {
     }
 }
 
-/// Whether an attempt was made, or must be repeated with the rename lock held alone.
+/// The result of an attempt. `Alone`: repeat it with the rename lock held alone.
 enum Attempt {
-    /// It moved this.
+    /// The rename is done; this inode had the old name.
     Done(Arc<Inode>),
     Alone,
 }
 
-/// Renames `old_name` in `old_dir` to `new_name` in `new_dir`; gives what had the old name.
+/// Renames `old_name` in `old_dir` to `new_name` in `new_dir`. Returns the inode that had the old
+/// name.
 ///
 /// # Errors
 /// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags), `NotEmpty`,
@@ -128,7 +132,7 @@ pub(crate) fn rename(
     })
 }
 
-/// Locks two directories without waiting for one while the other is held.
+/// Locks two directories, and never waits for one while it holds the other.
 fn lock_both<'a>(a: &'a Inode, b: &'a Inode) -> [RwLockWriteGuard<'a, ()>; 2] {
     let (mut first, mut second) = (a, b);
     loop {
@@ -142,7 +146,7 @@ fn lock_both<'a>(a: &'a Inode, b: &'a Inode) -> [RwLockWriteGuard<'a, ()>; 2] {
     }
 }
 
-/// Everything once the directories are locked. `alone`: a directory may move.
+/// Does the rename once the directories are locked. `alone`: a directory may move.
 fn attempt(
     vol: &Scope<'_>,
     c: &Caller,
@@ -217,18 +221,18 @@ fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> 
     })
 }
 
-/// What a rename moves, and from where to where: inodes and modes.
+/// What a rename moves, and between which directories: inodes and modes.
 pub(crate) struct Moved<'a> {
     pub(crate) old_dir: &'a Inode,
     pub(crate) new_dir: &'a Inode,
     pub(crate) source: (&'a Inode, u16),
-    /// What has the new name.
+    /// The inode that has the new name, if any.
     pub(crate) target: Option<(&'a Inode, u16)>,
     pub(crate) exchange: bool,
 }
 
-/// No directory may come to lie in itself, and a directory with the other end below it is not
-/// empty. `is_same_or_above` is asked of two directories.
+/// Fails when a directory would come to lie inside itself, or when a target directory has the other
+/// end below it and thus is not empty. Both arguments of `is_same_or_above` are directories.
 pub(crate) fn check_way(
     moved: &Moved<'_>,
     mut is_same_or_above: impl FnMut(InodeNo, InodeNo) -> Result<bool>,
@@ -254,8 +258,8 @@ pub(crate) fn check_way(
     Ok(())
 }
 
-/// Locks what loses its place: a moved directory, and what is replaced. (A file never replaces a
-/// directory, nor the reverse.)
+/// Locks what loses its place: a moved directory, and the replaced inode. (A file never replaces a
+/// directory, nor a directory a file.)
 fn lock_children(ends: &Ends) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
     let is_dir = mode::is_dir(ends.source_mode);
     let source = is_dir.then_some(&*ends.source);
@@ -269,7 +273,7 @@ fn lock_children(ends: &Ends) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
     children.map(|child| child.map(|child| child.lock.write()))
 }
 
-/// What the permissions say, in the kernel's order.
+/// Checks permissions, in the kernel's order.
 pub(crate) fn check_rights(vol: &Volume, c: &Caller, moved: &Moved<'_>) -> Result<()> {
     let (source, source_mode) = moved.source;
     let (cross, exchange) = (moved.old_dir.ino != moved.new_dir.ino, moved.exchange);
@@ -302,7 +306,7 @@ pub(crate) fn check_rights(vol: &Volume, c: &Caller, moved: &Moved<'_>) -> Resul
     }
 }
 
-/// What can be replaced, and whether the new directory can count one more.
+/// Checks that the target can be replaced, and that the new directory can count one more.
 fn check_replace(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
     if !mode::is_dir(ends.source_mode) {
         return Ok(());
@@ -341,7 +345,7 @@ fn move_name(
     let more = plan.as_ref().map_or(0, |plan| plan.credits);
     let is_replaced = ends.target.is_some() && !is_planted(Bug::UnplacedRename);
     if is_replaced && vol.opts.auto_da_alloc {
-        // So that nobody finds the name and not the data, where the old file is gone.
+        // Otherwise a crash could leave the name without the data, when the old file is gone.
         vol.place(&ends.source)?;
     }
     let is_dir = mode::is_dir(ends.source_mode);
@@ -381,12 +385,13 @@ fn move_name(
         }
     };
     let leave_old = |h: &Handle, whiteout: Option<Arc<Inode>>| {
-        // The new name may have moved the old one, or changed the record before it.
+        // Adding the new name may have moved the old one, or changed the record before it.
         let at = match (cross, &ends.target) {
             (false, None) => &find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,
             _ => &ends.source_at,
         };
-        // A directory less in the old one; within one directory only when another was replaced.
+        // The old directory loses a subdirectory; within one directory, only when another was
+        // replaced.
         let fewer = is_dir && (cross || ends.target.is_some());
         let instead = whiteout.as_ref().map(|inode| (&**inode, WHITEOUT_MODE));
         change_entry(vol, h, old.dir, at, instead, fewer)?;

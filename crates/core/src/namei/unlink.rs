@@ -1,4 +1,4 @@
-//! Removing names, and giving a file another one: unlink, rmdir, link.
+//! Removes names, and gives a file another one: unlink, rmdir, link.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,16 +22,16 @@ use crate::types::Caller;
 use crate::volume::{ROOT_INO, Volume};
 use crate::{orphan, perm};
 
-/// Blocks that losing a name changes: the entry's and the directory's, the inode's own, and what
-/// freeing it takes.
+/// Credits of a name's removal: the entry's block and the directory's inode, the inode's own slot,
+/// and freeing it.
 pub(crate) const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVICT_CREDITS;
 
-/// Blocks that a new name changes where the directory has room: the entry's and the directory's,
-/// the inode's own, that of "..", and what takes it from the orphans.
+/// Credits of a new name if the directory has room: the entry's block and the directory's inode,
+/// the inode's own slot, the block of "..", and taking the inode off the orphan list.
 pub(crate) const LINK_CREDITS: u32 = ENTRY_CREDITS + 2 + orphan::CREDITS;
 
-/// Removes the name of anything but a directory; gives what had it. A file without names lives on
-/// while it is open.
+/// Removes the name of anything but a directory. Returns the inode that had it. A file without
+/// names lives on while it is open.
 ///
 /// # Errors
 /// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable
@@ -61,7 +61,7 @@ pub(crate) fn unlink(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> R
     Ok(child)
 }
 
-/// Removes an empty directory; gives it.
+/// Removes an empty directory and returns its inode.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root),
@@ -94,15 +94,15 @@ pub(crate) fn rmdir(vol: &Scope<'_>, c: &Caller, dir: &Inode, name: &[u8]) -> Re
     Ok(child)
 }
 
-/// Fails unless `inode` is a directory with nothing in it.
+/// Fails unless `inode` is an empty directory.
 pub(super) fn check_empty(vol: &Volume, inode: &Inode) -> Result<()> {
     let st = inode.state.read();
     let empty = dir::is_empty(Dir::open(vol, inode, &st)?)?;
     if empty { Ok(()) } else { Err(Error::NotEmpty) }
 }
 
-/// Takes an entry out, or gives it another inode (with its mode), and brings the directory's own up
-/// to date. `was_dir`: there is a subdirectory less.
+/// Removes an entry, or points it to another inode (with its mode), and updates the directory's
+/// inode. `was_dir`: counts one subdirectory less.
 pub(super) fn change_entry(
     vol: &Volume,
     h: &Handle,
@@ -124,8 +124,8 @@ pub(super) fn change_entry(
     vol.store_inode(h, dir, &st)
 }
 
-/// The inode has a name less; a directory has none left. False: it must be evicted once the handle
-/// is closed. The caller holds the inode's lock alone.
+/// Takes one name from the inode's count; a directory has none left. Returns false when the inode
+/// must be evicted after the handle is closed. The caller holds the inode's lock alone.
 pub(super) fn drop_link(vol: &Volume, h: &Handle, inode: &Inode) -> Result<bool> {
     let mut st = inode.state.write();
     st.touch(vol.now());
@@ -148,7 +148,8 @@ fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -
     Ok(true)
 }
 
-/// Gives `inode` the name `name` in `dir`; also its first, when it was made to get one.
+/// Gives `inode` the name `name` in `dir`. An inode that was made to get a name may have it as its
+/// first.
 ///
 /// # Errors
 /// `Exists`, `NotPermitted` (a directory, an immutable or append-only file), `NotFound` (the file
@@ -166,7 +167,7 @@ pub(crate) fn link(
     vol.with_space(|| try_link(vol, c, inode, dir, name, false))
 }
 
-/// Gives a directory its name, which was made to get one.
+/// Gives a directory that was made without a name its first one.
 ///
 /// # Errors
 /// As [`link`].
@@ -181,7 +182,7 @@ pub(crate) fn name_dir(
     try_link(vol, c, inode, dir, name, true)
 }
 
-/// `names_dir`: it may be a directory that was made to get a name.
+/// `names_dir`: the inode may be a directory that was made without a name.
 fn try_link(
     vol: &Scope<'_>,
     c: &Caller,
