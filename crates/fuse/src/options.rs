@@ -140,8 +140,8 @@ pub struct Options {
     pub core: MountOptions,
 }
 
-/// Bytes that the core keeps of files that were read. The kernel keeps what was read; the core
-/// needs a copy only to tell what a partial overwrite changed.
+/// The longest read, in bytes, that the core keeps in memory. The kernel keeps what was read; the
+/// core's copy only tells what a partial overwrite changed.
 const KEPT_READ: u64 = 64 << 10;
 
 impl Default for Options {

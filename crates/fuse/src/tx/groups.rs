@@ -1,20 +1,20 @@
 //! Groups of writes through a mount: F2FS's ioctls for atomic writes, and two of our own.
 //!
-//! SQLite knows F2FS's, if it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. Between START and
-//! COMMIT, what is written through the open file is staged; COMMIT makes it one durable
-//! transaction; ABORT, or closing the file, also by dying, forgets it. BEGIN is a START that gives
-//! the group's name; with the name other open files JOIN. Any of them may commit or abort; closing
-//! one that joined leaves what it has staged to the others.
+//! SQLite knows F2FS's ioctls, if it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. Between
+//! START and COMMIT, writes through the open file are staged. COMMIT makes them one durable
+//! transaction. ABORT, or closing the file, also by dying, drops them. BEGIN is a START that
+//! returns the group's name; with the name other open files JOIN. Any of them may commit or abort.
+//! Closing one that joined leaves what it has staged in the group.
 //!
-//! Numbers and the bit of the features are those of `linux/f2fs.h` and F2FS's `f2fs.h`. ABORT is
-//! what F2FS calls `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called ABORT_VOLATILE_WRITE before. Ours are
-//! in `crates/ffi/include/stetfs_ioctl.h`, with a type that Linux' list has not
+//! The numbers and the feature bit are those of `linux/f2fs.h` and F2FS's `f2fs.h`. F2FS calls
+//! ABORT `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called it ABORT_VOLATILE_WRITE before. Our own are in
+//! `crates/ffi/include/stetfs_ioctl.h`, with a type that Linux' list does not have
 //! (`Documentation/userspace-api/ioctl/ioctl-number.rst`).
 //!
-//! Only a file whose writes come here as they are made can have a group: one that is marked atomic,
-//! or was opened with O_DIRECT. Pages of the kernel's cache belong to all who have the file open;
-//! and who writes through it writes whole pages later. So a file has either groups or such writers
-//! ([`Hold`]).
+//! Only a file whose writes come here as they are made can have a group: a file that is marked
+//! atomic or was opened with O_DIRECT. Pages in the kernel's cache belong to all who have the file
+//! open, and a writer through the cache writes whole pages later. So a file has either groups or
+//! such writers ([`Hold`]).
 
 mod requests;
 
@@ -52,31 +52,31 @@ pub(crate) const BEGIN: u32 = number(READ, STETFS, 1, 16);
 /// `STETFS_IOC_JOIN_GROUP`.
 pub(crate) const JOIN: u32 = number(WRITE, STETFS, 2, 16);
 
-/// What a group is called: nobody guesses it, so who knows it may join.
+/// A group's name. It cannot be guessed, and everybody who knows it may join.
 pub(crate) type Name = [u8; 16];
 
-/// Draws one.
+/// Draws a random name.
 pub(crate) fn new_name() -> Outcome<Name> {
     let mut name = Name::default();
     rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
     Ok(name)
 }
 
-/// What is asked of an open file that may have a group, and needs a [`Hold`] on the file.
+/// A request to an open file that may have a group. It needs a [`Hold`] on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// What `F2FS_IOC_GET_FEATURES` answers.
+    /// `F2FS_IOC_GET_FEATURES`.
     Features,
-    /// What `F2FS_IOC_START_ATOMIC_WRITE` does.
+    /// `F2FS_IOC_START_ATOMIC_WRITE`.
     Start,
-    /// What `STETFS_IOC_BEGIN_GROUP` does: the same, and it gives the name.
+    /// `STETFS_IOC_BEGIN_GROUP`: the same, and it returns the name.
     Begin,
-    /// What `STETFS_IOC_JOIN_GROUP` does.
+    /// `STETFS_IOC_JOIN_GROUP`.
     Join(Name),
 }
 
 impl Ask {
-    /// None for any other request.
+    /// Decodes an ioctl; `None` for any other request.
     pub(crate) fn by_ioctl(cmd: u32, data: &[u8]) -> Option<Outcome<Self>> {
         Some(Ok(match cmd {
             GET_FEATURES => Self::Features,
@@ -91,22 +91,22 @@ impl Ask {
     }
 }
 
-/// An ioctl's answer with this behind it.
+/// Puts an ioctl's answer before these bytes.
 fn ioctl_answer(told: Vec<u8>) -> Vec<u8> {
     [bytemuck::bytes_of(&abi::IoctlOut::default()), &told].concat()
 }
 
-/// A group that open files share, and the workers who serve them.
+/// A group that open files share, and the workers that serve them.
 struct Shared {
-    /// Once somebody has asked.
+    /// The name, once somebody has asked for it.
     name: OnceLock<Name>,
     state: Mutex<State>,
-    /// On the files that were in it, also on those that were closed.
+    /// Holds on the files that were in it, closed ones too.
     holds: Mutex<Vec<Hold>>,
 }
 
 impl Shared {
-    /// What whoever has begun it is told.
+    /// Returns the answer for the open file that begins the group.
     fn told(&self, ask: Ask) -> Outcome<Vec<u8>> {
         match ask {
             Ask::Begin => Ok(self.name()?.to_vec()),
@@ -127,32 +127,32 @@ impl Shared {
 
 enum State {
     Open(Box<dyn AtomicGroup>),
-    /// Committed. A worker who had found it before then does what it came for the ordinary way.
+    /// Committed. A worker that found the group before then goes on without a group.
     Done,
-    /// Aborted. An open file that was in it and was not asked hears of that: what it wrote is gone.
+    /// Aborted. Other open files in it get an error at their next request: what they wrote is gone.
     Lost,
 }
 
 /// An open file's part in a group.
 struct Member {
     group: Arc<Shared>,
-    /// The group ends with it.
+    /// True: the group ends with this open file.
     has_begun: bool,
 }
 
 /// The groups of open files.
 #[derive(Default)]
 pub(crate) struct Groups {
-    /// By inode and file handle. Taken inside of a group's own lock, never around it.
+    /// By inode and file handle. Lock this inside of a group's own lock, never around it.
     members: Mutex<HashMap<(InodeNo, u64), Member>>,
-    /// How many there are: mostly none, which nobody needs the lock to find out.
+    /// Number of members. It is mostly 0, and reading it needs no lock.
     count: AtomicUsize,
     /// The number of the next open file.
     next: AtomicU64,
 }
 
 impl Groups {
-    /// A file handle that no other open file has.
+    /// Makes a file handle that no other open file has.
     pub(crate) fn handle(&self, how: How) -> u64 {
         how.numbered(self.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -166,7 +166,7 @@ impl Groups {
         Some(member.group.clone())
     }
 
-    /// Whether what is written through this open file is staged.
+    /// Returns whether writes through this open file are staged.
     pub(crate) fn has(&self, ino: InodeNo, handle: u64) -> bool {
         self.of(ino, handle).is_some()
     }
@@ -179,7 +179,7 @@ impl Groups {
         Some(member.group.clone())
     }
 
-    /// The open file is in this group no more; in another it stays.
+    /// Takes an open file out of this group. If it is in another group, it stays there.
     fn leave(&self, member: (InodeNo, u64), group: &Arc<Shared>) {
         self.change(|members| {
             let is_in_it = |found: &Member| Arc::ptr_eq(&found.group, group);
@@ -196,7 +196,8 @@ impl Groups {
         done
     }
 
-    /// Does what is asked, with a hold on the file.
+    /// Carries out a request, with a hold on the file. Without a hold it fails, since the file has
+    /// writers through the page cache.
     fn enter(
         &self,
         member: (InodeNo, u64),
@@ -230,10 +231,10 @@ impl Groups {
         })
     }
 
-    /// What is written through this open file from now on is part of the group of that name.
+    /// Joins the group of that name: writes through this open file are staged in it from now on.
     fn join(&self, at: (InodeNo, u64), hold: Hold, name: &Name) -> Outcome<Vec<u8>> {
         let group = self.named(name).ok_or(Errno::NOENT)?;
-        // It may end meanwhile; whoever ends it has this lock.
+        // The group may end meanwhile; ending it takes this lock.
         let state = group.state.lock();
         if !matches!(*state, State::Open(_)) {
             return Err(Errno::NOENT);
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_headers() {
-        // From linux/f2fs.h, computed by the C compiler on x86-64.
+        // From linux/f2fs.h, as the C compiler computes them on x86-64.
         assert_eq!((START, COMMIT, ABORT), (0xf501, 0xf502, 0xf505));
         assert_eq!(GET_FEATURES, 0x8004_f50c);
         // And from stetfs_ioctl.h.

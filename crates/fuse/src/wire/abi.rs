@@ -1,22 +1,22 @@
 //! The records of the FUSE protocol, version 7, as the kernel lays them out.
 //!
 //! Source of every number and layout: Linux, `include/uapi/linux/fuse.h` (its comments say which
-//! minor version brought what). Numbers are in the machine's own byte order. Records that the
-//! kernel sends end in `In`, answers in `Out`; fields have the kernel's names. A record's size is
-//! asserted beside it; a test compares offsets with the header of this machine.
+//! minor version brought what). Numbers are in the machine's own byte order. Records from the
+//! kernel end in `In`, answers in `Out`; fields have the kernel's names. A record's size is
+//! asserted beside it. A test compares offsets with the header of this machine.
 
 use bitflags::bitflags;
 use bytemuck::{Pod, Zeroable};
 
 /// The version of the protocol that this server speaks.
 pub const MAJOR: u32 = 7;
-/// 7.44: Linux 6.16. An older kernel uses what it knows of it.
+/// The minor version: 7.44, Linux 6.16. An older kernel uses the part that it knows.
 pub const MINOR: u32 = 44;
-/// The oldest that will do: 7.23 (Linux 3.15) brought the writeback cache and the INIT answer of
-/// today's size.
+/// The oldest minor version that suffices: 7.23 (Linux 3.15) brought the writeback cache and the
+/// INIT answer of today's size.
 pub const MINOR_MIN: u32 = 23;
 
-/// A buffer for requests may not be smaller.
+/// The smallest buffer for requests, in bytes.
 pub const MIN_READ_BUFFER: usize = 8192;
 
 macro_rules! opcodes {
@@ -28,7 +28,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// By its number; none for what this server does not know.
+            /// Returns a request by its number; `None` if this server does not know it.
             pub fn from_number(number: u32) -> Option<Self> {
                 Some(match number {
                     $($number => Self::$name,)*
@@ -36,16 +36,16 @@ macro_rules! opcodes {
                 })
             }
 
-            /// All of them; the variants' own numbers count from 0 in this order.
+            /// All requests. The variants' own numbers count from 0 in this order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its place in [`Opcode::ALL`].
+            /// Returns its place in [`Opcode::ALL`].
             #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
             pub const fn index(self) -> usize {
                 self as usize
             }
 
-            /// As the kernel names it, in small letters.
+            /// Returns the kernel's name of it, in lower case.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -58,7 +58,7 @@ macro_rules! opcodes {
 opcodes! {
     /// An inode by its name.
     Lookup = 1 "lookup",
-    /// The kernel gives up references; nothing is answered.
+    /// References to an inode are given up; there is no answer.
     Forget = 2 "forget",
     /// Attributes.
     GetAttr = 3 "getattr",
@@ -120,7 +120,7 @@ opcodes! {
     Destroy = 38 "destroy",
     /// An ioctl.
     Ioctl = 39 "ioctl",
-    /// References to several inodes are given up; nothing is answered.
+    /// References to several inodes are given up; there is no answer.
     BatchForget = 42 "batch_forget",
     /// Room is reserved, or contents are cut out.
     FAllocate = 43 "fallocate",
@@ -132,7 +132,7 @@ opcodes! {
     LSeek = 46 "lseek",
     /// Contents are copied in the volume.
     CopyFileRange = 47 "copy_file_range",
-    /// The whole volume is to be durable; of `fuseblk` mounts since Linux 6.18.
+    /// The whole volume is to be durable; for `fuseblk` mounts since Linux 6.18.
     SyncFs = 50 "syncfs",
     /// A file without a name is made and opened.
     TmpFile = 51 "tmpfile",
@@ -166,19 +166,19 @@ bitflags! {
         const ASYNC_DIO = 1 << 15;
         /// The kernel keeps written pages and sends them later.
         const WRITEBACK_CACHE = 1 << 16;
-        /// OPEN answered ENOSYS is never sent again.
+        /// If OPEN is answered ENOSYS, it is never sent again.
         const NO_OPEN_SUPPORT = 1 << 17;
         /// Lookups in one directory may be under way at once.
         const PARALLEL_DIROPS = 1 << 18;
         /// The kernel checks POSIX ACLs.
         const POSIX_ACL = 1 << 20;
-        /// Reading the device after an abort says so.
+        /// Reading the device after an abort fails with an error of its own.
         const ABORT_ERROR = 1 << 21;
-        /// The INIT answer says how many pages a request has at most.
+        /// The INIT answer has the largest number of pages of a request.
         const MAX_PAGES = 1 << 22;
-        /// Targets of symbolic links are kept.
+        /// The kernel keeps targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
-        /// OPENDIR answered ENOSYS is never sent again.
+        /// If OPENDIR is answered ENOSYS, it is never sent again.
         const NO_OPENDIR_SUPPORT = 1 << 24;
         /// The server clears set-user-ID and capabilities, and is told when.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
@@ -200,7 +200,7 @@ bitflags! {
     pub struct Opened: u32 {
         /// No page cache.
         const DIRECT_IO = 1;
-        /// Pages from before stay.
+        /// Pages from earlier opens stay.
         const KEEP_CACHE = 1 << 1;
         /// Direct writes of several threads at once.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
@@ -223,15 +223,15 @@ bitflags! {
         const ATIME = 1 << 4;
         /// The time of the last change of content.
         const MTIME = 1 << 5;
-        /// It comes through an open file.
+        /// The request comes through an open file.
         const FH = 1 << 6;
         /// The access time is now.
         const ATIME_NOW = 1 << 7;
         /// The time of the last change of content is now.
         const MTIME_NOW = 1 << 8;
-        /// The time of the last change.
+        /// The time of the last change of the inode.
         const CTIME = 1 << 10;
-        /// Set-user-ID and set-group-ID go, because the caller lacks CAP_FSETID.
+        /// Set-user-ID and set-group-ID are cleared, because the caller lacks CAP_FSETID.
         const KILL_SUIDGID = 1 << 11;
     }
 }
@@ -240,14 +240,14 @@ bitflags! {
     /// How a WRITE came about: `FUSE_WRITE_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct WriteKind: u32 {
-        /// From the page cache; the caller is not the one who wrote.
+        /// From the page cache; the caller of the request is not the writer.
         const CACHE = 1;
-        /// Set-user-ID and set-group-ID go.
+        /// Set-user-ID and set-group-ID are cleared.
         const KILL_SUIDGID = 1 << 2;
     }
 }
 
-/// READ is of a caller, who is named, and not for the page cache (`FUSE_READ_LOCKOWNER`).
+/// The READ is for a caller, who is named, and not for the page cache (`FUSE_READ_LOCKOWNER`).
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// GETATTR comes through an open file (`FUSE_GETATTR_FH`).
 pub const GETATTR_FH: u32 = 1;
@@ -256,21 +256,21 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 /// OPEN or CREATE loses set-user-ID and set-group-ID (`FUSE_OPEN_KILL_SUIDGID`).
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 
-/// Notifications, in the error field of an answer to nobody (`enum fuse_notify_code`): attributes
-/// and pages of an inode are to be fetched anew.
+/// A notification, in the error field of an answer to no request (`enum fuse_notify_code`): fetch
+/// attributes and pages of an inode anew.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// A name in a directory is to be looked up anew.
+/// A notification: look up a name in a directory anew.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
-/// In the flags of [`NOTIFY_INVAL_ENTRY`]: it is looked up anew when it is next used.
+/// In the flags of [`NOTIFY_INVAL_ENTRY`]: look it up anew when it is next used.
 pub const NOTIFY_EXPIRE_ONLY: u32 = 1;
-/// Inodes that nobody uses are to be forgotten (Linux 6.18).
+/// A notification: forget inodes that nobody uses (Linux 6.18).
 pub const NOTIFY_PRUNE: i32 = 9;
 
 macro_rules! records {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $kind:ty,)* })*) => {
-        /// Each record's name, size, and where its fields are.
+        /// Each record's name, its size, and the offsets of its fields.
         impl AttrOut {
-    /// Attributes that the kernel may keep for so long.
+    /// Makes an answer with attributes that the kernel may keep for `keep`.
     pub(crate) fn new(attr: Attr, keep: std::time::Duration) -> Self {
         Self {
             attr_valid: keep.as_secs(),
@@ -414,8 +414,8 @@ mod tests {
 
     use super::LAYOUTS;
 
-    /// The kernel's name of a record: `InHeader` is `fuse_in_header`. Where words do not follow
-    /// from ours they are here.
+    /// Returns the kernel's name of a record: `InHeader` is `fuse_in_header`. The table has the
+    /// names that do not follow from ours.
     fn kernel_name(ours: &str) -> String {
         let stem = match ours {
             "ReadIn" => "read_in",
@@ -449,11 +449,11 @@ mod tests {
         out
     }
 
-    /// A record of the header: its size, its alignment, and where its fields are.
+    /// A record of the header: its size, its alignment, and the offsets of its fields.
     type Layout = (usize, usize, HashMap<String, usize>);
 
-    /// The structs of a header whose fields are integers, arrays of them, and structs that came
-    /// before.
+    /// Returns the structs of a header whose fields are integers, arrays of them, and earlier
+    /// structs.
     fn parse(header: &str) -> HashMap<String, Layout> {
         let mut known: HashMap<String, Layout> = HashMap::new();
         for part in header.split("\nstruct ").skip(1) {
@@ -504,7 +504,8 @@ mod tests {
         Some((end.next_multiple_of(widest), widest, fields))
     }
 
-    /// Against the header of this machine, which may be older: what it does not have is left out.
+    /// Compares with the header of this machine. It may be older: records and fields that it lacks
+    /// are left out.
     #[test]
     fn records_are_those_of_the_kernel() {
         let Ok(header) = std::fs::read_to_string("/usr/include/linux/fuse.h") else {
@@ -521,7 +522,7 @@ mod tests {
             };
             assert_eq!(size, their_size, "{kernel}");
             for (field, offset) in *fields {
-                // What is unused in one version is used in the next.
+                // Unused fields of one version are used in the next.
                 if field.starts_with("unused") {
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! Answers: records and bytes that go back to the kernel behind a header.
 //!
 //! An answer is built where it is sent from: in the worker's buffer, behind room for the header.
-//! Contents are read from the volume straight into it.
+//! Contents of files are read from the volume straight into it.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
 use super::abi::{self, Attr, OutHeader};
 
-/// Room for the header before an answer's body.
+/// Bytes for the header before an answer's body.
 pub(crate) const HEADER: usize = size_of::<OutHeader>();
 
 /// An answer while it is built.
 #[derive(Debug)]
 pub struct Answer<'a> {
     buffer: &'a mut [u8],
-    /// The end of what is there; begins behind the header.
+    /// The end of the answer so far; at first just behind the header.
     end: usize,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Bytes so far, room for the header included.
+    /// Returns the number of bytes so far, with the header.
     pub(crate) fn len(&self) -> usize {
         self.end
     }
@@ -38,7 +38,7 @@ impl<'a> Answer<'a> {
     /// Adds a record.
     ///
     /// # Errors
-    /// It has no room, which the largest answers that the kernel can ask for always have.
+    /// The record does not fit. Every answer that the kernel can ask for does.
     pub fn record<T: Pod>(&mut self, record: &T) -> Result<(), Errno> {
         self.bytes(bytemuck::bytes_of(record))
     }
@@ -54,7 +54,7 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// Adds as many bytes as `fill` says that it has put into room for `len`.
+    /// Adds bytes: `fill` gets room for `len` bytes and returns how many it has put there.
     ///
     /// # Errors
     /// As [`Self::record`]; those of `fill`.
@@ -69,7 +69,7 @@ impl<'a> Answer<'a> {
         Ok(())
     }
 
-    /// The attributes of a file, and how long they may be kept.
+    /// Adds the attributes of a file, which the kernel may keep for `keep`.
     ///
     /// # Errors
     /// As [`Self::record`].
@@ -77,10 +77,11 @@ impl<'a> Answer<'a> {
         self.record(&abi::AttrOut::new(attr, keep))
     }
 
-    /// An extended attribute or a list of them; its size alone when the kernel asks with `size` 0.
+    /// Adds an extended attribute or a list of their names; only its size if the kernel asks with
+    /// `size` 0.
     ///
     /// # Errors
-    /// ERANGE when it is larger than what the kernel has room for; as [`Self::record`].
+    /// ERANGE if it is larger than the kernel's room; as [`Self::record`].
     pub fn xattr(&mut self, value: &[u8], size: u32) -> Result<(), Errno> {
         if size == 0 {
             return self.record(&abi::GetXattrOut {
@@ -94,7 +95,7 @@ impl<'a> Answer<'a> {
         self.bytes(value)
     }
 
-    /// A list of names of at most `size` bytes, to be added to this answer.
+    /// Begins a list of names of at most `size` bytes in this answer.
     pub fn names(&mut self, size: u32) -> Names<'_, 'a> {
         let limit = self.end.saturating_add(u32_as_usize(size));
         let limit = limit.min(self.buffer.len());
@@ -104,7 +105,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The header's place is filled; everything that is sent.
+    /// Fills the header. Returns all bytes to send.
     pub(crate) fn finish(self, unique: u64) -> &'a [u8] {
         let header = OutHeader {
             len: must_fit_u32(self.end),
@@ -116,7 +117,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The answer to READDIR or READDIRPLUS while it is built.
+/// The answer to READDIR or READDIRPLUS, while it is built.
 #[derive(Debug)]
 pub struct Names<'b, 'a> {
     answer: &'b mut Answer<'a>,
@@ -124,7 +125,7 @@ pub struct Names<'b, 'a> {
 }
 
 impl Names<'_, '_> {
-    /// Adds a name, behind `entry` for READDIRPLUS; says whether it had room.
+    /// Adds a name, behind `entry` for READDIRPLUS. Returns whether it had room.
     pub fn add(
         &mut self,
         entry: Option<&abi::EntryOut>,
@@ -158,7 +159,7 @@ impl Names<'_, '_> {
     }
 }
 
-/// An answer that says why there is none.
+/// Makes an answer with only an errno.
 pub(crate) fn refusal(unique: u64, errno: Errno) -> OutHeader {
     OutHeader {
         len: must_fit_u32(HEADER),
@@ -181,7 +182,7 @@ mod tests {
         assert!(!names.add(None, (13, 8), 3, b"x"));
         let sent = answer.finish(5);
         assert_eq!(sent.len(), HEADER + 72);
-        // Behind the name of one byte come seven of padding.
+        // Seven bytes of padding follow the name of one byte.
         assert_eq!(&sent[HEADER + 24..HEADER + 32], b".\0\0\0\0\0\0\0");
         assert_eq!(sent[..4], 88_u32.to_ne_bytes());
     }

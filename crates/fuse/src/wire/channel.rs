@@ -11,7 +11,7 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize};
 use super::abi::{self, OutHeader};
 use super::answer::{Answer, refusal};
 
-/// Where the device is.
+/// The path of the device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
 /// One end of a connection to the kernel.
@@ -23,19 +23,20 @@ impl Channel {
         Self(fd)
     }
 
-    /// Another end of the same connection. A request that it has read is answered through it.
+    /// Opens another end of the same connection. A request that it has read must be answered
+    /// through it.
     pub(crate) fn another(&self) -> io::Result<Self> {
         let new = OpenOptions::new().read(true).write(true).open(DEVICE)?;
         stetfs_sys::fuse_ioctl::clone_session(&new, &self.0)?;
         Ok(Self(new.into()))
     }
 
-    /// Waits for a request; none when the mount is gone.
+    /// Waits for a request. Returns its length in bytes; `None` when the mount is gone.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(len) => return Ok(Some(len)),
-                // ENOENT: the request's caller has gone before we came.
+                // ENOENT: the request was interrupted before we read it.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -43,7 +44,7 @@ impl Channel {
         }
     }
 
-    /// Sends an answer. ENOENT means that nobody waits for it any more, which is no error.
+    /// Sends an answer. ENOENT means that nobody waits for it any more; this is no error.
     fn send(&self, bytes: &[u8]) {
         match rustix::io::write(&self.0, bytes) {
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
@@ -51,7 +52,7 @@ impl Channel {
         }
     }
 
-    /// Answers the request of that number.
+    /// Answers the request with the number `unique`.
     pub(crate) fn answer(&self, unique: u64, result: Result<Answer<'_>, Errno>) {
         match result {
             Ok(answer) => self.send(answer.finish(unique)),
@@ -73,9 +74,9 @@ pub struct Ticket(To);
 /// Who sends the answer.
 #[derive(Debug)]
 enum To {
-    /// We, for the request of that number.
+    /// The holder of the ticket, for the request of this number.
     Kernel(Arc<Channel>, u64),
-    /// A worker, who waits for it.
+    /// A worker that waits for it.
     Worker(mpsc::Sender<Result<Vec<u8>, Errno>>),
 }
 
@@ -84,7 +85,7 @@ impl Ticket {
         Self(To::Kernel(channel.clone(), unique))
     }
 
-    /// For a worker who waits.
+    /// Makes a ticket for a worker that waits.
     pub(crate) fn of_worker(worker: mpsc::Sender<Result<Vec<u8>, Errno>>) -> Self {
         Self(To::Worker(worker))
     }
@@ -94,7 +95,7 @@ impl Ticket {
         self.answer_bytes(result.map(|record| bytemuck::bytes_of(&record).to_vec()));
     }
 
-    /// Answers with records that are bytes already.
+    /// Answers with records as bytes.
     pub fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
         match self.0 {
             To::Kernel(channel, unique) => {
@@ -104,7 +105,7 @@ impl Ticket {
                 let result = result.and_then(|bytes| answer.bytes(&bytes));
                 channel.answer(unique, result.map(|()| answer));
             }
-            // A worker who does not wait any more has a mount that is gone.
+            // If the worker does not wait any more, the mount is gone.
             To::Worker(worker) => {
                 let _ = worker.send(result);
             }
@@ -112,7 +113,7 @@ impl Ticket {
     }
 }
 
-/// Tells the kernel what it does not ask for.
+/// Sends notifications to the kernel.
 #[derive(Debug, Clone)]
 pub struct Notifier(Arc<Channel>);
 
@@ -121,22 +122,22 @@ impl Notifier {
         Self(channel.clone())
     }
 
-    /// The attributes of an inode have changed behind the kernel's back: it asks again before it
-    /// uses them.
+    /// Tells that the attributes of an inode have changed behind the kernel's back: the kernel asks
+    /// again before it uses them.
     pub fn attributes_changed(&self, node: u64) {
         self.invalidate(node, -1, 0);
     }
 
-    /// Contents from `offset` on have changed, `len` bytes or all of them when 0. Dirty pages there
-    /// are written first, so this waits for workers: no worker may call it.
+    /// Tells that contents from `offset` on have changed: `len` bytes, or all if it is 0. The
+    /// kernel first writes dirty pages there, so this waits for workers: no worker may call it.
     pub fn content_changed(&self, node: u64, offset: i64, len: i64) {
         self.invalidate(node, offset, len);
     }
 
-    /// What the kernel knows of a name in a directory is wrong, also that there is none: it looks
-    /// it up anew before it uses it. (Linux before 6.2 forgets at once what it stood for, which
-    /// takes ten times as long.) This waits for who works in the directory, and so for workers:
-    /// no worker may call it.
+    /// Tells that the kernel's knowledge of a name in a directory is wrong, also that there is
+    /// none: the kernel looks it up anew before it uses it. (Linux before 6.2 forgets the file at
+    /// once, which takes ten times as long.) This waits for those who work in the directory, and so
+    /// for workers: no worker may call it.
     pub fn name_changed(&self, dir: u64, name: &[u8]) {
         let what = abi::NotifyInvalEntryOut {
             parent: dir,
@@ -161,8 +162,8 @@ impl Notifier {
         }
     }
 
-    /// The kernel forgets these inodes, unless somebody uses them: so it asks for all of their
-    /// attributes again, also for those that it keeps itself. Before Linux 6.18 nothing happens.
+    /// Makes the kernel forget these inodes, unless somebody uses them. So it asks for all of their
+    /// attributes again, also for those that it keeps itself. Does nothing before Linux 6.18.
     pub fn forget(&self, nodes: &[u64]) {
         let what = abi::NotifyPruneOut {
             count: must_fit_u32(nodes.len()),
@@ -203,8 +204,8 @@ impl Notifier {
     }
 }
 
-/// Bytes of the pages that the kernel may use for one request (`accept` in `serve.rs`); reads may
-/// fill them.
+/// Returns the bytes of the pages that the kernel may use for one request (`accept` in `serve.rs`).
+/// Reads may fill them.
 pub(crate) fn largest_data(max_request: u32) -> usize {
     let page = rustix::param::page_size();
     (u32_as_usize(max_request).div_ceil(page) + 1) * page

@@ -1,4 +1,4 @@
-//! The FUSE protocol, between the kernel and whatever answers its requests.
+//! The FUSE protocol, between the kernel and a server that answers its requests.
 //!
 //! | file | |
 //! |---|---|

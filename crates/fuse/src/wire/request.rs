@@ -1,8 +1,8 @@
-//! Requests: from the bytes that the kernel sent to what is asked.
+//! Requests: decodes the bytes that the kernel sent.
 //!
 //! A request is a header, a record of fixed size, and perhaps names (each ended by a NUL) or data.
-//! The kernel is trusted to be what it is, and still nothing here reads past what was received: a
-//! request that is too short is an error.
+//! The kernel is trusted, and still nothing here reads past what was received: a request that is
+//! too short is an error.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -13,16 +13,16 @@ use stetfs_format::width::u32_as_usize;
 
 use super::abi::{self, InHeader, Opcode};
 
-/// Who asks, and about which inode.
+/// A request, with its caller and its inode.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// As received.
+    /// The header as received.
     pub header: InHeader,
     /// What is asked.
     pub what: What<'a>,
 }
 
-/// What a request asks for. Names and data lie in the buffer that it was received in.
+/// The content of a request. Names and data lie in the buffer that it was received in.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "fields are the records of `abi`")]
 pub enum What<'a> {
@@ -144,33 +144,33 @@ pub enum What<'a> {
     },
     Destroy,
     Interrupt,
-    /// The kernel knows something that this server does not.
+    /// A request that this server does not know.
     Unknown,
 }
 
 /// A request that is shorter than its kind must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
-    /// Not even a header, or another length than the header says.
+    /// Less than a header, or another length than the header says.
     #[error("a request of {received} bytes whose header says {said}")]
     Length {
-        /// What was received.
+        /// Bytes that were received.
         received: usize,
         /// What the header says; 0 without a header.
         said: u32,
     },
-    /// What its kind needs is not there.
+    /// The record or the names of this kind of request are not complete.
     #[error("a request of kind {opcode} lacks what it must have")]
     Short {
         /// The kind.
         opcode: u32,
-        /// To answer to.
+        /// The number of the request, for the answer.
         unique: u64,
     },
 }
 
 impl<'a> Request<'a> {
-    /// Takes apart what was received. The buffer must be aligned to 8 bytes.
+    /// Decodes a received request. The buffer must be aligned to 8 bytes.
     ///
     /// # Errors
     /// It is too short.
@@ -197,13 +197,13 @@ impl<'a> Request<'a> {
         Ok(Self { header, what })
     }
 
-    /// Whether the kernel waits for an answer.
+    /// Returns whether the kernel waits for an answer.
     pub(crate) fn is_answered(&self) -> bool {
         !matches!(self.what, What::Forget { .. } | What::BatchForget { .. })
     }
 }
 
-/// What is left of a request's bytes.
+/// The rest of a request's bytes.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -280,7 +280,7 @@ impl<'a> Body<'a> {
                 from: self.record()?,
                 name: self.name()?,
             },
-            // A name follows that says nothing: no directory has it.
+            // A name without meaning follows: no directory has it.
             Opcode::TmpFile => What::TmpFile {
                 from: self.record()?,
             },
@@ -378,7 +378,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The answer to a request that could not be taken apart.
+/// The answer to a request that could not be decoded.
 pub(crate) const BAD: Errno = Errno::IO;
 
 #[cfg(test)]
@@ -428,7 +428,7 @@ mod tests {
             let body = vec![1; 200];
             for len in 0..=body.len() {
                 let bytes = request(opcode, &body[..len]);
-                // An outcome of either kind; the test is that there is one.
+                // Either outcome will do; decoding must only return.
                 let _ = Request::decode(&bytes);
                 let cut = &bytes[..bytes.len() - 1];
                 assert!(matches!(
@@ -436,7 +436,7 @@ mod tests {
                     Err(BadRequest::Length { .. })
                 ));
             }
-            // 1 in every byte: a length of 16,843,009 where there is one.
+            // With 1 in every byte, a length field says 16,843,009.
             let short = matches!(opcode, 16 | 21 | 39 | 42);
             let whole = request(opcode, &body);
             assert_eq!(

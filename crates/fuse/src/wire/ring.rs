@@ -1,12 +1,12 @@
 //! The second way to the kernel: FUSE over io_uring.
 //!
-//! Each processor has a queue, and a request goes to the queue of the processor that it was made
-//! on; the queue's workers run there too, so that nobody has to be woken on another processor. A
-//! worker has one entry: the kernel hands a request to somebody who waits for one, and to nobody
-//! who is busy. What the kernel does not send this way (FORGET, INTERRUPT) comes by the device.
+//! Each processor has a queue. A request goes to the queue of the processor that it was made on,
+//! and the queue's workers run there too, so that no processor has to be woken. Each worker has one
+//! entry: the kernel hands a request to a worker that waits for one, never to a busy one. Requests
+//! that the kernel does not send this way (FORGET, INTERRUPT) come by the device.
 //!
-//! Source: Linux, `Documentation/filesystems/fuse/fuse-io-uring.rst`; since Linux 6.14, where the
-//! parameter `enable_uring` of the module says so.
+//! Source: Linux, `Documentation/filesystems/fuse/fuse-io-uring.rst`. Since Linux 6.14, if the
+//! module's parameter `enable_uring` allows it.
 
 use std::fs;
 use std::io;
@@ -26,15 +26,16 @@ use super::request::{BAD, Request};
 /// The parameter of the kernel's module that allows it.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// In front of the rest of a request: its header, and the record behind it.
+/// Bytes before the rest of a request: its header, and the record behind it.
 const FRONT: usize = size_of::<InHeader>() + HEADER_ROOM;
 
-/// A request of which the rest is no longer is copied; of a longer one the answer is.
+/// The longest rest of a request, in bytes, that is copied out of the entry's buffer. For a longer
+/// one the answer is copied instead.
 const COPIED: usize = 4096;
-/// Bytes at most of the answer to a long request: an ioctl's, which the kernel bounds.
+/// The longest answer to a long request, in bytes: an ioctl's, which the kernel bounds.
 const LONG_ANSWER: usize = 64 << 10;
 
-/// How many queues the kernel has: one for each processor that there can be.
+/// Returns how many queues the kernel has: one for each possible processor.
 ///
 /// # Errors
 /// The kernel does not say.
@@ -46,22 +47,22 @@ pub(crate) fn queues() -> io::Result<u16> {
     count.ok_or_else(|| io::Error::other(format!("possible processors: {possible}")))
 }
 
-/// Workers of each queue, of about so many threads in all.
+/// Returns the number of workers for each queue, for about `threads` in all.
 pub(crate) fn workers(threads: usize, queues: u16) -> usize {
     threads.div_ceil(usize::from(queues).max(1)).max(2)
 }
 
-/// How many requests of a mount may keep a worker waiting that need not: in whatever queue they
-/// are, two workers are left there.
+/// Returns how many requests of a mount may keep a worker waiting if they need not: then two
+/// workers are left in their queue, whichever that is.
 ///
-/// What is in a queue while all of its workers are busy goes to the next of them that answers, and
-/// not to one who is started meanwhile (`fuse_uring_do_register`). So no queue may be left with
-/// none that will answer.
+/// A request that comes while all workers of its queue are busy goes to the next of them that
+/// answers, and not to a worker that is started meanwhile (`fuse_uring_do_register`). So every
+/// queue must keep a worker that will answer.
 pub(crate) fn may_wait(threads: usize) -> usize {
     workers(threads, queues().unwrap_or(1)).saturating_sub(2)
 }
 
-/// Whether it can be used here; if not, why.
+/// Succeeds if io_uring can be used here; otherwise says why not.
 pub(crate) fn is_available() -> Result<(), String> {
     match is_switched_on() {
         None => Err("this kernel has no FUSE over io_uring (Linux 6.14 has)".to_owned()),
@@ -76,20 +77,20 @@ pub(crate) fn is_available() -> Result<(), String> {
     }
 }
 
-/// How root makes mounts quicker; none where there is nothing to switch on, or the caller is not
-/// root.
+/// Returns how root makes mounts quicker; `None` if there is nothing to switch on, or the caller is
+/// not root.
 pub fn to_switch_on_io_uring() -> Option<String> {
     let is_off = is_switched_on() == Some(false) && rustix::process::geteuid().is_root();
     is_off.then(|| format!("requests would be served quicker over io_uring: echo Y > {PARAMETER}"))
 }
 
-/// What the kernel's module says; none: it does not know of it.
+/// Returns what the kernel's module says; `None` if it does not know io_uring.
 fn is_switched_on() -> Option<bool> {
     let parameter = fs::read_to_string(PARAMETER).ok()?;
     Some(matches!(parameter.trim(), "Y" | "1"))
 }
 
-/// Lets the thread run on this processor only, if that is there.
+/// Lets the thread run on this processor only, if there is such a one.
 pub(crate) fn run_on(processor: u16) {
     let mut set = CpuSet::new();
     set.set(usize::from(processor));
@@ -98,25 +99,25 @@ pub(crate) fn run_on(processor: u16) {
     }
 }
 
-/// A worker's entry, and memory for what has no place in it.
+/// A worker's entry, and memory for what has no room in it.
 pub(crate) struct Entry {
     ring: FuseRing,
-    /// Of a short request the request, of a long one the answer.
+    /// For a short request, the request; for a long one, the answer.
     other: Vec<u64>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 pub(crate) enum Done {
-    /// So many bytes of the room are the answer, of which the first are room for a header.
+    /// The answer is this many bytes of the room, with room for a header before it.
     Answered(usize),
-    /// There is none but this.
+    /// The answer is only this errno.
     Refused(Errno),
-    /// Somebody else gives what stands behind the header.
+    /// Another thread sends the bytes behind the header.
     Later(mpsc::Receiver<Result<Vec<u8>, Errno>>),
 }
 
 impl Entry {
-    /// An entry of a queue.
+    /// Makes an entry of a queue.
     ///
     /// # Errors
     /// The kernel has none for this process.
@@ -128,8 +129,8 @@ impl Entry {
         })
     }
 
-    /// Answers the request that is here, if one is, and waits for the next; false when the
-    /// connection is over.
+    /// Answers the present request, if there is one, and waits for the next. False: the connection
+    /// is over.
     ///
     /// # Errors
     /// The kernel does not take the entry.
@@ -137,7 +138,7 @@ impl Entry {
         self.ring.answer_and_wait()
     }
 
-    /// Has the request that is here dealt with: gets it, and room for the answer.
+    /// Passes the present request, and room for the answer, to `deal`.
     pub(crate) fn deal(&mut self, deal: impl FnOnce(&Request<'_>, &mut [u8]) -> Done) {
         let Slot {
             in_out,
@@ -166,7 +167,7 @@ impl Entry {
                     other[FRONT..][..rest].copy_from_slice(&buffer[FRONT..][..rest]);
                     (&mut *other, &mut buffer[FRONT - HEADER..])
                 };
-                // In one piece, as from the device.
+                // Put it together in one piece, as it comes from the device.
                 let start = HEADER_ROOM - record;
                 let (head, op) = whole[start..FRONT].split_at_mut(size_of::<InHeader>());
                 head.copy_from_slice(bytemuck::bytes_of(&header));
@@ -190,7 +191,7 @@ impl Entry {
                 Ok(len)
             }
             Done::Refused(errno) => Err(errno),
-            // Whoever was to answer may be gone.
+            // The thread that was to answer may be gone.
             Done::Later(answer) => answer.recv().unwrap_or(Err(Errno::IO)).map(|answer| {
                 body[..answer.len()].copy_from_slice(&answer);
                 answer.len()

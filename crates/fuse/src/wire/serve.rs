@@ -1,5 +1,5 @@
-//! Serving a connection: INIT, then workers that each take a request, have it answered, and take
-//! the next; from the device, or by io_uring.
+//! Serving a connection: INIT, then workers. Each takes a request, has it answered, and takes the
+//! next, from the device or by io_uring.
 
 use std::cell::OnceCell;
 use std::io;
@@ -22,25 +22,25 @@ use super::ring::{self, Done, Entry};
 pub struct Offer {
     /// The protocol's minor version that the kernel speaks.
     pub minor: u32,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
     /// How far it would read ahead, in bytes.
     pub readahead: u32,
 }
 
-/// What the server asks of it.
+/// What the server asks of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// What is to be used. What the kernel does not offer is left out.
+    /// The capabilities to use. Those that the kernel does not offer are left out.
     pub capabilities: Capabilities,
     /// How far to read ahead, in bytes.
     pub readahead: u32,
     /// The largest write, and the largest read, in bytes.
     pub max_request: u32,
-    /// Requests that may be under way in the background: readahead and write-back.
+    /// The largest number of requests under way in the background: readahead and write-back.
     pub max_background: u16,
-    /// Seconds after which the kernel is to abort the connection for a request that was not
-    /// answered; 0: never.
+    /// Seconds after which the kernel aborts the connection because of an unanswered request; 0:
+    /// never.
     pub request_timeout: u16,
     /// The step of timestamps in nanoseconds.
     pub time_step_ns: u32,
@@ -49,13 +49,13 @@ pub struct Terms {
 /// Whether a request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
-    /// What the [`Answer`] holds is the answer.
+    /// The [`Answer`] is complete.
     Now,
-    /// Whoever has the [`Ticket`] answers.
+    /// The holder of the [`Ticket`] answers.
     Later,
 }
 
-/// What answers the kernel's requests; called by several workers at once.
+/// Answers the kernel's requests. Several workers call it at once.
 pub trait Server: Send + Sync + 'static {
     /// Chooses from what the kernel offers.
     fn agree(&self, offer: &Offer) -> Terms;
@@ -63,7 +63,7 @@ pub trait Server: Send + Sync + 'static {
     /// Answers a request, or takes a ticket and answers later.
     ///
     /// # Errors
-    /// What the caller is told instead.
+    /// The errno for the caller.
     fn answer(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -71,8 +71,8 @@ pub trait Server: Send + Sync + 'static {
         answer: &mut Answer<'_>,
     ) -> Result<Answered, Errno>;
 
-    /// The mount is gone, and whoever unmounted it waits for this to return. Of mounts on a block
-    /// device only.
+    /// Ends the server: the mount is gone, and umount(2) waits for this to return. Only for mounts
+    /// on a block device.
     fn destroy(&self);
 }
 
@@ -85,7 +85,7 @@ pub struct Session<S> {
     threads: usize,
 }
 
-/// What INIT came to.
+/// The outcome of INIT.
 #[derive(Debug, Clone, Copy)]
 struct Agreed {
     minor: u32,
@@ -93,16 +93,15 @@ struct Agreed {
     over_io_uring: bool,
 }
 
-/// Bytes before the data of a write, and more than any other request has.
+/// Bytes for the part before the data of a write; more than any other request has.
 const OVERHEAD: usize = 4096;
 
-/// What a worker receives into and answers from. Words, so that records lie where their alignment
-/// wants them.
+/// A worker's buffer for requests and answers. It is made of words, so that records are aligned.
 struct Buffer(Vec<u64>);
 
 impl Buffer {
-    /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is
-    /// not taken.
+    /// Makes a buffer for requests and answers of up to `max_request` bytes of data. Memory that is
+    /// never used is never taken from the system.
     fn new(max_request: u32) -> Self {
         let len = abi::MIN_READ_BUFFER.max(largest_data(max_request)) + OVERHEAD;
         Self(vec![0; len.div_ceil(8)])
@@ -114,9 +113,9 @@ impl Buffer {
 }
 
 impl<S: Server> Session<S> {
-    /// Agrees with the kernel on an open `/dev/fuse` that was just mounted. There will be `threads`
-    /// workers, each with a clone of the descriptor of its own if `clone`; over io_uring as many or
-    /// a few more.
+    /// Agrees with the kernel over an open `/dev/fuse` that was just mounted. There will be
+    /// `threads` workers, each with its own clone of the descriptor if `clone`. Over io_uring there
+    /// will be as many or a few more.
     ///
     /// # Errors
     /// The kernel's protocol is too old, or the device fails.
@@ -124,7 +123,7 @@ impl<S: Server> Session<S> {
         let channel = Channel::new(fd);
         let agreed = handshake(&server, &channel)?;
         let mut channels = vec![Arc::new(channel)];
-        // Over io_uring the device has little to say.
+        // Over io_uring little comes by the device.
         let readers = if agreed.over_io_uring { 1 } else { threads };
         while channels.len() < readers {
             let next = if clone {
@@ -142,12 +141,12 @@ impl<S: Server> Session<S> {
         })
     }
 
-    /// The minor version of the protocol that the kernel speaks.
+    /// Returns the minor version of the protocol that the kernel speaks.
     pub fn minor(&self) -> u32 {
         self.agreed.minor
     }
 
-    /// Tells the kernel what it does not ask for.
+    /// Returns the means to send notifications to the kernel.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(&self.channels[0])
     }
@@ -155,8 +154,8 @@ impl<S: Server> Session<S> {
     /// Serves until the mount is gone.
     ///
     /// # Errors
-    /// The device failed, or a thread could not be started. Workers may be left that wait for the
-    /// kernel, and callers that wait for them: the connection must be aborted then.
+    /// The device failed, or a thread could not be started. Then abort the connection: workers may
+    /// still wait for the kernel, and callers for them.
     pub fn run(self) -> io::Result<()> {
         let (tell, ends) = mpsc::channel();
         let queues = if self.agreed.over_io_uring {
@@ -180,7 +179,7 @@ impl<S: Server> Session<S> {
                 workers.start(move |workers| workers.wait(queue))?;
             }
         }
-        // One may start another before it ends.
+        // A worker may start another before it ends.
         let mut ended = 0;
         while ended < workers.started.load(Ordering::SeqCst) {
             ends.recv().map_err(io::Error::other)??;
@@ -190,24 +189,24 @@ impl<S: Server> Session<S> {
     }
 }
 
-/// Those who serve a connection.
+/// The workers that serve a connection.
 struct Workers<S> {
     server: Arc<S>,
-    /// A way to the device.
+    /// An end of the device.
     device: Arc<Channel>,
     max_request: u32,
-    /// Hears of each that ends.
+    /// Is told when a worker ends.
     tell: mpsc::Sender<io::Result<()>>,
     started: AtomicUsize,
     queues: Vec<Queue>,
 }
 
-/// Who serves a queue of io_uring. No other queue's workers can take what is in it.
+/// The workers of a queue of io_uring. Workers of other queues cannot take its requests.
 #[derive(Default)]
 struct Queue {
-    /// Workers who wait for somebody else to make an answer.
+    /// Workers that wait for another thread's answer.
     waiting: AtomicUsize,
-    /// Those who were started for them.
+    /// Workers that were started for them.
     spare: AtomicUsize,
 }
 
@@ -230,7 +229,7 @@ impl<S: Server> Workers<S> {
         })
     }
 
-    /// Serves what comes by the device.
+    /// Serves requests that come by the device.
     fn read(&self, channel: &Arc<Channel>) -> io::Result<()> {
         let mut buffer = Buffer::new(self.max_request);
         while let Some(len) = channel.receive(buffer.bytes())? {
@@ -248,7 +247,7 @@ impl<S: Server> Workers<S> {
         Ok(())
     }
 
-    /// Serves what comes by a queue of io_uring.
+    /// Serves requests that come by a queue of io_uring.
     fn wait(self: &Arc<Self>, queue: u16) -> io::Result<()> {
         let named = |e: Errno| {
             let e = io::Error::from(e);
@@ -286,8 +285,9 @@ impl<S: Server> Workers<S> {
         Ok(())
     }
 
-    /// A worker waits for somebody who may need workers. If all others of its queue do so at the
-    /// same moment, what is in the queue by then waits for the companion's next question.
+    /// Starts a spare worker if needed, since this one waits for a thread that may need workers. If
+    /// all others of its queue start to wait at the same moment, requests already in the queue wait
+    /// for the companion's next question.
     fn replace_me(self: &Arc<Self>, queue: u16) {
         let of = &self.queues[usize::from(queue)];
         let waiting = of.waiting.fetch_add(1, Ordering::SeqCst) + 1;
@@ -299,7 +299,7 @@ impl<S: Server> Workers<S> {
     }
 }
 
-/// Tells of a worker's end, also when that is a panic.
+/// Reports a worker's end, also if it is a panic.
 struct End<'a>(&'a mpsc::Sender<io::Result<()>>);
 
 impl End<'_> {
@@ -316,8 +316,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// What was received, and room for the answer. A long request is a write, whose answer is short; a
-/// long answer goes to a short request. So one buffer is enough for both.
+/// Splits a buffer into the request and room for the answer. One buffer is enough for both: a long
+/// request is a write, whose answer is short, and a long answer goes to a short request.
 fn split(buffer: &mut [u8], received: usize) -> (&[u8], &mut [u8]) {
     let (request, room) = buffer.split_at_mut(received.next_multiple_of(8));
     (&request[..received], room)
@@ -347,7 +347,7 @@ fn respond<S: Server>(
     }
 }
 
-/// Has a request answered.
+/// Has the server answer a request.
 fn ask<S: Server>(
     server: &Arc<S>,
     request: &Request<'_>,
@@ -359,7 +359,7 @@ fn ask<S: Server>(
             server.destroy();
             Ok(Answered::Now)
         }
-        // The kernel stops telling us of signals, which nothing here would be ended by.
+        // The kernel then stops telling us of signals. They would end nothing here.
         What::Interrupt | What::Unknown => Err(Errno::NOSYS),
         What::Init { .. } => Err(Errno::IO),
         _ => server.answer(request, ticket, answer),
@@ -391,7 +391,7 @@ fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<Agreed> {
         }
         let mut answer = Answer::new(room);
         let (out, agreed) = if from.major > abi::MAJOR {
-            // The kernel begins again with our version.
+            // The kernel starts again with our version.
             (version_only(), None)
         } else {
             let terms = server.agree(&offer(&from));
@@ -424,7 +424,7 @@ fn offer(from: &InitIn) -> Offer {
     }
 }
 
-/// What an answer to INIT takes.
+/// Returns the capabilities that an answer to INIT chooses.
 fn chosen(out: &InitOut) -> Capabilities {
     Capabilities::from_bits_truncate(u64::from(out.flags) | u64::from(out.flags2) << 32)
 }
@@ -445,19 +445,19 @@ fn accept(from: &InitIn, terms: &Terms) -> InitOut {
         tracing::info!("this kernel's FUSE lacks {missing:?}");
     }
     let chosen = (terms.capabilities | both).intersection(offered).bits();
-    // One more than the bytes fill: memory that begins inside of a page lies in one more.
+    // One page more than the bytes fill: memory that begins inside of a page needs it.
     let pages = largest_data(terms.max_request) / rustix::param::page_size();
     InitOut {
         max_readahead: terms.readahead.min(from.max_readahead),
         flags: low32(chosen),
         flags2: high32(chosen),
         max_background: terms.max_background,
-        // As libfuse has it: three quarters.
+        // Three quarters, as in libfuse.
         congestion_threshold: terms.max_background / 4 * 3,
         max_write: terms.max_request,
         time_gran: terms.time_step_ns,
         request_timeout: terms.request_timeout,
-        // The kernel allows fewer than a u16 counts.
+        // The kernel allows fewer than a u16 can count.
         max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
         ..version_only()
     }

@@ -1,4 +1,4 @@
-//! Requests for groups.
+//! The requests for groups.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,8 @@ use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 
 impl<B: Backend> FsServer<B> {
-    /// Fails, as where nobody knows these requests, if the file system has no groups.
+    /// Fails if the file system has no groups, with the error of one that does not know these
+    /// requests.
     pub(crate) fn check_groups(&self) -> Outcome<()> {
         if self.fs.has_groups() {
             Ok(())
@@ -28,8 +29,8 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Answers what needs a hold on the file: at once, or when its writers through the page cache
-    /// have had a moment to be gone.
+    /// Answers a request that needs a hold on the file: at once, or after its writers through the
+    /// page cache have had a moment to close it.
     pub(crate) fn ask_for_group(
         &self,
         member: (InodeNo, u64),
@@ -42,7 +43,7 @@ impl<B: Backend> FsServer<B> {
         if ask != Ask::Features {
             self.leave_lost(ino, handle);
         }
-        // One that is there already goes on, as F2FS has it.
+        // A group that is there already goes on, as with F2FS.
         let there = match ask {
             Ask::Start | Ask::Begin => self.groups.of(ino, handle),
             Ask::Features | Ask::Join(_) => None,
@@ -70,7 +71,7 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Now)
     }
 
-    /// A group for what is written through this open file, if that can be staged.
+    /// Makes a group for writes through this open file, if they can be staged.
     fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Box<dyn AtomicGroup>> {
         let how = How::from_bits_truncate(handle);
         if !how.contains(How::WRITES) {
@@ -82,7 +83,7 @@ impl<B: Backend> FsServer<B> {
         self.fs.new_group().ok_or(Errno::NOTSUP)
     }
 
-    /// Whoever begins or joins another group knows that the one it was in was aborted.
+    /// Leaves an aborted group: who begins or joins another group knows that it was aborted.
     fn leave_lost(&self, ino: InodeNo, handle: u64) {
         let Some(shared) = self.groups.of(ino, handle) else {
             return;
@@ -92,7 +93,8 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.
+    /// Commits a group. Without a group this is an fsync, as with F2FS. A group that cannot be
+    /// committed stays.
     pub(crate) fn commit_group(
         &self,
         header: &InHeader,
@@ -115,14 +117,14 @@ impl<B: Backend> FsServer<B> {
         self.answer_when_dropped(&pages, abi::IoctlOut::default(), ticket, answer)
     }
 
-    /// Gives the files that the group was about; none when it had been committed already.
+    /// Commits a group. Returns the files that it changed; `None` if it had been committed already.
     fn commit_shared(
         &self,
         header: &InHeader,
         member: (InodeNo, u64),
         shared: &Arc<Shared>,
     ) -> Outcome<Option<Vec<InodeNo>>> {
-        // Until it is over, writes to it wait: none of them gets lost in it.
+        // Writes to the group wait until the commit is over, so that none gets lost in it.
         let mut state = shared.state.lock();
         let group = match &mut *state {
             State::Open(group) => group,
@@ -147,14 +149,14 @@ impl<B: Backend> FsServer<B> {
         Ok(Some(files))
     }
 
-    /// Nothing that is staged in this open file's group happens.
+    /// Aborts this open file's group: drops what is staged in it.
     pub(crate) fn abort_group(&self, ino: InodeNo, handle: u64) {
         if let Some(member) = self.groups.change(|members| members.remove(&(ino, handle))) {
             self.lose(&member.group);
         }
     }
 
-    /// An open file is closed.
+    /// Takes a closed file out of its group. If it has begun the group, aborts it.
     pub(crate) fn leave_group(&self, ino: InodeNo, handle: u64) {
         if self.groups.count.load(Ordering::Acquire) == 0 {
             return;
@@ -174,12 +176,12 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Has the kernel ask for the attributes of a group's files anew.
+    /// Makes the kernel ask for the attributes of a group's files anew.
     fn tell_of(&self, files: &[InodeNo]) {
         for ino in files {
-            // The kernel keeps an inode until the file's close is answered. One that nobody has
-            // open may be on its way out of the kernel, which waits for its pages, and so for
-            // workers.
+            // The kernel keeps an inode until the file's close is answered. An inode that nobody
+            // has open may be on its way out of the kernel, which then waits for its pages, and so
+            // for workers.
             if self.opens.is_open(*ino) {
                 self.attributes_changed(*ino)
             } else {
@@ -188,7 +190,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Reads what the owner of a group sees, if this is one.
+    /// Reads as the owner of a group sees the file; `None` without a group.
     pub(crate) fn read_group(
         &self,
         ino: InodeNo,
@@ -205,7 +207,7 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// Stages a write, if the open file has a group.
+    /// Stages a write; `None` if the open file has no group.
     pub(crate) fn write_group(
         &self,
         c: &Caller,

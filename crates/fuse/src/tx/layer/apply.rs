@@ -1,16 +1,15 @@
-//! A layer's changes as one transaction.
+//! Applies a layer's changes in one transaction.
 //!
-//! Order:
-//! 1. the plan, and whether others have changed what it changes;
-//! 2. what only overlayfs needs goes from the layer, which nobody sees yet;
-//! 3. what the command has written becomes durable;
-//! 4. the changes are staged in one group, in the plan's order; permissions are checked, and what
-//!    one transaction does not hold is refused;
-//! 5. another look at what others have changed: whatever they change from here on, the group finds
-//!    out by itself;
-//! 6. the commit.
+//! The order:
+//! 1. make the plan, and check whether others have changed what it changes;
+//! 2. remove from the layer what only overlayfs needs; nobody sees the layer yet;
+//! 3. make durable what the command has written;
+//! 4. stage the changes in one group, in the plan's order; this checks permissions and refuses more
+//!    than one transaction holds;
+//! 5. check again what others have changed; the group itself notices later changes;
+//! 6. commit.
 //!
-//! When it fails before 6, the directory is as it was.
+//! After a failure before 6 the directory is as it was.
 
 use rustix::io::Errno;
 use stetfs::{Caller, Change, Kind, Name, RenameFlags, SetAttr, SetTime, SetXattr};
@@ -25,7 +24,7 @@ use crate::backend::{AtomicGroup, Backend};
 use crate::errno::errno;
 use crate::server::FsServer;
 
-/// Why nothing was changed, and because of which file.
+/// Why nothing was changed, and the file that was the cause.
 pub(super) struct Told {
     pub(super) errno: Errno,
     pub(super) path: Vec<u8>,
@@ -40,7 +39,7 @@ impl Told {
     }
 }
 
-/// What the kernel knows that is wrong after a commit.
+/// The names and files of which the kernel's knowledge is wrong after a commit.
 #[derive(Default)]
 pub(super) struct Stale {
     pub(super) names: Vec<(InodeNo, Vec<u8>)>,
@@ -49,13 +48,13 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// The directories, whose entries the kernel keeps as pages.
+    /// Returns the directories. The kernel keeps their entries as pages.
     pub(super) fn dirs(&self) -> Vec<Pages> {
         Pages::of_files(self.dirs.iter().copied())
     }
 }
 
-/// A volume, for a plan.
+/// A volume as a [`Tree`].
 struct Volume<'a, B>(&'a B);
 
 impl<B: Backend> Tree for Volume<'_, B> {
@@ -104,7 +103,7 @@ impl<B: Backend> Tree for Volume<'_, B> {
 }
 
 impl<B: Backend> FsServer<B> {
-    /// Lays a layer over its directory; gives what the kernel must hear of.
+    /// Lays a layer over its directory. Returns what the kernel must be told.
     pub(super) fn apply_layer(&self, c: &Caller, at: &Where) -> Result<Stale, Told> {
         let told = |e: &stetfs::Error, path: &[u8]| Told::new(errno(e), path);
         let tree = Volume(&self.fs);
@@ -146,12 +145,12 @@ impl<B: Backend> FsServer<B> {
         Ok(stale)
     }
 
-    /// Takes from the layer what only overlayfs needs.
+    /// Removes from the layer what only overlayfs needs.
     fn clean(&self, plan: &Plan<InodeNo>) -> stetfs::Result<()> {
         let root = Caller::root();
         for (ino, name) in &plan.marks {
             match self.fs.change(&root, &Change::RemoveXattr(*ino, name)) {
-                // A file with several names comes several times.
+                // A file with several names is in the list several times.
                 Err(e) if e.kind() == Kind::NoData => {}
                 other => drop(other?),
             }
@@ -162,7 +161,7 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// Whether others have changed names in a directory.
+    /// Returns whether others have changed a directory or names in it.
     fn has_others_in(&self, dir: InodeNo) -> bool {
         let noted = self
             .layer
@@ -170,7 +169,7 @@ impl<B: Backend> FsServer<B> {
         noted.unwrap_or(true)
     }
 
-    /// Fails when others have changed what the plan changes.
+    /// Fails if others have changed what the plan changes.
     fn check_others(&self, plan: &Plan<InodeNo>) -> Result<(), Told> {
         for change in &plan.changes {
             let name = change.path.rsplit(|byte| *byte == b'/').next();
@@ -200,7 +199,7 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// The same for everything in a directory that goes.
+    /// Fails if others have changed anything in a directory that is removed.
     fn check_others_below(&self, dir: InodeNo, path: &mut Vec<u8>) -> Result<(), Told> {
         let mut dirs = vec![(dir, std::mem::take(path))];
         while let Some((dir, path)) = dirs.pop() {
@@ -226,12 +225,12 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
-/// A change on its way into the group.
+/// Stages one change in the group.
 struct Staging<'a> {
     c: &'a Caller,
     at: &'a Where,
     group: &'a mut dyn AtomicGroup,
-    /// How many directories are in the trash.
+    /// Number of directories in the trash.
     trashed: &'a mut u64,
     stale: &'a mut Stale,
 }
@@ -274,7 +273,7 @@ impl Staging<'_> {
                 ..
             } => {
                 if change.what.is_of_times() && has_others(*node) {
-                    // Theirs are as good as ours.
+                    // The times that others have set are as good as the layer's.
                     return Ok(());
                 }
                 for (name, value) in set {
@@ -283,7 +282,7 @@ impl Staging<'_> {
                 for name in gone {
                     self.change(&Change::RemoveXattr(*node, name))?;
                 }
-                // Behind the lists, which change the mode.
+                // After the ACLs, which change the mode.
                 self.dress(*node, change, new)?;
                 self.stale.files.push(*node);
             }
@@ -316,7 +315,7 @@ impl Staging<'_> {
         self.rename((dir, name), trashed)
     }
 
-    /// Gives a directory the attributes of its layer.
+    /// Gives a directory its attributes in the layer.
     fn dress(
         &mut self,
         ino: InodeNo,

@@ -1,13 +1,13 @@
-//! A layer that a command has written to elsewhere, made on the volume from records, with the
-//! rights of who sends them: as if they had made it through the mount, but for the requests.
+//! Makes a layer, which a command has written elsewhere, on the volume from records. It has the
+//! sender's rights: the result is the same as if the sender had made it through the mount.
 //!
-//! It is made so that nothing has to be undone: while a directory is filled, nobody but its owner
-//! can use it, and it has no default ACL and no set-group-ID bit that new files would inherit.
-//! What would be lost by a write (set-user-ID, capabilities) or refused after another change comes
-//! behind it:
+//! The order is such that nothing has to be undone. While a directory is filled, only its owner can
+//! use it, and it has no default ACL and no set-group-ID bit that new files would inherit. What a
+//! write would clear (set-user-ID, capabilities), and what would forbid another change, comes after
+//! it:
 //!
 //! 1. the file, with its owner and group;
-//! 2. its data, or what is in a directory;
+//! 2. its data, or a directory's files;
 //! 3. its extended attributes, ACLs too;
 //! 4. its permissions and times.
 
@@ -29,17 +29,17 @@ const VALUE_MAX: usize = 65_536;
 /// A layer that is being made.
 #[derive(Default)]
 pub(super) struct Making {
-    /// The first record has come.
+    /// True after the first record.
     has_begun: bool,
-    /// What is open, each in the one before.
+    /// The open files, each inside of the one before.
     open: Vec<Open>,
-    /// Files that get more names, by their numbers.
+    /// Files that get more names; a link's number is an index here.
     linked: Vec<InodeNo>,
-    /// The parts of an extended attribute's value that have come.
+    /// The parts of an extended attribute's value so far.
     value: Vec<u8>,
 }
 
-/// Where a layer is, and where it goes.
+/// Where a layer is, and the directory that it changes.
 pub(super) struct Where {
     pub(super) dir: InodeNo,
     pub(super) place: InodeNo,
@@ -56,20 +56,20 @@ struct Open {
 }
 
 impl Making {
-    /// The path of what is open.
+    /// Returns the path of the innermost open file.
     pub(super) fn path(&self) -> Vec<u8> {
         let names = self.open.iter().skip(1).map(|open| &open.name[..]);
         names.collect::<Vec<_>>().join(&b'/')
     }
 
-    /// Whether all of it is made.
+    /// Returns whether the layer is complete.
     pub(super) fn is_done(&self) -> bool {
         self.has_begun && self.open.is_empty()
     }
 
-    /// Does what the records of a batch say. A record that is not valid, or makes no sense where
-    /// it is, is [`Error::Invalid`]. When one fails, those before it have happened, and it is open
-    /// if it has a path.
+    /// Carries out the records of a batch. A record that is not valid, or makes no sense where it
+    /// is, is [`Error::Invalid`]. When one fails, those before it have happened. Its file is open
+    /// then if it has a path.
     pub(super) fn take<B: Backend>(
         &mut self,
         fs: &B,
@@ -98,7 +98,7 @@ impl Making {
                 target,
             } => {
                 let dir = self.parent(name, &about)?;
-                // Open already, so that it has a path if it cannot be made.
+                // Push it first, so that it has a path if it cannot be made.
                 self.open.push(Open {
                     ino: at.upper,
                     name: name.to_vec(),
@@ -154,8 +154,7 @@ impl Making {
         Ok(())
     }
 
-    /// The directory that a file of that name is to be made in; none for the layer itself, which
-    /// is there.
+    /// Returns the directory to make a file in; `None` for the layer itself, which is there.
     fn parent(&mut self, name: &[u8], about: &About) -> stetfs::Result<Option<InodeNo>> {
         if !std::mem::replace(&mut self.has_begun, true) {
             return if name.is_empty() && about.is_dir() {
@@ -170,14 +169,14 @@ impl Making {
         self.dir().map(Some)
     }
 
-    /// The open directory.
+    /// Returns the open directory.
     fn dir(&self) -> stetfs::Result<InodeNo> {
         let open = self.open.last().filter(|open| open.about.is_dir());
         open.map(|dir| dir.ino).ok_or(Error::Invalid)
     }
 }
 
-/// As it is made: for its owner alone.
+/// Returns how a file is made at first: for its owner only.
 fn new<'a>(about: &About, target: &'a [u8]) -> New<'a> {
     match about.mode & mode::S_IFMT {
         mode::S_IFDIR => New::Directory(0o700),
@@ -186,7 +185,7 @@ fn new<'a>(about: &About, target: &'a [u8]) -> New<'a> {
     }
 }
 
-/// Gives what was just made its owner and group.
+/// Gives a new file its owner and group.
 fn own<B: Backend>(fs: &B, c: &Caller, attr: &Attr, about: &About) -> stetfs::Result<()> {
     let set = SetAttr {
         uid: (attr.uid != about.uid).then_some(about.uid),
@@ -200,7 +199,7 @@ fn own<B: Backend>(fs: &B, c: &Caller, attr: &Attr, about: &About) -> stetfs::Re
     }
 }
 
-/// Writes all of it; without bytes, sets the length.
+/// Writes all of the bytes; without bytes, sets the length.
 fn write<B: Backend>(
     fs: &B,
     c: &Caller,
@@ -228,7 +227,7 @@ fn write<B: Backend>(
     Ok(())
 }
 
-/// Gives what is done its permissions and times.
+/// Gives a finished file its permissions and times.
 fn finish<B: Backend>(fs: &B, c: &Caller, open: &Open) -> stetfs::Result<()> {
     let time = |(sec, nsec)| Some(SetTime::At(Time { sec, nsec }));
     let is_link = mode::is_lnk(open.about.mode);

@@ -1,12 +1,13 @@
-//! `stetfs tx`: a layer of overlayfs that is laid over the directory below it in one transaction.
+//! `stetfs tx`: lays a layer of overlayfs over the directory below it in one transaction.
 //!
-//! [`plan`] has the rules of what a layer means, `notes.rs` who else has changed something since
-//! the layer began, `apply.rs` the transaction. A layer that is not on the volume comes by
-//! [`records`], from which `make.rs` makes it. This file is the requests, by ioctl: BEGIN on a file
-//! beside the layer, whose end is the layer's end, and FILL and LAY_OVER on the directory
-//! (`crates/ffi/include/stetfs_ioctl.h`).
+//! [`plan`] has the rules of what a layer means. `notes.rs` notes who else has changed something
+//! since the layer began. `apply.rs` makes the transaction. A layer that is not on the volume comes
+//! as [`records`], from which `make.rs` makes it. This file has the ioctls
+//! (`crates/ffi/include/stetfs_ioctl.h`): BEGIN on a file beside the layer, whose end is the
+//! layer's end, and FILL and LAY_OVER on the directory.
 //!
-//! The kernel has checked nothing of what a layer changes, so the volume does it, for who asks.
+//! The kernel has not checked permissions for a layer's changes, so the volume does, for the
+//! caller.
 
 mod apply;
 mod make;
@@ -35,13 +36,13 @@ pub(crate) const BEGIN_LAYER: u32 = number(READ, STETFS, 3, 16);
 pub(crate) const LAY_OVER: u32 = number(WRITE | READ, STETFS, 4, 1024);
 /// `struct stetfs_lay_over`.
 const LAY_OVER_LEN: usize = 1024;
-/// `STETFS_IOC_FILL_LAYER`: the same, and a batch of records.
+/// `STETFS_IOC_FILL_LAYER`: the same record, and a batch of records.
 pub(crate) const FILL_LAYER: u32 = number(WRITE | READ, STETFS, 5, 1024 + 15_344);
 
 /// The layer that is under way.
 struct Active {
     name: Name,
-    /// The open file that it ends with.
+    /// The open file whose close ends the layer.
     owner: (InodeNo, u64),
     notes: Notes,
     making: Arc<Mutex<Making>>,
@@ -53,11 +54,11 @@ impl Active {
     }
 }
 
-/// At most one layer at a time.
+/// The layer that is under way; at most one at a time.
 #[derive(Default)]
 pub(crate) struct Layer {
     active: Mutex<Option<Active>>,
-    /// Mostly there is none, which nobody needs the lock to find out.
+    /// Mostly false, and reading it needs no lock.
     is_active: AtomicBool,
 }
 
@@ -71,7 +72,7 @@ impl Layer {
         }
     }
 
-    /// Files are about to be changed by the commit of a group.
+    /// Notes files that the commit of a group is about to change.
     pub(crate) fn note_files(&self, files: &[InodeNo]) {
         if self.is_active.load(Ordering::Acquire)
             && let Some(active) = &mut *self.active.lock()
@@ -80,7 +81,7 @@ impl Layer {
         }
     }
 
-    /// An open file is closed.
+    /// Ends the layer if the closed file is the one that it ends with.
     pub(crate) fn leave(&self, ino: InodeNo, handle: u64) {
         if !self.is_active.load(Ordering::Acquire) {
             return;
@@ -95,14 +96,14 @@ impl Layer {
         let Some(making) = making else {
             return;
         };
-        // What is being made of it is made before there can be another one.
+        // Wait for records that are being carried out, before there can be another layer.
         let _making = making.lock();
         *self.active.lock() = None;
         self.is_active.store(false, Ordering::Release);
     }
 
-    /// What is made of the layer of that name. Fails unless it is under way and ends with this
-    /// file.
+    /// Returns the layer of that name as made so far. Fails unless it is under way and ends with
+    /// this file.
     fn check(&self, name: &Name, lock: InodeNo) -> Outcome<Arc<Mutex<Making>>> {
         let active = self.active.lock();
         let is_it = |active: &&Active| active.name == *name && active.owner.0 == lock;
@@ -110,7 +111,7 @@ impl Layer {
         making.ok_or(Errno::CANCELED)
     }
 
-    /// Looks at what was noted.
+    /// Looks at the notes. Fails if no layer is under way.
     fn noted<T>(&self, look: impl FnOnce(&Notes) -> T) -> Outcome<T> {
         let active = self.active.lock();
         let active = active.as_ref().ok_or(Errno::CANCELED)?;

@@ -1,8 +1,8 @@
-//! Who else changes what, while a layer is written to that will lie over it.
+//! The changes that others make while a layer is written that will change the same directory.
 //!
 //! Every request that may change something is noted, by the numbers of inodes and by names in
-//! directories; those of the layer itself too, which nobody asks for. A request that fails may be
-//! noted: then a conflict is told where there is none.
+//! directories. Requests of the layer itself are noted too, but nobody asks for them. A request
+//! that fails may be noted: then a conflict is reported where there is none.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +14,10 @@ use crate::ioctl::numbers::{FSSETXATTR, SETFLAGS, SETFLAGS_32, SETVERSION};
 use crate::tx::groups;
 use crate::wire::{Request, What};
 
-/// How many changes are noted. After that everything counts as changed.
+/// The largest number of changes that are noted. Beyond it everything counts as changed.
 const NOTED_MAX: usize = 1 << 20;
 
-/// What was changed since the layer began.
+/// The changes since the layer began.
 #[derive(Default)]
 pub(super) struct Notes {
     names: HashMap<InodeNo, HashSet<Vec<u8>>>,
@@ -70,25 +70,25 @@ impl Notes {
         }
     }
 
-    /// A file was changed.
+    /// Notes that a file was changed.
     pub(super) fn file(&mut self, ino: InodeNo) {
         if self.count < NOTED_MAX && self.files.insert(ino) {
             self.count += 1;
         }
     }
 
-    /// Whether the file's content or its attributes may have been changed.
+    /// Returns whether the file's content or its attributes may have been changed.
     pub(super) fn has_file(&self, ino: InodeNo) -> bool {
         self.is_full() || self.files.contains(&ino)
     }
 
-    /// Whether that name in the directory may have been changed.
+    /// Returns whether that name in the directory may have been changed.
     pub(super) fn has_name(&self, dir: InodeNo, name: &[u8]) -> bool {
         let names = self.names.get(&dir);
         self.is_full() || names.is_some_and(|names| names.contains(name))
     }
 
-    /// Whether any name in the directory may have been changed.
+    /// Returns whether any name in the directory may have been changed.
     pub(super) fn has_names(&self, dir: InodeNo) -> bool {
         self.is_full() || self.names.contains_key(&dir)
     }

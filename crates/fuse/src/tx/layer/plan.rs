@@ -1,52 +1,56 @@
-//! What an upper layer of overlayfs changes in the directory below it: one set of rules, for those
-//! who list the changes and for the server that makes them.
+//! The rules of what an upper layer of overlayfs changes in the directory below it. The command
+//! that lists the changes and the server that makes them both use them.
 //!
-//! The rules are those of Linux' `Documentation/filesystems/overlayfs.rst`: a device 0/0 is a
-//! *whiteout*, which removes the name; a directory that is *opaque* hides the one below; of any
-//! other pair of directories the contents are merged, and the upper one's attributes count; every
-//! other upper file takes the place of what is below. What overlayfs notes for itself are
-//! attributes named `trusted.overlay.*`, or `user.overlay.*` where it was mounted by an ordinary
-//! user. It is mounted without its options `redirect_dir`, `metacopy` and `index`, so that every
-//! upper file is whole.
+//! They are those of Linux' `Documentation/filesystems/overlayfs.rst`:
+//!
+//! - A device 0/0 is a *whiteout*, which removes the name.
+//! - A directory that is *opaque* hides the one below.
+//! - The contents of any other pair of directories are merged, and the upper one's attributes
+//!   count.
+//! - Every other upper file replaces what is below.
+//!
+//! overlayfs keeps its own notes in attributes named `trusted.overlay.*`, or `user.overlay.*` if an
+//! ordinary user has mounted it. It is mounted without its options `redirect_dir`, `metacopy` and
+//! `index`, so that every upper file is whole.
 
 use stetfs::mode;
 
-/// The directory, in the one that is changed, that the layer and its helpers are in.
+/// The directory that holds the layer and its helpers. It is in the directory that is changed.
 pub const PLACE: &str = ".stetfs-tx";
 /// The layer, in [`PLACE`].
 pub const UPPER: &str = "upper";
-/// Where directories go that are removed, in [`PLACE`].
+/// The place for removed directories, in [`PLACE`].
 pub const TRASH: &str = "trash";
 
-/// How deep directories may lie in a layer.
+/// The largest depth of a file in a layer.
 pub const DEPTH_MAX: usize = 1000;
 
-/// What is read to make a plan: a volume, or a mounted directory.
+/// What a plan is made from: a volume, or a mounted directory.
 pub trait Tree {
     /// A file.
     type Node: Clone;
-    /// What goes wrong.
+    /// Why it cannot be read.
     type Error;
 
-    /// What is in a directory, but for `.` and `..`.
+    /// Returns what is in a directory, except `.` and `..`.
     ///
     /// # Errors
     /// It cannot be read.
     fn children(&self, dir: &Self::Node) -> Result<Vec<Child<Self::Node>>, Self::Error>;
 
-    /// The file of that name, if there is one.
+    /// Returns the file of that name; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be looked up.
     fn child(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>, Self::Error>;
 
-    /// Its attributes.
+    /// Returns the attributes of a file.
     ///
     /// # Errors
     /// They cannot be read.
     fn about(&self, node: &Self::Node) -> Result<About, Self::Error>;
 
-    /// Its extended attributes, those of overlayfs too.
+    /// Returns the extended attributes of a file, those of overlayfs too.
     ///
     /// # Errors
     /// They cannot be read.
@@ -62,7 +66,7 @@ pub type Xattr = (Vec<u8>, Vec<u8>);
 /// Seconds and nanoseconds since 1970.
 pub type Moment = (i64, u32);
 
-/// What a plan wants to know of a file.
+/// The attributes of a file that a plan needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About {
     /// Type and permissions.
@@ -80,12 +84,12 @@ pub struct About {
 }
 
 impl About {
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         mode::is_dir(self.mode)
     }
 
-    /// Whether it removes the name that it has.
+    /// Returns whether it is a whiteout, which removes its name.
     pub fn is_whiteout(&self) -> bool {
         self.mode & mode::S_IFMT == mode::S_IFCHR && self.rdev == (0, 0)
     }
@@ -103,7 +107,7 @@ pub struct Found<N> {
 /// One change.
 #[derive(Debug, Clone)]
 pub struct Change<N> {
-    /// Of which file: its path from the directory that is changed.
+    /// The path of the file, from the directory that is changed.
     pub path: Vec<u8>,
     /// What happens to it.
     pub what: What<N>,
@@ -112,7 +116,7 @@ pub struct Change<N> {
 /// What happens to a file.
 #[derive(Debug, Clone)]
 pub enum What<N> {
-    /// It goes; a directory with everything in it.
+    /// It is removed; a directory with everything in it.
     Remove {
         /// The directory that it is in.
         dir: N,
@@ -127,7 +131,7 @@ pub enum What<N> {
         dir: N,
         /// The file.
         new: Found<N>,
-        /// What has the name until then.
+        /// The file that has the name until then; `None` if there is none.
         old: Option<Found<N>>,
     },
     /// It comes with the directory that is placed.
@@ -139,17 +143,17 @@ pub enum What<N> {
     Attributes {
         /// The directory.
         node: N,
-        /// What it has.
+        /// Its attributes now.
         old: About,
-        /// What it gets.
+        /// Its new attributes.
         new: About,
-        /// The extended attributes that it gets, and those that go.
+        /// The extended attributes to set, and the names of those to remove.
         xattrs: (Vec<Xattr>, Vec<Vec<u8>>),
     },
 }
 
 impl<N> What<N> {
-    /// Whether these are attributes of which only the times differ.
+    /// Returns whether this changes only a directory's times.
     pub fn is_of_times(&self) -> bool {
         match self {
             Self::Attributes {
@@ -163,16 +167,16 @@ impl<N> What<N> {
     }
 }
 
-/// What a layer changes, and what must go from it before.
+/// The changes of a layer, and what must be removed from the layer before.
 #[derive(Debug)]
 pub struct Plan<N> {
     /// The changes, in an order in which they can be made.
     pub changes: Vec<Change<N>>,
-    /// Files of the layer, and the attributes that overlayfs gave them.
+    /// Attributes of overlayfs to remove: the file of the layer and the name.
     pub marks: Vec<(N, Vec<u8>)>,
-    /// Whiteouts in directories that are moved whole: the directory and the name.
+    /// Whiteouts to remove, in directories that are moved whole: the directory and the name.
     pub whiteouts: Vec<(N, Vec<u8>)>,
-    /// Paths of directories that were changed in the layer and are no longer there below it; and
+    /// Paths of directories that were changed in the layer and no longer exist below it; and
     /// [`PLACE`], if the layer has it.
     pub conflicts: Vec<Vec<u8>>,
 }
@@ -186,7 +190,7 @@ pub enum Error<E> {
     TooDeep(Vec<u8>),
 }
 
-/// What the layer `upper` changes in `dir`.
+/// Plans what the layer `upper` changes in `dir`.
 ///
 /// # Errors
 /// See [`Error`].
@@ -212,15 +216,15 @@ pub fn plan<T: Tree>(
     Ok(planner.plan)
 }
 
-/// What overlayfs has noted of a file.
+/// overlayfs's own notes about a file.
 #[derive(Default)]
 struct Marks {
     is_opaque: bool,
-    /// It is a copy of a file below, changed.
+    /// It is a changed copy of a file below.
     has_origin: bool,
 }
 
-/// Whether it is an attribute of overlayfs's own, and its name there.
+/// Returns the name behind overlayfs's prefix; `None` for an attribute that is not overlayfs's own.
 fn mark(name: &[u8]) -> Option<&[u8]> {
     let is_of = |prefix: &&[u8]| name.starts_with(prefix);
     let prefixes: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
@@ -242,7 +246,7 @@ impl<T: Tree> Planner<'_, T> {
         result.map_err(|e| Error::Tree(self.path.clone(), e))
     }
 
-    /// Does something at the file of that name in the directory where it is.
+    /// Calls `act` with the path extended by `name`.
     fn at<V>(&mut self, name: &[u8], act: impl FnOnce(&mut Self) -> Answer<T, V>) -> Answer<T, V> {
         if self.depth >= DEPTH_MAX {
             return Err(Error::TooDeep(self.path.clone()));
@@ -275,7 +279,7 @@ impl<T: Tree> Planner<'_, T> {
         Ok(children)
     }
 
-    /// What overlayfs has noted of a file of the layer, and its other attributes.
+    /// Returns overlayfs's notes about a file of the layer, and its other attributes.
     fn marks(&mut self, node: &T::Node) -> Answer<T, (Marks, Vec<Xattr>)> {
         let (mut marks, mut own) = (Marks::default(), Vec::new());
         for (name, value) in self.err(self.tree.xattrs(node))? {
@@ -293,7 +297,7 @@ impl<T: Tree> Planner<'_, T> {
         Ok((marks, own))
     }
 
-    /// The changes in a directory that stays, and of it.
+    /// Plans the changes in a directory that stays, and of its attributes.
     fn merge(
         &mut self,
         upper: &Found<T::Node>,
@@ -328,7 +332,7 @@ impl<T: Tree> Planner<'_, T> {
         Ok(())
     }
 
-    /// What a name of the layer means to a directory that stays.
+    /// Plans what a name in the layer changes in a directory that stays.
     fn entry(
         &mut self,
         upper: &T::Node,
@@ -349,7 +353,7 @@ impl<T: Tree> Planner<'_, T> {
         let is_merged = new.about.is_dir() && !marks.is_opaque;
         match old {
             Some(old) if is_merged && old.about.is_dir() => self.merge(&new, &old, own),
-            // (A file that was renamed is a copy too; a directory cannot be renamed.)
+            // (A renamed file is a copy too; a directory cannot be renamed.)
             None if is_merged && marks.has_origin => {
                 self.plan.conflicts.push(self.path.clone());
                 Ok(())
@@ -367,7 +371,7 @@ impl<T: Tree> Planner<'_, T> {
         }
     }
 
-    /// What comes with a directory that is moved whole.
+    /// Plans what comes with a directory that is moved whole.
     fn inside(&mut self, dir: &Found<T::Node>) -> Answer<T, ()> {
         if !dir.about.is_dir() {
             return Ok(());
@@ -388,14 +392,14 @@ impl<T: Tree> Planner<'_, T> {
     }
 }
 
-/// The changes that people care for: a directory's times change with its content.
+/// Returns the changes to show. A directory's times change with its content, so they are left out.
 pub fn listed<N>(changes: &[Change<N>]) -> impl Iterator<Item = &Change<N>> {
     let is_of_content = |at: usize, of: &Change<N>| {
         let is_below = |other: &Change<N>| {
             of.path.is_empty()
                 || other.path.starts_with(&of.path) && other.path.get(of.path.len()) == Some(&b'/')
         };
-        // What is below a directory stands just before it.
+        // The changes below a directory are just before its own.
         at > 0 && is_below(&changes[at - 1])
     };
     let is_listed = move |(at, change): &(usize, &Change<N>)| {

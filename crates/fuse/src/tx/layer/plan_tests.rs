@@ -1,4 +1,4 @@
-//! Layers as overlayfs leaves them, and what they mean, without a mount.
+//! Layers as overlayfs leaves them, and their plans, without a mount.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl Memory {
         planned.unwrap_or_else(|_| panic!("no plan"))
     }
 
-    /// The changes, one a word.
+    /// Returns the changes, one word for each.
     fn words(&self) -> Vec<String> {
         let changes = self.plan().changes;
         let word = |change: &Change<String>| {
@@ -164,7 +164,7 @@ fn attributes_of_directories_that_stay_are_taken_over() {
     };
     assert_eq!(new.mode, mode::S_IFDIR | 0o700);
     assert_eq!(xattrs, &(vec![x("user.new")], vec![b"user.old".to_vec()]));
-    // A directory's times change with what is in it.
+    // A directory's times change with its content, so they are not listed.
     let listed: Vec<_> = listed(&plan.changes).map(|c| &c.path[..]).collect();
     assert_eq!(listed, [&b"d"[..], b"t/f"]);
 }

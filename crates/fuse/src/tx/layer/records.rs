@@ -1,15 +1,14 @@
-//! The records by which a layer that is not on the volume is made there: bytes <-> types, no I/O
+//! The records from which a layer is made that is not on the volume: bytes <-> types, no I/O
 //! (`crates/ffi/include/stetfs_ioctl.h`, FILL_LAYER).
 //!
-//! A batch is a row of records. Each is a [`Head`], a name and data, and as many bytes more as make
-//! it a multiple of 8. A batch ends with a record of kind 0, or where there is no room for a head.
-//! A record is valid if and only if
+//! A batch is a row of records. Each is a [`Head`], a name, data, and padding to a multiple of 8
+//! bytes. A batch ends with a record of kind 0, or where there is no room for a head. A record is
+//! valid if and only if
 //!
 //! 1. its kind is one of those below;
 //! 2. its name and its data end before the batch does;
-//! 3. the data of MAKE begin with a [`File`] that has a mode of 16 bits and times of less than a
-//!    second beside the seconds; what follows is the target of a symbolic link, and of nothing
-//!    else.
+//! 3. the data of MAKE begin with a [`File`] that has a mode of 16 bits and less than 1,000,000,000
+//!    nanoseconds in each time; only a symbolic link's target follows.
 //!
 //! All numbers are the machine's own.
 
@@ -19,37 +18,36 @@ use stetfs_format::width::{low16, must_fit_u32, u32_as_usize, usize_as_u64};
 
 use super::plan::About;
 
-/// How many bytes of records a batch has.
+/// Bytes of records in a batch.
 pub const BATCH_LEN: usize = 15_344;
 
-/// A step in making a tree. What was made last and is not done yet is *open*.
+/// A step in making a tree. The file that was made last and is not done is *open*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// Makes a file in the open directory, and opens it. The first one, without a name, opens the
+    /// Makes a file in the open directory, and opens it. The first record has no name and opens the
     /// layer itself.
     Make {
         /// Its name.
         name: &'a [u8],
-        /// Type, owner and device, and what it gets when it is done: permissions and times.
+        /// Type, owner and device; and its permissions and times, which it gets when it is done.
         about: About,
-        /// It gets more names, by [`Record::Link`].
+        /// [`Record::Link`] gives it more names.
         has_links: bool,
-        /// Of a symbolic link.
+        /// The target of a symbolic link; otherwise empty.
         target: &'a [u8],
     },
-    /// Gives another name, in the open directory, to a file: its number among those that have
-    /// links.
+    /// Gives a file another name, in the open directory.
     Link {
         /// The name.
         name: &'a [u8],
-        /// The number, from 0 on.
+        /// The file's number among those with `has_links`, from 0 on.
         number: u64,
     },
-    /// Writes to the open file; without bytes, its length is the offset.
+    /// Writes to the open file. Without bytes, sets its length to the offset.
     Data {
-        /// Where.
+        /// The offset in bytes.
         offset: u64,
-        /// What.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
     /// Gives an extended attribute to what is open.
@@ -58,10 +56,10 @@ pub enum Record<'a> {
         name: &'a [u8],
         /// The value, or a part of it.
         value: &'a [u8],
-        /// The next record has more of the value.
+        /// True if the next record has more of the value.
         goes_on: bool,
     },
-    /// What is open is done.
+    /// Finishes what is open.
     Done,
 }
 
@@ -137,7 +135,8 @@ impl File {
     }
 }
 
-/// Puts a record at the beginning of `room`; its length, or none if there is no room for it.
+/// Writes a record to the beginning of `room`. Returns its length in bytes; `None` if it has no
+/// room.
 pub fn encode(record: &Record<'_>, room: &mut [u8]) -> Option<usize> {
     let file;
     let ((kind, number), name, data): (_, &[u8], [&[u8]; 2]) = match *record {
@@ -178,8 +177,9 @@ pub fn encode(record: &Record<'_>, room: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// Puts a record of data at the beginning of `room`, which `read` reads straight into its place;
-/// its length, and how many bytes there are. None when `read` gives none, or there is no room.
+/// Writes a record of data to the beginning of `room`; `read` reads the data straight into its
+/// place. Returns the record's length and the number of data bytes; `None` if `read` reads nothing,
+/// or there is no room.
 ///
 /// # Errors
 /// Those of `read`.
@@ -207,12 +207,13 @@ pub fn encode_data<E>(
     Ok(Some((len, usize_as_u64(n))))
 }
 
-/// How many bytes a record of data can have in a batch of which the first `len` bytes are filled.
+/// Returns how many bytes a record of data can have in a batch of which the first `len` bytes are
+/// filled.
 pub fn data_room(len: usize) -> usize {
     BATCH_LEN.saturating_sub(len + HEAD)
 }
 
-/// Ends a batch, of which the first `len` bytes are records.
+/// Ends a batch whose first `len` bytes are records.
 pub fn end(batch: &mut [u8], len: usize) {
     if let Some(head) = batch.get_mut(len..len + HEAD) {
         head.fill(0);
@@ -223,7 +224,7 @@ fn whole(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// Takes the next record of a batch; none at its end.
+/// Takes the next record of a batch; `None` at its end.
 ///
 /// # Errors
 /// It is not valid.
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// One of each kind.
+    /// Returns a record of each kind.
     fn all() -> [Record<'static>; 6] {
         [
             Record::Make {
@@ -346,7 +347,7 @@ mod tests {
             assert_eq!(decode(&mut rest), Ok(Some(record)));
         }
         assert_eq!(decode(&mut rest), Ok(None));
-        // Data that are read into their place are the same.
+        // Reading data into their place makes the same record.
         let mut room = [0xff; 64];
         let read = |to: &mut [u8]| -> Result<usize, ()> {
             assert_eq!(to.len(), 48);
@@ -374,7 +375,7 @@ mod tests {
         }
     }
 
-    /// Whatever a batch holds, it comes to an end, and nothing beyond it is read.
+    /// Decoding any batch comes to an end and reads nothing beyond it.
     #[test]
     fn damaged_batches_end() {
         let good = batch();

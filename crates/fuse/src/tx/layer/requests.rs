@@ -1,4 +1,4 @@
-//! Requests of a layer: BEGIN, FILL, LAY_OVER.
+//! The requests for layers: BEGIN, FILL, LAY_OVER.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::tx::groups::{Name, new_name};
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 
-/// The answer to LAY_OVER: the request's record, with the path of what was in the way.
+/// The answer to LAY_OVER: the request's record, with the path of the file that was in the way.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Laid {
@@ -41,7 +41,7 @@ impl Laid {
         head.copy_from_slice(name);
         if let Err(Told { errno, path: of }) = told {
             laid.out.result = -errno.raw_os_error();
-            // The last byte stays 0.
+            // The last byte stays 0, to end the path.
             let room = path.len() - 1;
             let len = of.len().min(room);
             path[..len].copy_from_slice(&of[..len]);
@@ -51,7 +51,7 @@ impl Laid {
 }
 
 impl<B: Backend> FsServer<B> {
-    /// A layer begins; gives its name.
+    /// Begins a layer. Returns its name.
     pub(crate) fn begin_layer(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
         if !How::from_bits_truncate(handle).contains(How::WRITES) {
             return Err(Errno::BADF);
@@ -72,7 +72,7 @@ impl<B: Backend> FsServer<B> {
         Ok(name)
     }
 
-    /// Makes what a batch of records says in the layer in this directory.
+    /// Carries out a batch of records in the layer of this directory.
     pub(crate) fn fill_layer(
         &self,
         header: &InHeader,
@@ -84,7 +84,7 @@ impl<B: Backend> FsServer<B> {
         let c = Caller {
             checks: true,
             ..match header.uid {
-                // Whose groups do not matter.
+                // Root's groups do not matter.
                 0 => caller(header),
                 _ => caller_with_groups(header),
             }
@@ -97,11 +97,11 @@ impl<B: Backend> FsServer<B> {
             return Err(Errno::NOSPC);
         }
         let mut making = at.making.lock();
-        // It may have ended meanwhile.
+        // The layer may have ended meanwhile.
         self.layer.check(&name, at.lock)?;
         let Err(e) = making.take(&self.fs, &c, &at, batch) else {
             if making.is_done() {
-                // The kernel knows the layer's root from when it was empty.
+                // The kernel still has the attributes of the layer's root from when it was empty.
                 self.attributes_changed(at.upper);
             }
             return answer.record(&Laid::new(&name, Ok(())));
@@ -111,7 +111,7 @@ impl<B: Backend> FsServer<B> {
         answer.record(&Laid::new(&name, Err(Told { errno, path })))
     }
 
-    /// Lays the layer in this directory over it.
+    /// Lays the layer in this directory over the directory.
     pub(crate) fn lay_over(
         &self,
         header: &InHeader,
@@ -133,7 +133,7 @@ impl<B: Backend> FsServer<B> {
                 return Ok(Answered::Now);
             }
         };
-        // What the kernel knows of these names is wrong now. It may need workers to hear of it.
+        // The kernel's knowledge of these names is wrong now. Telling it may need workers.
         let (ticket, notifier) = (ticket(), self.notifier.clone());
         let dirs = stale.dirs();
         self.aside.after_pages(dirs, move || {
@@ -150,7 +150,7 @@ impl<B: Backend> FsServer<B> {
         Ok(Answered::Later)
     }
 
-    /// The layer in this directory, if it is the caller's, and of that name.
+    /// Returns the layer in this directory. Fails unless it is the caller's and has that name.
     fn find_layer(&self, c: &Caller, dir: InodeNo, name: &Name) -> Outcome<Where> {
         let root = Caller::root();
         let find = |dir, name: &str| {
