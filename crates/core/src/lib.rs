@@ -1,9 +1,9 @@
-//! stetfs: a journaling file system on the ext4 on-disk format, in the process that uses it.
+//! stetfs: a journaling file system on the ext4 on-disk format, as a library in your process.
 //!
-//! [`Fs::mount`] takes a device with an ext4 (or ext3) volume and gives back an [`Fs`], whose
-//! methods are the POSIX operations by inode number. Every change goes through a handle of the
-//! journal (`stetfs_journal`), which makes each operation happen entirely or not at all, whatever
-//! the journaling scheme.
+//! [`Fs::mount`] takes a device with an ext4 (or ext3) volume and returns an [`Fs`], whose methods
+//! are the POSIX operations by inode number. Every change goes through a handle of the journal
+//! (`stetfs_journal`), which makes each operation happen entirely or not at all, with every
+//! journaling scheme.
 //!
 //! ```
 //! # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
@@ -32,7 +32,7 @@
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
 //! - `file.rs`, `group.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
 //! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
-//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory, who is at work;
+//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory, and who is at work;
 //!   `volume.rs` has the lock order.
 //! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
 //! - `evict.rs`, `orphan.rs`: freeing files, and what a crash must not leave behind.

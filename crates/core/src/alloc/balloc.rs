@@ -3,15 +3,15 @@
 //! Where a request goes, in this order:
 //! 1. the goal itself, when it is free: the file stays contiguous, however short the free run there
 //!    is;
-//! 2. groups from the goal's on, each from its cursor on (next fit, so what is written together
+//! 2. groups from the goal's on, each from its cursor on (next fit, so that data written together
 //!    lies together), for a run that is as long as wanted or at least [`GOOD_RUN`]; a group whose
 //!    longest run is known to be too short is passed over;
-//! 3. after [`SCANS_MAX`] bitmaps looked through in vain, the longest run among them;
+//! 3. after [`SCANS_MAX`] bitmaps without such a run, the longest run among them;
 //! 4. any free block, beginning where the last such search ended.
 //!
-//! A file that grows and finds its next block taken goes on elsewhere with a gap left behind it, so
-//! that it and its neighbour do not cut each other up again. Nothing is marked in the gap; it is
-//! used when the cursor comes round.
+//! When a growing file finds its next block taken, it continues elsewhere, and the cursor leaves a
+//! gap behind it, so that the file and its neighbour do not cut each other up again. Nothing is
+//! marked in the gap; it is used when the cursor comes round.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::error::{Error, Kind, Result};
 
 /// A run that is long enough for any request, in blocks.
 const GOOD_RUN: u32 = 2048;
-/// Bitmaps that are looked through in vain before the best run seen is taken.
+/// How many bitmaps a search looks through before it takes the best run seen.
 const SCANS_MAX: u32 = 8;
 /// The gap behind a growing file, in blocks.
 const GAP: Range<u32> = 16..512;
@@ -39,26 +39,26 @@ const GAP: Range<u32> = 16..512;
 /// Where in a group to look.
 #[derive(Clone, Copy)]
 struct Look {
-    /// First at this block, however short the free run is there.
+    /// Look first at this block, however short the free run is there.
     at: Option<u32>,
-    /// Then from the cursor on, which moves this far past what was taken.
+    /// How far past the taken run the cursor moves, in blocks.
     gap: u32,
 }
 
 enum Found {
     /// These blocks are taken.
     Took(BlockNo, u32),
-    /// Nothing long enough; this is the longest run.
+    /// No run is long enough; the longest has this many blocks.
     Best(u32),
-    /// It is known without looking that nothing is long enough.
+    /// No run is long enough; this was known without a search.
     Skipped,
 }
 
 impl Alloc {
-    /// Takes a run of 1 to `want` blocks for `h`, near `goal` (at it when it is free). With
-    /// [`Source::Reserved`] that many blocks of the caller's reservation are used up.
+    /// Takes a run of 1 to `want` blocks for `h`, at `goal` when it is free, else near it.
+    /// [`Source::Reserved`] uses up that many blocks of the caller's reservation.
     ///
-    /// The blocks' content is whatever was there. Needs two credits.
+    /// The blocks' content is undefined. Needs two credits.
     ///
     /// # Errors
     /// `NoSpace`: then drop the handle and ask [`Alloc::retry_after_commit`]. Damage found in a
@@ -102,8 +102,8 @@ impl Alloc {
         Ok(self.allocate(h, goal, 1, source)?.0)
     }
 
-    /// Where the first block of inode `ino` should be. With `flex_bg` the first group of a flex
-    /// group is left to directories and their like, and files begin in the second
+    /// Returns where the first block of inode `ino` should be. With `flex_bg`, directories and the
+    /// like begin in the first group of a flex group, files in the second
     /// (`ext4_inode_to_goal_block`).
     pub(crate) fn goal_of_inode(&self, ino: InodeNo, is_file: bool) -> BlockNo {
         let (group, _) = self.geo.group_of_inode(ino);
@@ -115,7 +115,7 @@ impl Alloc {
         self.geo.group_first_block(group)
     }
 
-    /// How many blocks from `start` on, up to `want`, an allocation with this goal can take there.
+    /// Returns how many blocks, up to `want`, are free from `start` on.
     ///
     /// # Errors
     /// Damage found in a bitmap.
@@ -162,8 +162,7 @@ impl Alloc {
         if let Some(taken) = self.find_long(h, near, look, want, source)? {
             return Ok(Some(taken));
         }
-        // A search without the cursors' order, for what is left; twice, because others take and
-        // free meanwhile.
+        // Take any free block, whatever the cursors say. Try twice: others take and free meanwhile.
         for _ in 0..2 {
             let far = GroupNo(self.far.load(Ordering::Relaxed));
             for g in self.groups_from(far) {
@@ -180,7 +179,7 @@ impl Alloc {
         Ok(None)
     }
 
-    /// Steps 1 to 3: the goal itself, a long run, or the longest of a few groups.
+    /// Does steps 1 to 3: the goal itself, a long run, or the longest of a few groups.
     fn find_long(
         &self,
         h: &Handle,
@@ -218,14 +217,15 @@ impl Alloc {
         Ok(None)
     }
 
-    /// All groups, from `first` on and around.
+    /// Returns all groups, from `first` on and around.
     pub(super) fn groups_from(&self, first: GroupNo) -> impl Iterator<Item = GroupNo> {
         let count = self.geo.groups_count();
         (first.0..count).chain(0..first.0.min(count)).map(GroupNo)
     }
 
-    /// [`Alloc::take_from`]. A group in which damage is found is set aside; who places data at
-    /// commit goes on elsewhere, and the damage is told to the next who can be told.
+    /// Does [`Alloc::take_from`], and sets the group aside when damage is found in it. Data that is
+    /// placed at commit then goes elsewhere, and the next caller that can be told hears of the
+    /// damage.
     fn take(
         &self,
         h: &Handle,
@@ -249,7 +249,7 @@ impl Alloc {
         Ok(Found::Skipped)
     }
 
-    /// Nothing is allocated in group `g` any more.
+    /// Stops all allocation in group `g`.
     fn set_aside(&self, g: GroupNo) {
         let mut state = self.group(g).state.lock();
         if !std::mem::replace(&mut state.set_aside, true) {
@@ -314,8 +314,8 @@ impl Alloc {
         range: Range<u32>,
     ) -> Result<()> {
         let count = range.end - range.start;
-        // The bitmap agreed with the descriptor when it was first met; two groups that share one
-        // would not stay so.
+        // The bitmap agreed with the descriptor when it was first read. If two groups share a
+        // bitmap, it does not stay so.
         let Some(left) = state.desc.free_blocks_count.checked_sub(count) else {
             return Err(self.free_blocks_damage(g, state, &bitmap));
         };
@@ -332,9 +332,8 @@ impl Alloc {
     /// two credits for each group that the run touches.
     ///
     /// # Errors
-    /// Damage: the run is not wholly in the volume, holds its own structures, or is free already.
-    /// Nothing is freed then (of a run over several groups, nothing in the group at fault and those
-    /// after it).
+    /// Damage: the run is not wholly in the volume, holds the volume's own structures, or is free
+    /// already. The damaged group and those after it are left as they were.
     pub(crate) fn free(&self, h: &Handle, start: BlockNo, count: u32, class: Class) -> Result<()> {
         if !self.geo.is_valid_range(start, count.into()) {
             return Err(Damage::FreeOutside { start, count }.into());

@@ -2,14 +2,14 @@
 //!
 //! An ext4 bitmap is little endian: bit `n` is bit `n % 8` of byte `n / 8`; 1 means in use. A
 //! [`View`] lays the bits that may not be handed out yet (freed by a transaction that is not
-//! durable, or being discarded) over the bitmap of the medium, so that a search sees only what can
-//! be taken.
+//! durable, or being discarded) over the bitmap of the medium, so that a search sees only free
+//! blocks that it may take.
 
 use std::ops::Range;
 
 use stetfs_format::width::u32_as_usize;
 
-/// 64-bit words that cover `bits` bits.
+/// Returns the number of 64-bit words that cover `bits` bits.
 pub(crate) const fn words_for(bits: u32) -> usize {
     u32_as_usize(bits).div_ceil(64)
 }
@@ -23,8 +23,8 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The first `len` bits of `bytes`; `len` is cut to what the bytes hold. An overlay is empty,
-    /// or covers all bits.
+    /// Returns a view of the first `len` bits of `bytes`, or of fewer if `bytes` is shorter. Each
+    /// overlay is empty or covers all bits.
     pub(crate) fn new(bytes: &'a [u8], len: u32, overlays: [&'a [u64]; 3]) -> Self {
         let len = len.min(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX));
         Self {
@@ -34,12 +34,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A bitmap without overlays.
+    /// Returns a view without overlays.
     pub(crate) fn plain(bytes: &'a [u8], len: u32) -> Self {
         Self::new(bytes, len, [&[], &[], &[]])
     }
 
-    /// Word `w`, busy bits set.
+    /// Returns word `w`, in which busy bits are 1.
     #[inline]
     fn word(&self, w: usize) -> u64 {
         let at = w * 8;
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
                 u64::from_le_bytes(last)
             }
         };
-        // Most words of a full bitmap are full.
+        // Overlays add nothing to a full word, and most words of a full bitmap are full.
         if word != u64::MAX {
             for overlay in self.overlays {
                 word |= overlay.get(w).copied().unwrap_or(0);
@@ -61,18 +61,18 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Whether bit `n` is busy; bits past the end are.
+    /// Whether bit `n` is busy; bits past the end count as busy.
     #[inline]
     pub(crate) fn is_busy(&self, n: u32) -> bool {
         n >= self.len || self.word(u32_as_usize(n) / 64) >> (n % 64) & 1 == 1
     }
 
-    /// The first free bit in `range`.
+    /// Returns the first free bit in `range`, or `None`.
     pub(crate) fn next_free(&self, range: Range<u32>) -> Option<u32> {
         self.find(range, |word| !word)
     }
 
-    /// The first busy bit in `range`, or the range's end (cut to the bitmap's).
+    /// Returns the first busy bit in `range`, or the end of the range (cut to the bitmap's).
     pub(crate) fn next_busy(&self, range: Range<u32>) -> u32 {
         let end = range.end.min(self.len);
         self.find(range, |word| word).unwrap_or(end)
@@ -99,9 +99,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first run of at least `want` free bits in `range`, or else the longest one there; a run
-    /// is cut to `want` bits. The second value says whether the whole range was looked through, so
-    /// that the run is known to be the longest.
+    /// Returns the first run of at least `want` free bits in `range`, cut to `want` bits, or else
+    /// the longest run there. The second value is true when the whole range was searched, so that
+    /// this run is known to be the longest.
     pub(crate) fn find_run(&self, range: Range<u32>, want: u32) -> (Option<Range<u32>>, bool) {
         let mut best: Option<Range<u32>> = None;
         let mut from = range.start;
@@ -122,7 +122,7 @@ impl<'a> View<'a> {
         (best, true)
     }
 
-    /// Free bits in the bitmap.
+    /// Returns the number of free bits.
     pub(crate) fn count_free(&self) -> u32 {
         (0..self.len.div_ceil(64))
             .map(|w| {
@@ -138,8 +138,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Sets the bits `range` to `value` in `bytes`, a copy of the bitmap from bit `first` (a multiple
-/// of 8) on.
+/// Sets the bits `range` to `value` in `bytes`, a copy of the bitmap from bit `first` on (a
+/// multiple of 8).
 pub(crate) fn fill(bytes: &mut [u8], first: u32, range: Range<u32>, value: bool) {
     let (start, end) = (
         u32_as_usize(range.start - first),

@@ -1,8 +1,8 @@
-//! What can be wrong with the records of allocation. Each variant is one check.
+//! What can be wrong with the records of allocation. Each variant belongs to one check.
 
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 
-/// Bitmaps, descriptors and what is freed contradict each other.
+/// Bitmaps, descriptors and freed runs contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// The block bitmap has another number of free blocks than its descriptor says.

@@ -1,9 +1,9 @@
-//! What is known of one group.
+//! What the allocator knows of one group.
 //!
 //! Invariants, while a group's `state` is not locked:
-//! 1. `state.desc` is what the descriptor says on the volume once the running transaction is
-//!    closed; the group is in `Alloc::changed` until then if it changed. The checksums in it are
-//!    those of the bitmaps.
+//! 1. `state.desc` is what the descriptor will be on the volume when the running transaction
+//!    closes. Until then a changed group is in `Alloc::changed`. Its checksums are those of the
+//!    bitmaps.
 //! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those,
 //!    `Alloc::free_blocks[g]` are not pinned.
 //! 3. No run of free, unpinned blocks is longer than `state.longest`.
@@ -15,7 +15,7 @@ use stetfs_sync::Mutex;
 
 use super::pins::Pins;
 
-/// What is known of one group.
+/// What the allocator knows of one group.
 pub(crate) struct Group {
     /// Where its inode table begins; never changes.
     pub(super) inode_table: BlockNo,

@@ -1,10 +1,10 @@
 //! The groups of the volume: descriptors and bitmaps.
 //!
-//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows when the
-//! transaction closes ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not
-//! kept: they live in the journal's cache and are searched there.
+//! A descriptor is decoded once, at mount, and kept typed. The medium's copy follows when the
+//! transaction closes ([`Alloc::store_descs`]), once for all changes of the transaction. Bitmaps
+//! are not kept: they live in the journal's cache and are searched there.
 //!
-//! A bitmap and its descriptor are in one transaction.
+//! A bitmap and its descriptor change in one transaction.
 
 use std::ops::Range;
 
@@ -23,12 +23,12 @@ use crate::changes::write_changed;
 use crate::error::{Error, Result};
 
 impl Alloc {
-    /// Whether the descriptor has `flag` and flags mean anything on this volume.
+    /// Whether the descriptor has `flag`; never on volumes where these flags mean nothing.
     pub(super) fn has_flag(&self, state: &GroupState, flag: GroupFlags) -> bool {
         state.desc.flags(&self.geo).contains(flag)
     }
 
-    /// Decodes the descriptors of the whole volume, each block read once.
+    /// Decodes the descriptors of the whole volume; reads each block once.
     pub(super) fn load_groups(&mut self) -> Result<()> {
         let geo = self.geo;
         let size = geo.desc_size();
@@ -45,7 +45,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// The descriptor in `state` changed: it is stored when the transaction closes.
+    /// Notes that the descriptor in `state` changed, to be stored when the transaction closes.
     pub(super) fn note_desc(&self, h: &Handle, g: GroupNo, state: &mut GroupState) -> Result<()> {
         if !std::mem::replace(&mut state.is_changed, true) {
             let (block, _) = self.geo.desc_position(g);
@@ -55,7 +55,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Stores the descriptors that the transaction of `h` changed. No other handle is open.
+    /// Stores the descriptors that the transaction of `h` changed. No other handle may be open.
     pub(crate) fn store_descs(&self, h: &Handle) -> Result<()> {
         let mut changed = std::mem::take(&mut *self.changed.lock());
         for g in changed.drain(..) {
@@ -63,12 +63,12 @@ impl Alloc {
             state.is_changed = false;
             self.store_desc(h, g, &state.desc)?;
         }
-        // The memory serves again.
+        // Keep the vector's memory for the next transaction.
         *self.changed.lock() = changed;
         Ok(())
     }
 
-    /// Writes what changed of a descriptor; computes its checksum.
+    /// Writes the changed bytes of a descriptor, with its new checksum.
     fn store_desc(&self, h: &Handle, g: GroupNo, desc: &GroupDesc) -> Result<()> {
         let (block, offset) = self.geo.desc_position(g);
         let size = self.geo.desc_size();
@@ -79,8 +79,8 @@ impl Alloc {
         write_changed(h, (block, Class::GroupDesc), content, offset, &new)
     }
 
-    /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was
-    /// never written, what it would be.
+    /// Returns the block bitmap of a group; checks it the first time. If it was never written,
+    /// returns what it would be.
     pub(super) fn block_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
         if self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
             let fresh = self.fresh_block_bitmap(g);
@@ -118,7 +118,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// That bitmap and descriptor disagree.
+    /// Returns the damage that bitmap and descriptor disagree.
     pub(super) fn free_blocks_damage(
         &self,
         g: GroupNo,
@@ -135,7 +135,7 @@ impl Alloc {
         .into()
     }
 
-    /// The bits of group `g` that stand for the volume's own structures.
+    /// Returns the bits of group `g` that stand for the volume's own structures.
     fn system_bits(&self, g: GroupNo) -> impl Iterator<Item = Range<u32>> {
         let first = self.geo.group_first_block(g).0;
         let end = first + u64::from(self.geo.group_blocks(g));
@@ -144,8 +144,8 @@ impl Alloc {
             .map(move |r| must_fit(r.start - first)..must_fit(r.end - first))
     }
 
-    /// The bitmap of a group in which nothing was allocated yet: the volume's own structures, and
-    /// the bits past the end.
+    /// Returns the bitmap of a group without allocations: only the volume's own structures and the
+    /// bits past the end are set.
     fn fresh_block_bitmap(&self, g: GroupNo) -> Block {
         let mut block = Block::zeroed(self.geo.block_size());
         let bytes = block.bytes_mut();
@@ -157,7 +157,7 @@ impl Alloc {
         block
     }
 
-    /// Gives a group whose block bitmap was never written one (`ext4_init_block_bitmap`).
+    /// Creates the block bitmap of a group if it was never written (`ext4_init_block_bitmap`).
     pub(super) fn init_block_bitmap(
         &self,
         h: &Handle,
@@ -176,8 +176,8 @@ impl Alloc {
         self.note_desc(h, g, state)
     }
 
-    /// The inode bitmap of a group, checked when it is first met; empty for one that was never
-    /// written.
+    /// Returns the inode bitmap of a group; checks it the first time. If it was never written, it
+    /// is empty.
     pub(super) fn inode_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
         if self.has_flag(state, GroupFlags::INODE_UNINIT) {
             return Ok(self.fresh_inode_bitmap().into());
@@ -208,8 +208,8 @@ impl Alloc {
         block
     }
 
-    /// Gives a group whose inode bitmap was never written one. The block bitmap comes with it, so
-    /// that the inode table is seen to be in use (as the kernel's `ext4_new_inode` does).
+    /// Creates the inode bitmap of a group if it was never written, and the block bitmap with it,
+    /// so that the inode table counts as used (the kernel's `ext4_new_inode`).
     pub(super) fn init_inode_bitmap(
         &self,
         h: &Handle,
@@ -229,8 +229,8 @@ impl Alloc {
         self.note_desc(h, g, state)
     }
 
-    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its
-    /// checksum in the descriptor in memory.
+    /// Sets the bits `range` of `bitmap` (its newest content) to `value`, and updates the checksum
+    /// of the descriptor in memory.
     pub(super) fn set_bits(
         &self,
         h: &Handle,
@@ -257,13 +257,13 @@ impl Alloc {
             Which::Blocks => state.desc.block_bitmap_csum ^= change,
             Which::Inodes => state.desc.inode_bitmap_csum ^= change,
         }
-        // Otherwise the journal would have to copy the block before it changes it.
+        // A block that is still borrowed would have to be copied before the change.
         drop(bitmap);
         h.write(block, class, start, &changed)?;
         Ok(())
     }
 
-    /// The bytes of a bitmap that its checksum covers.
+    /// Returns how many bytes of a bitmap its checksum covers.
     fn covered(&self, which: Which) -> usize {
         let bits = match which {
             Which::Blocks => self.geo.clusters_per_group(),
@@ -277,7 +277,8 @@ impl Alloc {
         self.csum_of(|| checksum::crc32c(self.geo.csum_seed(), &bitmap[..len]))
     }
 
-    /// As much of a checksum, or of its change, as a descriptor holds: 0 without `metadata_csum`.
+    /// Returns a checksum, or a change of one, as the descriptor stores it: 0 without
+    /// `metadata_csum`.
     fn csum_of(&self, crc: impl FnOnce() -> u32) -> u32 {
         if !self.geo.metadata_csum {
             0

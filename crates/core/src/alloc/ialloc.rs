@@ -1,14 +1,14 @@
 //! Choosing, taking and freeing inodes.
 //!
-//! A directory at the top level is put where there are few directories and much room; one further
-//! down near its parent as long as that flex group is not crowded (Orlov, the kernel's
-//! `find_group_orlov`). Everything else is put in its directory's group, or near it
+//! A new directory at the top level goes where there are few directories and much room. Another
+//! directory goes near its parent while that flex group is not crowded (Orlov, the kernel's
+//! `find_group_orlov`). Everything else goes into its directory's group, or near it
 //! (`find_group_other`). Within a group the lowest free inode is taken, which keeps the used part
 //! of the inode table dense.
 //!
-//! An inode past `bg_itable_unused` lies in a part of the table that mke2fs may have left
-//! unwritten. Inodes there are taken in order, and the block of the first inode of each table block
-//! is created as zeros (unless the group is INODE_ZEROED).
+//! mke2fs may have left the part of a table past `bg_itable_unused` unwritten. Inodes there are
+//! taken in order. Taking the first inode of a table block creates that block as zeros (unless the
+//! group is INODE_ZEROED).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,10 +25,10 @@ use super::damage::Damage;
 use super::group::{GroupState, Which};
 use crate::error::{Error, Kind, Result};
 
-/// Flex groups that are compared for a directory at the top level.
+/// How many flex groups are compared for a top-level directory.
 const SPREAD_MAX: u32 = 128;
 
-/// What Orlov's rule compares, of one flex group.
+/// The counts of one flex group that Orlov's rule compares.
 struct Crowd {
     free_inodes: u64,
     free_blocks: u64,
@@ -37,9 +37,9 @@ struct Crowd {
 
 impl Alloc {
     /// Takes an inode for a new file or directory under `parent`. `spread`: `parent` has the TOPDIR
-    /// flag, so a new directory is treated as one at the top level.
+    /// flag, so a new directory counts as a top-level one.
     ///
-    /// The slot's content is not written: it may hold an old inode. Needs three credits (bitmap,
+    /// The slot may still hold an old inode: the caller writes it. Needs three credits (bitmap,
     /// descriptor, a block of the table), and two more when the group was never used.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Alloc {
                 Ok(Some(ino)) => return Ok(ino),
                 Ok(None) => {}
                 Err(e) => {
-                    // The next caller is served elsewhere.
+                    // The next caller gets an inode of another group.
                     if e.kind() == Kind::Corrupted {
                         let lost = self.free_inodes[g.index()].swap(0, Ordering::Relaxed);
                         self.free_inodes_total
@@ -91,7 +91,7 @@ impl Alloc {
         let count = self.geo.inodes_per_group();
         let view = View::plain(&bitmap, count);
         let Some(index) = view.next_free(state.first_free_inode..count) else {
-            // Invariant 4 of `groups` and a count that agrees with the bitmap: one is free.
+            // The count and invariant 4 of `group.rs` say that an inode is free here.
             return Err(Damage::FreeInodes {
                 group: g,
                 bitmap: 0,
@@ -119,8 +119,8 @@ impl Alloc {
         Ok(Some(ino))
     }
 
-    /// Counts the inode at `index` to the used part of the table, and makes its block when it is
-    /// the first there.
+    /// Counts the inode at `index` as used part of the table, and creates its table block when it
+    /// is the first inode there.
     fn extend_used_table(
         &self,
         h: &Handle,
@@ -139,8 +139,8 @@ impl Alloc {
             return Ok(());
         }
         if index > used {
-            // The lowest free inode is not the first past the used part: an inode out there has its
-            // bit set.
+            // An inode past the used part has its bit set: the lowest free one does not follow that
+            // part.
             return Err(Damage::InodeBit {
                 group: g,
                 ino: self.geo.inode_at(g, used),
@@ -191,7 +191,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Whether the bitmap has `ino` (a valid number) in use. For what arrives by number alone:
+    /// Whether the bitmap has `ino` (a valid number) in use. Asked when only the number is known:
     /// orphans, file handles.
     pub(crate) fn is_inode_used(&self, ino: InodeNo) -> Result<bool> {
         let (g, index) = self.geo.group_of_inode(ino);
@@ -200,9 +200,9 @@ impl Alloc {
         Ok(View::plain(&bitmap, self.geo.inodes_per_group()).is_busy(index))
     }
 
-    /// In the parent's flex group while that has a free inode, else by a hash of the parent, so
-    /// that the files of one directory stay together and those of different directories do not all
-    /// go to the next group.
+    /// Chooses the parent's flex group while it has a free inode, else a group by a hash of the
+    /// parent. So the files of one directory stay together, and those of different directories do
+    /// not all go to the next group.
     fn group_for_file(&self, home: GroupNo, parent: InodeNo) -> GroupNo {
         let free = |g: &GroupNo| self.free_inodes[g.index()].load(Ordering::Relaxed) > 0;
         let room = |g: &GroupNo| self.free_blocks[g.index()].load(Ordering::Relaxed) > 0;

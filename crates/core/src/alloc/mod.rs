@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `group` | what is known of one group |
-//! | `groups` | descriptors and bitmaps of the groups; the order of their writes |
+//! | `groups` | descriptors and bitmaps of the groups |
 //! | `balloc` | finding, taking and freeing blocks |
 //! | `ialloc` | choosing, taking and freeing inodes |
 //! | `space` | reservations, root's blocks, the pool: who may take how many |
@@ -13,13 +13,12 @@
 //! | `verified` | which metadata blocks passed their full check |
 //! | `bits` | bitmaps, 64 bits at a time |
 //!
-//! Locks: one mutex a group, taken inside a handle and inside `Inode::state`, never two at once;
-//! under it the journal's cache is read and written. `Space` and the queue of pins have locks of
-//! their own, taken last. Several threads allocate at once; each begins in the group near its own
-//! directory or inode, so they meet rarely.
+//! Locks: each group has one mutex, taken inside a handle and inside `Inode::state`. A thread holds
+//! at most one of them, and reads and writes the journal's cache under it. `Space` and the queue of
+//! pins have locks of their own, taken last. Several threads allocate at once. Each begins in the
+//! group of its own directory or inode, so they rarely meet.
 //!
-//! Memory: about a hundred bytes a group, plus the overlays of groups in which blocks were just
-//! freed.
+//! Memory: about 100 bytes a group, plus the overlays of groups with freshly freed blocks.
 
 mod balloc;
 mod bits;
@@ -55,18 +54,17 @@ use space::Space;
 pub(crate) use verified::Verified;
 use zone::SystemZone;
 
-/// Runs that were freed and are to be discarded when their transaction is durable (mount option
-/// `discard`), oldest first.
+/// Freed runs to discard once their transaction is durable (mount option `discard`), oldest first.
 type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
 
-/// How often a request that finds no space may still force a commit and try again.
+/// How many more commits a request may force when it finds no space.
 #[derive(Clone, Copy)]
 pub(crate) struct Retries(u32);
 
 impl Retries {
     /// As often as in the kernel (`ext4_should_retry_alloc`).
     pub(crate) const SOME: Self = Self(3);
-    /// For who must not commit.
+    /// For callers that must not commit.
     pub(crate) const NONE: Self = Self(0);
 }
 
@@ -76,7 +74,8 @@ pub(crate) struct Alloc {
     journal: Arc<Journal>,
     dev: Arc<dyn BlockDev>,
     groups: Vec<Group>,
-    /// Free blocks of each group that are not pinned. Changed under the group's lock, read without.
+    /// Free blocks of each group that are not pinned. Changed under the group's lock, read without
+    /// it.
     free_blocks: Box<[AtomicU32]>,
     /// Free inodes of each group, likewise.
     free_inodes: Box<[AtomicU32]>,
@@ -92,19 +91,19 @@ pub(crate) struct Alloc {
     pinned: Mutex<VecDeque<(Tid, GroupNo)>>,
     /// Freed blocks to be discarded; `None` without the mount option `discard`.
     freed: Option<Freed>,
-    /// Where a search that had to leave its neighbourhood last found something.
+    /// The group where the last search through all groups found a block.
     far: AtomicU32,
-    /// Spreads top-level directories.
+    /// Where the next search for a top-level directory's group begins.
     spread: AtomicU32,
     verified: Verified,
-    /// Damage that was met where nobody could be told.
+    /// Damage found where no caller could be told.
     untold: Untold,
-    /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`,
+    /// The user who may also have root's blocks, and the group unless it is 0 (`s_def_resuid`,
     /// `s_def_resgid`, `resuid=`, `resgid=`).
     root_blocks_for: (u32, u32),
 }
 
-/// An error that is to be told to somebody, once.
+/// An error that the next caller is told, once.
 #[derive(Default)]
 struct Untold {
     is_any: AtomicBool,
@@ -129,11 +128,11 @@ impl Untold {
 }
 
 impl Alloc {
-    /// The allocator of the volume that `sb` describes. Reads every descriptor (64 bytes for 128
-    /// MiB) and no bitmap.
+    /// Returns the allocator of the volume that `sb` describes. Reads every descriptor (64 bytes
+    /// for 128 MiB) and no bitmap.
     ///
     /// # Errors
-    /// A descriptor that fails one of its checks; reading.
+    /// A descriptor fails one of its checks, or cannot be read.
     pub(crate) fn new(
         sb: &Superblock,
         journal: Arc<Journal>,
@@ -171,8 +170,8 @@ impl Alloc {
         Ok(alloc)
     }
 
-    /// Fills in what is derived from the descriptors. The superblock's counts may be stale after a
-    /// crash and are not used.
+    /// Derives the counts and the system zone from the descriptors. The superblock's counts may be
+    /// stale after a crash and are not used.
     fn count(&mut self, sb: &Superblock) {
         let (mut free, mut inodes, mut dirs) = (0, 0, 0);
         let mut located = Vec::with_capacity(self.groups.len());
@@ -207,59 +206,60 @@ impl Alloc {
         &self.groups[g.index()]
     }
 
-    /// Where the inode table of group `g` (below the group count) begins.
+    /// Returns where the inode table of group `g` begins; `g` is below the group count.
     #[inline]
     pub(crate) fn inode_table(&self, g: GroupNo) -> BlockNo {
         self.group(g).inode_table
     }
 
-    /// The blocks that passed their full check.
+    /// Returns the blocks that passed their full check.
     #[inline]
     pub(crate) fn verified(&self) -> &Verified {
         &self.verified
     }
 
-    /// The journal that blocks are read and written through.
+    /// Returns the journal that blocks are read and written through.
     #[inline]
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         &self.journal
     }
 
-    /// The volume's shape.
+    /// Returns the volume's geometry.
     #[inline]
     pub(crate) fn geo(&self) -> &Geometry {
         &self.geo
     }
 
-    /// Free blocks of the volume for `statfs`: all, and those that an ordinary user may have.
-    /// Reserved blocks count as used.
+    /// Returns the free blocks for `statfs`: all, and those for an ordinary user. Reserved blocks
+    /// count as used.
     pub(crate) fn free_blocks(&self) -> (u64, u64) {
         self.space.free()
     }
 
-    /// Blocks that writers can still be promised, once what pins some of them is durable.
+    /// Returns how many blocks can still be promised to writers, at most: pinned blocks count as
+    /// free.
     pub(crate) fn room(&self, privileged: bool) -> u64 {
         self.space.room(privileged)
     }
 
-    /// Free blocks in the bitmaps: the superblock's `s_free_blocks_count`.
+    /// Returns how many blocks are free in the bitmaps: the superblock's `s_free_blocks_count`.
     pub(crate) fn free_blocks_in_bitmaps(&self) -> u64 {
         self.space.free_in_bitmaps()
     }
 
-    /// Free inodes of the volume.
+    /// Returns the free inodes of the volume.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes_total.load(Ordering::Relaxed)
     }
 
-    /// Blocks of the volume's own structures, without the journal (`statfs` takes them off the
-    /// total).
+    /// Returns how many blocks the volume's own structures take, without the journal. `statfs`
+    /// takes them off the total.
     pub(crate) fn overhead(&self) -> u64 {
         self.zone.blocks()
     }
 
-    /// Fails unless a file may map `count` blocks from `start` on: they are in the volume and hold
-    /// none of its own structures.
+    /// Fails unless a file may map `count` blocks from `start` on: they must lie in the volume,
+    /// outside its own structures.
     pub(crate) fn check_mappable(&self, ino: InodeNo, start: BlockNo, count: u64) -> Result<()> {
         if self.geo.is_valid_range(start, count) && !self.zone.overlaps(start, count) {
             return Ok(());
@@ -267,26 +267,26 @@ impl Alloc {
         Err(Inconsistent::SystemBlock { ino, block: start }.into())
     }
 
-    /// Says whom root's blocks are also for, where that is not as the volume says (`resuid=`,
+    /// Sets who else may have root's blocks; `None` keeps what the volume says (`resuid=`,
     /// `resgid=`).
     pub(crate) fn reserve_for(&mut self, (uid, gid): (Option<u32>, Option<u32>)) {
         let (of_volume, group) = self.root_blocks_for;
         self.root_blocks_for = (uid.unwrap_or(of_volume), gid.unwrap_or(group));
     }
 
-    /// Whether `c` may have root's blocks: what is `privileged` in a request for space (the
-    /// kernel's `ext4_has_free_clusters`).
+    /// Whether `c` may have root's blocks (the kernel's `ext4_has_free_clusters`). Requests for
+    /// space take this as `privileged`.
     pub(crate) fn may_use_root_blocks(&self, c: &Caller) -> bool {
         let (uid, gid) = self.root_blocks_for;
         c.privileged || c.uid == uid || (gid != 0 && c.in_group(gid))
     }
 
-    /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a
-    /// handle open, but with [`Retries::NONE`]: it may force commits, which let go of freed blocks
-    /// and place what others reserved.
+    /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. May force commits, which
+    /// release freed blocks and place what others reserved: call it without an open handle, or with
+    /// [`Retries::NONE`].
     ///
     /// # Errors
-    /// `NoSpace`; what the commit says; damage that was met at an earlier commit, once.
+    /// `NoSpace`; an error of the commit; damage that an earlier commit found, once.
     pub(crate) fn reserve(&self, n: u64, privileged: bool, mut retries: Retries) -> Result<()> {
         self.untold.tell()?;
         while !self.space.reserve(n, privileged) {
@@ -297,11 +297,11 @@ impl Alloc {
         Ok(())
     }
 
-    /// To be asked before data is written to unwritten blocks, whose map may grow when they are
-    /// converted at commit. Must be called without a handle open, as [`Alloc::reserve`].
+    /// Makes sure that maps can grow; call it before writing to unwritten blocks, whose map may
+    /// grow when the commit converts them. Call it without an open handle, as [`Alloc::reserve`].
     ///
     /// # Errors
-    /// `NoSpace`; what the commit says.
+    /// `NoSpace`; an error of the commit.
     pub(crate) fn check_room_for_maps(&self, mut retries: Retries) -> Result<()> {
         while !self.space.has_room_for_maps() {
             if !self.retry_after_commit(&mut retries)? {
@@ -311,13 +311,12 @@ impl Alloc {
         Ok(())
     }
 
-    /// `n` blocks that were promised are for what is staged: no commit but that of its group takes
-    /// them.
+    /// Marks `n` promised blocks as staged: only the commit of their group takes them.
     pub(crate) fn stage(&self, n: u64) {
         self.space.stage(n);
     }
 
-    /// They are not any more.
+    /// Ends what [`Alloc::stage`] did, for `n` blocks.
     pub(crate) fn unstage(&self, n: u64) {
         self.space.unstage(n);
     }
@@ -329,8 +328,8 @@ impl Alloc {
         }
     }
 
-    /// After `NoSpace`, with no handle open: whether it is worth trying again, because freed blocks
-    /// were let go of, if need be by a commit.
+    /// Tells after `NoSpace` whether to try again: freed blocks were released, if need be by a
+    /// commit. No handle may be open.
     pub(crate) fn retry_after_commit(&self, retries: &mut Retries) -> Result<bool> {
         let Some(left) = retries.0.checked_sub(1) else {
             return Ok(false);
@@ -347,7 +346,7 @@ impl Alloc {
         Ok(true)
     }
 
-    /// Lets go of all blocks whose freeing transaction is durable; returns how many.
+    /// Releases all blocks whose freeing transaction is durable; returns their number.
     fn release_pins(&self) -> u64 {
         let committed = self.journal.committed();
         let mut released = 0;
@@ -365,7 +364,7 @@ impl Alloc {
         }
     }
 
-    /// The same for one group, whose state the caller has locked.
+    /// Does what [`Alloc::release_pins`] does for one group, whose state the caller has locked.
     fn release_pins_of(&self, g: GroupNo, state: &mut GroupState, committed: Tid) -> u64 {
         let Some(pins) = &mut state.pins else {
             return 0;

@@ -1,10 +1,10 @@
 //! Blocks of one group that are free in the bitmap but must not be handed out yet.
 //!
-//! A freed block is *pinned* until the transaction that freed it is durable: were it reused before,
-//! a crash would bring the old file back with another file's bytes in it. A transaction's frees are
-//! one overlay bitmap; at most the running and the committing transaction have one, so a group with
-//! recent frees costs two bitmaps and any other group nothing. Blocks being discarded are kept from
-//! allocation by a third overlay, so that no lock is held across the device's work.
+//! A freed block is *pinned* until the transaction that freed it is durable: if it were reused
+//! before, a crash would bring the old file back with another file's bytes. A transaction's frees
+//! are one overlay bitmap. At most the running and the committing transaction have one, so a group
+//! with recent frees costs two bitmaps, and any other group none. A third overlay keeps blocks from
+//! allocation while they are discarded, so that no lock is held while the device works.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// No pins, for a group of `bits` blocks.
+    /// Returns empty overlays for a group of `bits` blocks.
     pub(crate) fn new(bits: u32) -> Self {
         Self {
             bits,
@@ -36,14 +36,13 @@ impl Pins {
         }
     }
 
-    /// The overlays for a [`bits::View`].
+    /// Returns the overlays for a [`bits::View`].
     pub(crate) fn overlays(&self) -> [&[u64]; 3] {
         let of = |n: usize| self.frees.get(n).map_or(&[][..], |g| &g.words[..]);
         [of(0), of(1), &self.discarding]
     }
 
-    /// Pins `range` until `tid` is durable. The second value says that the group now has pins of a
-    /// transaction that it had none of.
+    /// Pins `range` until `tid` is durable. Returns true if `tid` had no pins in this group before.
     pub(crate) fn pin(&mut self, tid: Tid, range: Range<u32>) -> bool {
         let known = self.frees.iter().position(|g| g.tid == tid);
         let at = known.unwrap_or_else(|| {
@@ -62,8 +61,8 @@ impl Pins {
         known.is_none()
     }
 
-    /// A third transaction begins to free: the pins of the first are kept as long as those of the
-    /// second.
+    /// Merges the two oldest overlays when a third transaction frees: the pins of the first then
+    /// last as long as those of the second.
     fn merge_older(&mut self) {
         let older = self.frees.remove(0);
         let newer = &mut self.frees[0];
@@ -76,7 +75,7 @@ impl Pins {
         }
     }
 
-    /// Lets go of what transactions up to `committed` freed; returns how many blocks.
+    /// Releases what transactions up to `committed` freed; returns the number of blocks.
     pub(crate) fn release(&mut self, committed: Tid) -> u32 {
         let mut released = 0;
         self.frees.retain(|g| {
@@ -95,7 +94,7 @@ impl Pins {
         bits::set_words(&mut self.discarding, range);
     }
 
-    /// The discard of `range` is over.
+    /// Ends [`Pins::discard_begin`] for `range`.
     pub(crate) fn discard_end(&mut self, range: Range<u32>) {
         bits::clear_words(&mut self.discarding, range);
         if self.discarding.iter().all(|w| *w == 0) {
@@ -103,7 +102,7 @@ impl Pins {
         }
     }
 
-    /// Nothing is pinned or being discarded.
+    /// Whether nothing is pinned or being discarded.
     pub(crate) fn is_empty(&self) -> bool {
         self.frees.is_empty() && self.discarding.is_empty()
     }

@@ -1,41 +1,40 @@
 //! Who may take how many of the free blocks.
 //!
-//! A block is *available* when it is free in the bitmap and not pinned. Some of the available
-//! blocks are spoken for:
+//! A block is *available* when it is free in the bitmap and not pinned. Some available blocks are
+//! kept for somebody:
 //!
-//! - *reserved*: a writer was told that its data fits (delayed allocation); the place is chosen at
-//!   commit, where nobody is left to be told ENOSPC. Mapping those blocks may need blocks for the
-//!   map itself: at worst, three for one data block (a new indirect block at each of three levels;
-//!   for extents, a split at the leaf and above). So [`Space::reserve`] lets the reservations grow
-//!   only as long as four times their number is available. A forced commit turns reservations into
-//!   placed blocks, which is how a volume can be filled in spite of that; but not those of what is
-//!   *staged* in groups, which nothing places before their commit;
+//! - *reserved*: a writer was told that its data fits (delayed allocation). The commit chooses the
+//!   place, when nobody is left who could be told ENOSPC. The map may need blocks too: at worst
+//!   three for one data block (a new indirect block at each of three levels; for extents, a split
+//!   at the leaf and above). So [`Space::reserve`] promises blocks only while four times their
+//!   number is available. A forced commit places reserved blocks and so lets a volume be filled
+//!   after all. It does not place what is *staged* in groups: only their own commit does;
 //! - *root's*: `s_r_blocks_count`, for `s_def_resuid`, `s_def_resgid` and the privileged;
 //! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as
-//!   `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`); never given to an ordinary
-//!   request, so that the last writers' maps find room.
+//!   `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`). Ordinary requests never get it, so
+//!   that the last writers' maps find room.
 
 use stetfs_sync::Mutex;
 
-/// Blocks of the map that placing one data block can need at worst.
+/// How many blocks of the map one data block can need at worst.
 const MAP_BLOCKS_PER_DATA: u64 = 3;
 
-/// Blocks that are kept from others for each block of data that is promised, as what a group stages
-/// is until it commits: itself, and those of the map.
+/// How many blocks each promised block of data keeps from others: itself, and three of the map. A
+/// group's staged data does so until the group commits.
 pub const ROOM_PER_BLOCK: u64 = 1 + MAP_BLOCKS_PER_DATA;
 
-/// What an allocation takes from.
+/// Which account an allocation draws on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A reservation that the caller holds ([`super::Alloc::reserve`]); used up by the allocation.
+    /// A reservation of the caller ([`super::Alloc::reserve`]), which the allocation uses up.
     Reserved,
-    /// Free space that nobody else was promised.
+    /// Free space that is promised to nobody.
     Free {
         /// The caller may use root's blocks.
         privileged: bool,
     },
-    /// Whatever there is: for the map of data that is placed at commit, and for work that must not
-    /// fail (orphans, recovery).
+    /// Every available block: for the map of data that is placed at commit, and for work that must
+    /// not fail (orphans, recovery).
     Pool,
 }
 
@@ -43,7 +42,7 @@ pub(crate) enum Source {
 struct Counts {
     available: u64,
     reserved: u64,
-    /// Of those: for what is staged.
+    /// The part of `reserved` that is staged in groups.
     staged: u64,
     pinned: u64,
     /// Free in damaged groups, where nothing is allocated.
@@ -58,8 +57,8 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// `free` blocks of a volume of `blocks`, `root_blocks` of them for root; `has_extents` is the
-    /// feature.
+    /// Returns the account of a volume of `blocks` blocks, `free` of them free and `root_blocks`
+    /// kept for root; `has_extents` is the feature.
     pub(crate) fn new(blocks: u64, free: u64, root_blocks: u64, has_extents: bool) -> Self {
         Self {
             counts: Mutex::new(Counts {
@@ -75,7 +74,7 @@ impl Space {
         }
     }
 
-    /// What an ordinary request must leave.
+    /// Returns how many blocks the request must leave.
     fn kept(&self, privileged: bool) -> u64 {
         if privileged {
             self.pool
@@ -84,7 +83,7 @@ impl Space {
         }
     }
 
-    /// Promises `n` blocks. False: they are not there, or not until a commit.
+    /// Promises `n` blocks. False: too few are available now; a commit may help.
     pub(crate) fn reserve(&self, n: u64, privileged: bool) -> bool {
         if n == 0 {
             return true;
@@ -99,15 +98,15 @@ impl Space {
         fits
     }
 
-    /// Whether half of the pool is there for maps whose data needs no place: unwritten blocks that
-    /// become written split their extent, by two entries for each block at worst. Half of the pool
-    /// lasts for a transaction that splits at a fifth of the volume's blocks.
+    /// Whether half of the pool is left for maps whose data needs no place: unwritten blocks that
+    /// become written split their extent, into two more entries for each block at worst. Half of
+    /// the pool lasts for a transaction that splits at a fifth of the volume's blocks.
     pub(crate) fn has_room_for_maps(&self) -> bool {
         let c = self.counts.lock();
         c.reserved * ROOM_PER_BLOCK + self.pool / 2 <= c.available
     }
 
-    /// Takes back a promise.
+    /// Takes back a promise of `n` blocks.
     pub(crate) fn release(&self, n: u64) {
         let mut c = self.counts.lock();
         debug_assert!(
@@ -118,20 +117,20 @@ impl Space {
         c.reserved = c.reserved.saturating_sub(n);
     }
 
-    /// `n` blocks that were promised are for what is staged.
+    /// Marks `n` promised blocks as staged.
     pub(crate) fn stage(&self, n: u64) {
         self.counts.lock().staged += n;
     }
 
-    /// They are not any more.
+    /// Ends what [`Space::stage`] did, for `n` blocks.
     pub(crate) fn unstage(&self, n: u64) {
         let mut c = self.counts.lock();
         debug_assert!(n <= c.staged, "{n} of {} staged blocks", c.staged);
         c.staged = c.staged.saturating_sub(n);
     }
 
-    /// Takes up to `want` blocks out of the account; returns how many, 0 for none. A reservation is
-    /// taken in full.
+    /// Takes up to `want` blocks out of the account; returns their number, 0 when it has none. A
+    /// reservation is taken in full.
     pub(crate) fn take(&self, want: u64, source: Source) -> u64 {
         let mut c = self.counts.lock();
         let n = match source {
@@ -157,7 +156,7 @@ impl Space {
         n
     }
 
-    /// Returns `n` blocks that [`Space::take`] gave but the search did not find.
+    /// Returns `n` blocks to the account that [`Space::take`] gave and the search did not find.
     pub(crate) fn untake(&self, n: u64, source: Source) {
         let mut c = self.counts.lock();
         c.available += n;
@@ -166,12 +165,12 @@ impl Space {
         }
     }
 
-    /// `n` blocks were freed by a transaction that is not durable.
+    /// Notes that a transaction that is not durable freed `n` blocks.
     pub(crate) fn pin(&self, n: u64) {
         self.counts.lock().pinned += n;
     }
 
-    /// `n` pinned blocks may be used.
+    /// Makes `n` pinned blocks available.
     pub(crate) fn unpin(&self, n: u64) {
         let mut c = self.counts.lock();
         debug_assert!(n <= c.pinned);
@@ -179,7 +178,7 @@ impl Space {
         c.available += n;
     }
 
-    /// `n` available blocks turned out to lie in a damaged group.
+    /// Takes `n` available blocks out of the account, since their group is damaged.
     pub(crate) fn set_aside(&self, n: u64) {
         let mut c = self.counts.lock();
         let n = n.min(c.available);
@@ -187,13 +186,13 @@ impl Space {
         c.set_aside += n;
     }
 
-    /// A commit could make more space available than there is now.
+    /// Whether a commit could make more blocks available.
     pub(crate) fn commit_would_help(&self) -> bool {
         let c = self.counts.lock();
         c.pinned > 0 || c.reserved > 0
     }
 
-    /// Free blocks for `statfs`: all that are free and not reserved, and how many of them an
+    /// Returns the free blocks for `statfs`: all that are not reserved, and how many of them an
     /// ordinary user may have.
     pub(crate) fn free(&self) -> (u64, u64) {
         let c = *self.counts.lock();
@@ -201,15 +200,15 @@ impl Space {
         (free, free.saturating_sub(self.kept(false)))
     }
 
-    /// Blocks that writers can still be promised, once commits have placed what they can, and what
-    /// pins some of them is durable.
+    /// Returns how many blocks can still be promised, once commits have placed reserved blocks and
+    /// released pinned ones.
     pub(crate) fn room(&self, privileged: bool) -> u64 {
         let c = *self.counts.lock();
         let spoken_for = c.reserved + c.staged * MAP_BLOCKS_PER_DATA;
         (c.available + c.pinned).saturating_sub(spoken_for + self.kept(privileged))
     }
 
-    /// Free blocks in the bitmaps, for the superblock's count.
+    /// Returns how many blocks are free in the bitmaps, for the superblock's count.
     pub(crate) fn free_in_bitmaps(&self) -> u64 {
         let c = self.counts.lock();
         c.available + c.pinned + c.set_aside
@@ -255,7 +254,7 @@ mod tests {
         assert_eq!(space.room(false), 340);
         space.stage(40);
         let room = space.room(false);
-        // One by one, as when a commit places each.
+        // Place each by itself, as a commit may.
         for _ in 0..room {
             assert!(space.reserve(1, false));
             assert_eq!(space.take(1, Source::Reserved), 1);

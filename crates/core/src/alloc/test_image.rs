@@ -1,5 +1,5 @@
 //! For tests: an image made by mke2fs, in memory, with a journal (scheme `null`) and an allocator
-//! on it, and e2fsck to judge what was done to it.
+//! on it; e2fsck judges the result.
 
 use std::process::Command;
 use std::sync::{Arc, Weak};
@@ -93,7 +93,7 @@ pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ),
 ];
 
-/// The options with `^has_journal` among the features: mke2fs heeds only the last `-O`.
+/// Returns the options with `^has_journal` among the features: mke2fs heeds only the last `-O`.
 fn without_journal(options: &[&str]) -> Vec<String> {
     let mut options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
     match options.iter().position(|o| o == "-O") {
@@ -112,12 +112,12 @@ fn run(command: &mut Command) -> String {
 }
 
 impl TestImage {
-    /// An image of `mib` MiB from `mke2fs OPTIONS`, without a journal of its own.
+    /// Makes an image of `mib` MiB with `mke2fs OPTIONS`, without a journal of its own.
     pub(crate) fn new(mib: u64, options: &[&str]) -> Self {
         Self::with(mib, options, "")
     }
 
-    /// The same, on which debugfs first does `request`.
+    /// Makes the same image, and lets debugfs do `request` first.
     pub(crate) fn with(mib: u64, options: &[&str], request: &str) -> Self {
         let file = NamedTempFile::new().expect("a temporary file");
         file.as_file().set_len(mib << 20).expect("its size");
@@ -166,7 +166,7 @@ impl TestImage {
         };
         let opened = find("null").and_then(|null| null.open(args));
         let journal = Journal::open(opened.expect("a scheme"), &config);
-        // Tests go on after the damage that they make.
+        // Tests continue after the damage that they make.
         journal.go_on();
         let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");
         let alloc = Arc::new(alloc);
@@ -210,13 +210,13 @@ impl TestImage {
             .expect("write");
     }
 
-    /// The image as another mount would find it: everything in memory is given up after a commit.
+    /// Returns the image as another mount would find it: commits, then gives up all memory.
     pub(crate) fn reopen(self) -> Self {
         self.commit();
         Self::open(self.dev)
     }
 
-    /// Another allocator, for a superblock that is not quite the volume's.
+    /// Returns another allocator, for a changed copy of the volume's superblock.
     pub(crate) fn allocator(&self, change: impl FnOnce(&mut Superblock)) -> Alloc {
         let mut sb = superblock(&*self.dev);
         change(&mut sb);
@@ -238,7 +238,7 @@ impl SavedImage {
         run(Command::new("e2fsck").arg("-fn").arg(self.0.path()));
     }
 
-    /// What debugfs answers to `request`.
+    /// Returns debugfs's answer to `request`.
     pub(crate) fn debugfs(&self, request: &str) -> String {
         run(Command::new("debugfs")
             .args(["-R", request])

@@ -304,7 +304,7 @@ fn damage_is_named() {
     assert!(alloc.check_mappable(ROOT, table, 1).is_err());
 }
 
-/// A bit that no checksum covers (ext3) changed behind the file system's back.
+/// Changes a bit that no checksum covers (ext3) behind the file system's back.
 #[test]
 fn a_bitmap_that_disagrees_with_its_descriptor_is_found() {
     for (bit, value) in [(6000, true), (0, false)] {
@@ -474,7 +474,7 @@ fn threads_never_get_the_same_block() {
     image.e2fsck();
 }
 
-/// mke2fs leaves bitmaps and inode tables of unused groups unwritten: whatever lies there must not
+/// mke2fs leaves bitmaps and inode tables of unused groups unwritten: their content must not
 /// matter.
 #[test]
 fn what_was_never_written_is_never_read() {
@@ -561,8 +561,8 @@ fn roots_blocks_are_for_root_and_for_whom_the_superblock_names() {
     assert!(may(&alloc, 77, 5) && may(&alloc, 1000, 88) && !may(&alloc, 1000, 5));
 }
 
-/// Descriptors can be made to share a bitmap, each agreeing with it when it is met; that shows as
-/// soon as they no longer do.
+/// Two descriptors can share a bitmap and both agree with it when it is first read. The damage
+/// shows as soon as they no longer do.
 #[test]
 fn two_groups_with_one_bitmap_are_found() {
     let image = TestImage::new(40, KINDS[4].1);
@@ -617,7 +617,7 @@ fn two_groups_with_one_bitmap_are_found() {
     );
 }
 
-/// Placing data at commit goes on in another group; the damage is told to the next writer.
+/// Placing data at commit continues in another group; the next writer hears of the damage.
 #[test]
 fn a_damaged_group_is_set_aside() {
     let image = TestImage::new(40, KINDS[1].1);

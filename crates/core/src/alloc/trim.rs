@@ -1,9 +1,8 @@
 //! Telling the device which blocks are free (FITRIM).
 //!
-//! A free run is taken out of the account and overlaid while the device works on it, so that nobody
-//! is given a block that is about to lose its content, and no lock is held meanwhile. Blocks freed
-//! by a transaction that is not durable are left alone: after a crash their old owner wants them
-//! back.
+//! A free run is out of the account and under an overlay while the device discards it. So nobody is
+//! given a block that is about to lose its content, and no lock is held meanwhile. Blocks freed by
+//! a transaction that is not durable are left alone: after a crash their old file needs them.
 
 use std::ops::Range;
 
@@ -15,11 +14,11 @@ use super::pins::Pins;
 use super::{Alloc, Freed, Source};
 use crate::error::Result;
 
-/// Blocks that are discarded at a time, so that a writer does not find too much missing.
+/// How many blocks are discarded at a time, so that a writer does not find too many missing.
 const CHUNK: u32 = 8192;
 
 impl Alloc {
-    /// Freed blocks are discarded from now on, whenever [`Alloc::discard_freed`] is called.
+    /// Makes [`Alloc::discard_freed`] discard the blocks that are freed from now on.
     pub(crate) fn enable_discard(&mut self) {
         self.freed = Some(Freed::default());
     }
@@ -31,8 +30,8 @@ impl Alloc {
         }
     }
 
-    /// Discards what durable transactions have freed and nobody has taken since. The caller has no
-    /// handle open. The device not being able to is no error: nobody relies on it.
+    /// Discards blocks that durable transactions freed and nobody has taken since. No handle may be
+    /// open. A device that cannot discard is no error: nobody relies on it.
     pub(crate) fn discard_freed(&self) {
         let Some(freed) = &self.freed else {
             return;
@@ -59,7 +58,7 @@ impl Alloc {
     /// were discarded.
     ///
     /// # Errors
-    /// The device's, `Unsupported` among them; damage found in a bitmap.
+    /// An error of the device, `Unsupported` among them; damage found in a bitmap.
     pub(crate) fn trim(&self, blocks: Range<u64>, min_len: u64) -> Result<u64> {
         let start = blocks.start.max(self.geo.first_data_block().0);
         let end = blocks.end.min(self.geo.blocks_count);

@@ -1,9 +1,9 @@
 //! Which metadata blocks have passed their whole check since the mount.
 //!
 //! A full check of a node (checksum, order, every range) costs more than the search in it, so it is
-//! made when the block is first met. The memory is a fixed table, one slot a hash: a collision
-//! costs another check, nothing else. A block that is freed is forgotten. Readers stay safe against
-//! content that was never checked: what this saves is the full check, not the bounds checks.
+//! made once, when the block is first read. The memory is a fixed table with one slot for each
+//! hash: a collision costs another check, nothing else. Freeing a block forgets it. Readers are
+//! safe even with content that was never checked: they still check bounds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(crate) struct Verified {
 }
 
 impl Verified {
-    /// Nothing is verified.
+    /// Returns an empty set.
     pub(crate) fn new() -> Self {
         Self {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -30,7 +30,7 @@ impl Verified {
         &self.slots[u64_as_usize(hash) % SLOTS]
     }
 
-    /// Whether `b` was noted and not forgotten. Block 0 holds no node and never is.
+    /// Whether `b` was noted and not forgotten. Never for block 0, which holds no node.
     #[inline]
     pub(crate) fn is_noted(&self, b: BlockNo) -> bool {
         b.0 != 0 && self.slot(b).load(Ordering::Relaxed) == b.0
@@ -41,7 +41,7 @@ impl Verified {
         self.slot(b).store(b.0, Ordering::Relaxed);
     }
 
-    /// `b` was freed.
+    /// Forgets `b`, which was freed.
     pub(crate) fn forget(&self, b: BlockNo) {
         let _ = self
             .slot(b)

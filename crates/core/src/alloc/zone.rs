@@ -1,9 +1,8 @@
 //! Where the volume's own structures lie: superblock copies, descriptors and the blocks reserved
 //! for them, bitmaps, inode tables.
 //!
-//! A file that maps such a block, or a free of one, is damage (the kernel's `block_validity`,
-//! always on here). The ranges are kept sorted and merged: with `flex_bg` that is a handful for
-//! sixteen groups.
+//! A file that maps such a block, or frees one, is damage (the kernel's `block_validity`, always on
+//! here). The ranges are sorted and merged: with `flex_bg` there are a handful for 16 groups.
 
 use std::ops::Range;
 
@@ -16,14 +15,14 @@ pub(crate) struct SystemZone {
 }
 
 impl SystemZone {
-    /// The structures of a volume, from its shape and from what each descriptor says: block bitmap,
-    /// inode bitmap, inode table; and the block of the multiple-mount protection.
+    /// Returns the zone of a volume, from its geometry and the places that each descriptor names
+    /// (block bitmap, inode bitmap, inode table), with the block of the multiple-mount protection.
     pub(crate) fn new(
         geo: &Geometry,
         located: impl Iterator<Item = (GroupNo, [BlockNo; 3])>,
         mmp: Option<BlockNo>,
     ) -> Self {
-        // A mount has looked whether that is a block of the volume; a reader need not.
+        // A mount has checked that this block is in the volume; a reader may not have.
         let mut ranges: Vec<_> = mmp
             .filter(|block| geo.is_valid_range(*block, 1))
             .map(|block| block.0..block.0 + 1)
@@ -52,7 +51,7 @@ impl SystemZone {
         self.ranges.get(after).is_some_and(|r| r.start < end)
     }
 
-    /// The parts of the zone that lie in `within`.
+    /// Returns the parts of the zone that lie in `within`.
     pub(crate) fn parts(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let from = self.ranges.partition_point(|r| r.end <= within.start);
         self.ranges[from..]
@@ -61,7 +60,7 @@ impl SystemZone {
             .map(move |r| r.start.max(within.start)..r.end.min(within.end))
     }
 
-    /// Blocks in the zone: what `statfs` calls overhead, without the journal.
+    /// Returns the number of blocks in the zone: what `statfs` calls overhead, without the journal.
     pub(crate) fn blocks(&self) -> u64 {
         self.ranges.iter().map(|r| r.end - r.start).sum()
     }
