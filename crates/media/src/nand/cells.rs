@@ -1,7 +1,7 @@
-//! What happens in the cells of a part, whatever they are kept in.
+//! The cells of a part and what happens in them, whatever store holds them.
 //!
 //! The store has the layout of `stetfs_format::nand`: a header, a record for each block, the cells.
-//! Every request reads the record that it needs and writes it back, so a clone of a store in memory
+//! Every request reads the record that it needs and writes it back. So a clone of a store in memory
 //! is a part of its own, and the file of a part is up to date whenever its process dies:
 //!
 //! | request | writes, in this order | if nothing more is written |
@@ -14,8 +14,8 @@
 //! | mark bad | record: bad | done |
 //!
 //! A record is written in one piece or not at all. Cells of a page that is not programmed mean
-//! nothing, so an erase writes none. Reads of a block are counted in memory only: a part that was
-//! without power has forgotten them.
+//! nothing, so an erase does not write any. Reads of a block are counted in memory only: a part
+//! forgets them when it loses power.
 
 use hashbrown::HashMap;
 use stetfs_format::nand::{
@@ -31,20 +31,20 @@ use crate::error::MediaError;
 use crate::image::Image;
 use crate::pmem::contract::Survives;
 
-/// What a part's bytes are kept in. Ranges lie within
+/// The storage of a part's bytes. Ranges lie within
 /// [`NandGeometry::file_bytes`](super::NandGeometry::file_bytes).
 pub trait Store: Send {
-    /// Bytes that there are.
+    /// Its size in bytes.
     fn size(&self) -> u64;
 
-    /// Fills `out`.
+    /// Reads into `out`.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError>;
 
-    /// Writes `bytes`. Those within one multiple of 4096 are all written or none, also when the
+    /// Writes `bytes`. Those within one multiple of 4096 are all written or none, even if the
     /// process dies.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError>;
 
-    /// What written bytes survive, where that is a question.
+    /// What written bytes survive; `None` for a store in memory.
     fn survives(&self) -> Option<Survives> {
         None
     }
@@ -66,16 +66,16 @@ impl Store for Image {
     }
 }
 
-/// Reads the record of a block of a file with this identity.
+/// Decodes the record of a block of a file with this identity.
 type Decode<T> = fn(&[u8], BlockAddr, &[u8; 16], &NandGeometry) -> Result<T, NandCorrupt>;
 
-/// What a read gave.
+/// The result of a read.
 pub(super) enum Seen {
     /// The page, or its spare area.
     Right(Corrected),
-    /// The same, for the last time: [`Cells::fade`] has to follow.
+    /// The page for the last time: [`Cells::fade`] has to follow.
     Marginal(Corrected),
-    /// Something else.
+    /// Bytes that cannot be corrected.
     Uncorrectable,
 }
 
@@ -93,7 +93,7 @@ const RECORDS_AT_ONCE: usize = 256 << 10;
 
 impl<S: Store> Cells<S> {
     /// Makes a part in an empty store: nothing programmed, blocks erased `erases` times, some of
-    /// them bad. Panics when such a part cannot be.
+    /// them bad. Panics if the header describes an impossible part.
     pub(super) fn format(mut store: S, header: NandHeader, erases: u32) -> Result<Self, NandError> {
         if let Err(mistake) = header.part.check() {
             panic!("{mistake}");
@@ -115,12 +115,12 @@ impl<S: Store> Cells<S> {
                 records.clear();
             }
         }
-        // Last, so that what was not finished is no part.
+        // Written last, so that an unfinished store is no part.
         store.write(0, &header.encode())?;
         Ok(Self::new(store, header))
     }
 
-    /// Reads the header and checks it.
+    /// Reads and checks the header.
     pub(super) fn read_header(store: &S) -> Result<NandHeader, NandError> {
         let mut raw = [0; NandHeader::SIZE];
         let found = store.size();
@@ -141,7 +141,7 @@ impl<S: Store> Cells<S> {
         Ok(header)
     }
 
-    /// Reads the header and checks it and every record.
+    /// Opens a part: checks the header and every record.
     pub(super) fn open(store: S) -> Result<Self, NandError> {
         let header = Self::read_header(&store)?;
         let geometry = header.part.geometry;
@@ -168,7 +168,7 @@ impl<S: Store> Cells<S> {
         }
     }
 
-    /// The same after its power was off.
+    /// Returns the part after its power was off.
     pub(super) fn without_power(mut self) -> Self {
         self.reads.clear();
         self
@@ -182,17 +182,17 @@ impl<S: Store> Cells<S> {
         &self.header.part
     }
 
-    /// Its state.
+    /// Returns the state of a block.
     pub(super) fn block(&self, block: BlockAddr) -> Result<NandBlock, NandError> {
         self.record(block, NandBlock::decode)
     }
 
-    /// What can be done with it.
+    /// Returns the condition of a block.
     pub(super) fn condition(&self, block: BlockAddr) -> Result<BlockCondition, NandError> {
         self.record(block, NandBlock::condition)
     }
 
-    /// What a block's record says.
+    /// Reads and decodes a block's record.
     fn record<T>(&self, block: BlockAddr, decode: Decode<T>) -> Result<T, NandError> {
         let geometry = self.part().geometry;
         let mut raw = vec![0; geometry.record_bytes()];
@@ -208,7 +208,7 @@ impl<S: Store> Cells<S> {
         Ok(())
     }
 
-    /// Reads a page, or with no `data` its spare area.
+    /// Reads a page, or only its spare area if `data` is `None`.
     pub(super) fn read(
         &mut self,
         page: PageNo,
@@ -275,7 +275,8 @@ impl<S: Store> Cells<S> {
         Ok(self.store.read(spare_offset, spare)?)
     }
 
-    /// Makes bits wrong and corrects those that can be.
+    /// Draws the wrong bits of each codeword; those stay wrong that are more than the code
+    /// corrects.
     fn correct(&self, aged: Aged, data: Option<&mut [u8]>, spare: &mut [u8]) -> Seen {
         let part = self.part();
         let mut worst = 0;
@@ -300,7 +301,7 @@ impl<S: Store> Cells<S> {
         }
     }
 
-    /// Leaves something that cannot be corrected.
+    /// Makes the bytes uncorrectable.
     fn tear(&self, aged: Aged, data: Option<&mut [u8]>, spare: &mut [u8]) {
         aged.tear(self.part(), 0, spare);
         if let Some(data) = data {
@@ -308,7 +309,7 @@ impl<S: Store> Cells<S> {
         }
     }
 
-    /// The same in data, spare area or both, for a page whose code says that all is well.
+    /// Makes data, spare area or both wrong, in a page whose code reports no error.
     fn deceive(&self, aged: Aged, data: Option<&mut [u8]>, spare: &mut [u8]) {
         let of = [aged.page.0.into(), aged.erases.into(), 0];
         let lot = draw(self.part().seed, Draw::Deceived, of) % 3;
@@ -320,7 +321,7 @@ impl<S: Store> Cells<S> {
         }
     }
 
-    /// What an unlucky read gives of a page that is all right: nothing right.
+    /// Returns what an unlucky read gives of a good page: bytes that cannot be corrected.
     pub(super) fn spoil(&self, page: PageNo, data: Option<&mut [u8]>, spare: &mut [u8]) {
         let aged = Aged {
             page,
@@ -330,7 +331,7 @@ impl<S: Store> Cells<S> {
         self.tear(aged, data, spare);
     }
 
-    /// A marginal page has been read.
+    /// Marks a marginal page as torn, after it was read.
     pub(super) fn fade(&mut self, page: PageNo) -> Result<(), NandError> {
         let geometry = self.part().geometry;
         let home = geometry.block_of(page);
@@ -339,13 +340,13 @@ impl<S: Store> Cells<S> {
         self.put_block(home, &block)
     }
 
-    /// Whether chance lets this program fail.
+    /// Whether the chance model makes this program fail.
     pub(super) fn program_fails(&self, page: PageNo) -> Result<bool, NandError> {
         let erases = self.block(self.part().geometry.block_of(page))?.erases;
         Ok(program_fails(self.part(), page, erases))
     }
 
-    /// Whether chance lets the next erase fail.
+    /// Whether the chance model makes the next erase fail.
     pub(super) fn erase_fails(&self, block: BlockAddr) -> Result<bool, NandError> {
         let erases = self.block(block)?.erases.saturating_add(1);
         Ok(erase_fails(self.part(), block, erases))
@@ -424,7 +425,7 @@ impl<S: Store> Cells<S> {
 pub(super) enum ProgramEnd {
     /// The page is lost and the block has gone bad.
     Failed,
-    /// This is in the cells.
+    /// The page is in this state.
     Left(PageState),
 }
 
@@ -439,12 +440,12 @@ pub(super) enum EraseEnd {
     Half(HalfErase),
 }
 
-/// What an interrupted erase leaves of the pages.
+/// What an interrupted erase leaves in the pages.
 #[derive(Clone, Copy)]
 pub(super) enum HalfErase {
-    /// All of this.
+    /// Every page in this state; `None`: as it was before.
     All(Option<PageState>),
-    /// Each at random.
+    /// Each page at random, by this seed.
     Mixed(u64),
 }
 

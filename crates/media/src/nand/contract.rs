@@ -1,35 +1,37 @@
-//! The contract of NAND flash, against which a flash translation layer is written.
+//! The contract of NAND flash: what a flash translation layer may rely on, and must obey.
 //!
-//! - A part is divided into erase blocks, a block into pages. A page has its data and a *spare
-//!   area* for whoever manages the part; both are read and programmed together. Error correction is
-//!   below this line: its check bits lie elsewhere, and the spare area belongs to the caller but
+//! - A part is divided into erase blocks, and a block into pages. A page has its data and a *spare
+//!   area* for the manager of the part; both are read and programmed together. Error correction is
+//!   below this contract: its check bits lie elsewhere. The spare area belongs to the caller except
 //!   for one byte (see bad blocks).
-//! - A page is *programmed* as a whole, once between two erases of its block, and the pages of a
-//!   block in order: the first, the second and so on, none left out. (Datasheets: "consecutively
-//!   within a block"; programming a page again or out of order disturbs its neighbours.) A page
-//!   that was not programmed since the last erase reads as bytes of 0xff.
-//! - When [`Nand::program`] or [`Nand::erase`] has returned, it is durable: a part has no cache.
-//! - A power cut in the middle of a program leaves anything in that page: nothing that can be seen,
-//!   although it must not be programmed before the next erase; less than the code corrects, which
-//!   reads as an error or, when the code is deceived, as something else *without* an error; the
-//!   whole page, but so weakly that it can be read once and not again. Whoever finds such a page at
-//!   power-up has to bring what he believes elsewhere before he relies on it, and to leave the rest
-//!   of its block alone. No other page is touched.
-//! - A power cut in the middle of an erase leaves each page of that block as it was, erased or
-//!   unreadable; however it looks, the block has to be erased before it is programmed.
-//! - Program and erase can fail: the block has *grown bad*. What was programmed in it before can
-//!   still be read, except after a failed erase. It must not be programmed or erased any more; its
-//!   content is to be saved and the block marked ([`Nand::mark_bad`]).
-//! - Bad blocks have another byte than 0xff at [`NandGeometry::bad_mark`] in the spare area of
-//!   their first page, those that were bad from the factory included. Whoever programs a first page
-//!   leaves 0xff there. The first block is not bad from the factory.
-//! - Reading wears out, too: wrong bits become more with each erase of the block and each read of
-//!   any of its pages. Up to [`NandEcc::strength_bits`] a codeword are corrected and reported
-//!   ([`Corrected`]), so that the page can be moved in time.
-//! - Every request that succeeded is counted by the [`Meter`]: pages read and programmed with the
-//!   bytes of their data (of the spare area when only that was asked for), erases, and busy time.
+//! - A page is *programmed* as a whole, once between two erases of its block. The pages of a block
+//!   are programmed in order, none left out. (Datasheets: "consecutively within a block";
+//!   programming a page again or out of order disturbs its neighbours.) A page that was not
+//!   programmed since the last erase reads as bytes of 0xff.
+//! - [`Nand::program`] and [`Nand::erase`] are durable on return: a part has no cache.
+//! - A power cut in the middle of a program leaves that page untouched, complete, or in one of four
+//!   conditions. It looks erased, although it must not be programmed before the next erase. It
+//!   holds more wrong bits than the code corrects, and reads as an error. It holds so many that the
+//!   code is deceived, and reads as something else *without* an error. It holds the whole content,
+//!   but so weakly that it can be read once and not again. So a caller that finds such a page at
+//!   power-up must copy elsewhere whatever it trusts before relying on it, and must leave the rest
+//!   of the block alone. No other page is touched.
+//! - A power cut in the middle of an erase leaves each page of that block old, erased or
+//!   unreadable. Whatever it looks like, the block must be erased before it is programmed.
+//! - Program and erase can fail: the block has *grown bad*. Content programmed earlier can still be
+//!   read, except after a failed erase. The block must not be programmed or erased any more; the
+//!   caller has to save its content and mark it ([`Nand::mark_bad`]).
+//! - A bad block, from the factory or later, has a byte other than 0xff at
+//!   [`NandGeometry::bad_mark`] in the spare area of its first page. A caller that programs a first
+//!   page leaves 0xff there. The first block is not bad from the factory.
+//! - Reading wears out, too: wrong bits increase with each erase of the block and each read of any
+//!   of its pages. The part corrects up to [`NandEcc::strength_bits`] of them in a codeword and
+//!   reports how many ([`Corrected`]), so that the caller can move the page in time.
+//! - The [`Meter`] counts every request that succeeded: pages read and programmed with the bytes of
+//!   their data (of the spare area if only that was read), erases, and busy time.
 //!
-//! What breaks these rules on the caller's side panics: it is a mistake of ours and shall be found.
+//! A caller that breaks these rules makes the simulated parts panic, so that tests find such a
+//! mistake of ours.
 
 use stetfs_format::nand::{NandEcc, NandGeometry};
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -43,26 +45,26 @@ use crate::tag::{Cause, Tag};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Corrected {
-    /// Wrong bits in the worst codeword. When they come near [`NandEcc::strength_bits`], the page
+    /// Wrong bits in the worst codeword. When they approach [`NandEcc::strength_bits`], the page
     /// should be moved.
     pub bits: u32,
 }
 
 /// A NAND flash part.
 pub trait Nand: Send + Sync {
-    /// What it is, for messages: `NAND, 128 MiB`.
+    /// The part's name for messages: `NAND, 128 MiB`.
     fn describe(&self) -> String;
 
     /// Pages and blocks. They do not change.
     fn geometry(&self) -> NandGeometry;
 
-    /// What is corrected on the way out.
+    /// The error correction of reads.
     fn ecc(&self) -> NandEcc;
 
-    /// Fills `data` and `spare`, which have the lengths of a page's, with what was programmed.
+    /// Reads a page into `data` and `spare`, which have the lengths of the page's areas.
     ///
-    /// [`NandError::Uncorrectable`]: both hold something else, or part of it; reading again may or
-    /// may not do better.
+    /// [`NandError::Uncorrectable`]: both hold something else, or part of the content; another read
+    /// may do better or not.
     fn read(
         &self,
         page: PageNo,
@@ -71,7 +73,7 @@ pub trait Nand: Send + Sync {
         tag: Tag,
     ) -> Result<Corrected, NandError>;
 
-    /// Fills `spare` as [`read`](Self::read) does, and says nothing about the data.
+    /// Reads the spare area into `spare`, as [`read`](Self::read) does, but not the data.
     fn read_spare(&self, page: PageNo, spare: &mut [u8], tag: Tag) -> Result<Corrected, NandError>;
 
     /// Programs the next page of a block that is neither bad nor half erased.
@@ -87,11 +89,12 @@ pub trait Nand: Send + Sync {
     /// Whether a block is bad. It takes no time: drivers read the marks once and remember them.
     fn is_bad(&self, block: BlockAddr) -> Result<bool, NandError>;
 
-    /// Marks a block bad for good. What can still be read of it stays readable; marking it again
-    /// changes nothing.
+    /// Marks a block bad for good. Readable pages stay readable; marking the block again changes
+    /// nothing.
     fn mark_bad(&self, block: BlockAddr, cause: Cause) -> Result<(), NandError>;
 
-    /// What its content survives besides power cuts of the part itself, where it lives in a file.
+    /// What the part's content survives besides power cuts of the part itself; `None` if it is not
+    /// in a file.
     fn survives(&self) -> Option<Survives> {
         None
     }

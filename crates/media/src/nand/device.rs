@@ -1,16 +1,15 @@
-//! A simulated part as a [`Nand`]: power, planned errors, the caller's mistakes, time and counting
-//! around what happens in the cells.
+//! A simulated part as a [`Nand`]: it adds power, planned errors, checks of the caller, time and
+//! counting to the cells.
 //!
-//! - It hangs on the supply of its [`Rig`]: a cut at one of its changes leaves that change in
-//!   flight.
+//! - It is on the supply of its [`Rig`]. A cut at one of its changes leaves that change in flight.
 //! - Requests fail as planned ([`Fault`](crate::sim::Fault)): a read ([`Op::Read`]) cannot be
 //!   corrected, that one time; a program ([`Op::Write`]) or an erase ([`Op::Erase`]) finds that the
-//!   block has gone bad. A fault's bytes are those of the data, counted from the first page. How it
-//!   is to fail ([`Failure`](crate::sim::Failure)) makes no difference.
-//! - A block that has failed must not be used again by who was told. When the power went off before
-//!   it was marked, nobody knows: the block fails again.
-//! - Time: a page takes its time in the cells and the time of its bytes on the bus; the bus is not
-//!   used during an erase.
+//!   block has gone bad. A fault's bytes are those of the data, counted from the first page. The
+//!   kind of failure ([`Failure`](crate::sim::Failure)) makes no difference.
+//! - A caller that was told of a failed block must not use it again. If the power goes off before
+//!   the block is marked, nobody knows of it any more, and the block fails again.
+//! - Time: a page takes its time in the cells plus the time of its bytes on the bus. An erase does
+//!   not use the bus.
 //! - With one caller, the same requests give the same tape, the same answers and the same time.
 
 use hashbrown::HashSet;
@@ -41,15 +40,15 @@ pub struct NandDev<S> {
 
 pub(super) struct State<S> {
     pub(super) cells: Cells<S>,
-    /// The beginning of the tape, when there is one.
+    /// The content at the beginning of the tape; `None` if there is no tape.
     pub(super) start: Option<Cells<S>>,
-    /// The tape, with the numbers in the order of the supply.
+    /// The tape: changes with their numbers in the order of the supply.
     pub(super) entries: Vec<(u64, NandEntry)>,
-    /// Changes that were carried out.
+    /// Number of changes carried out.
     pub(super) changes: u64,
-    /// What was being done when the power went off.
+    /// The change under way when the power went off.
     pub(super) in_flight: Option<NandEntry>,
-    /// Blocks of which the caller was told that they have failed.
+    /// Blocks whose failure was reported to the caller.
     told: HashSet<BlockAddr>,
     faults: FaultPlan,
 }
@@ -83,21 +82,21 @@ impl<S: Store> NandDev<S> {
         &self.part
     }
 
-    /// The machine that it is part of: its power can be cut there.
+    /// The machine to which it belongs, where its power can be cut.
     pub fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// Programs, erases and bad block marks carried out so far, failed ones included: with a tape,
-    /// its length.
+    /// How many programs, erases and bad block marks were carried out so far, failed ones included:
+    /// the length of the tape, if there is one.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 
     plans_errors!();
 
-    /// The state of a block, as nobody can ask a real part: for reports on wear and for tests. It
-    /// works without power.
+    /// Returns the state of a block, which no real part would tell: for reports on wear and for
+    /// tests. It works without power.
     pub fn block(&self, block: BlockAddr) -> Result<NandBlock, NandError> {
         self.assert_block(block);
         self.state.lock().cells.block(block)
@@ -131,7 +130,7 @@ impl<S: Store> NandDev<S> {
         );
     }
 
-    /// First byte and length of a page's data, as faults count them.
+    /// Returns first byte and length of a page's data, as faults count them.
     fn page_range(&self, page: PageNo) -> (u64, u64) {
         let len = u64::from(self.part.geometry.page_bytes);
         (u64::from(page.0) * len, len)
@@ -184,8 +183,8 @@ impl<S: Store> NandDev<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Carries out a change, unless the power is against it. Returns whether it failed, by chance
-    /// or, in these bytes (first and count), as planned.
+    /// Carries out a change, unless the power is off or goes off. Returns whether the change
+    /// failed, by chance or by a planned fault in `bytes` (first and count).
     fn change(
         &mut self,
         supply: &mut Supply,
@@ -225,7 +224,8 @@ impl<S: Store> State<S> {
         Ok(has_failed)
     }
 
-    /// The state of a block that is to be changed. Panics when it must not be.
+    /// Returns the state of a block that is about to change. Panics if the caller must not change
+    /// it.
     fn usable(&self, block: BlockAddr, what: &str) -> Result<NandBlock, NandError> {
         let state = self.cells.block(block)?;
         let usable = match state.condition {
@@ -241,8 +241,8 @@ impl<S: Store> State<S> {
         Ok(state)
     }
 
-    /// Panics when the page is not one that may be programmed next.
-    /// Otherwise returns whether its block has failed already.
+    /// Panics unless the page is the next to be programmed in its block. Returns whether its block
+    /// has failed already.
     fn check_programmable(&self, page: PageNo, spare: &[u8]) -> Result<bool, NandError> {
         let geometry = self.cells.header().part.geometry;
         let (home, index) = (geometry.block_of(page), geometry.index_of(page));

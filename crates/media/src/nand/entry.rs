@@ -18,9 +18,9 @@ pub enum NandEntry {
         data: Arc<[u8]>,
         /// Its spare area.
         spare: Arc<[u8]>,
-        /// What it is and why it was programmed.
+        /// What the page is and why it was programmed.
         tag: Tag,
-        /// Whether that failed.
+        /// Whether the program failed.
         failed: bool,
     },
     /// A block was erased.
@@ -29,7 +29,7 @@ pub enum NandEntry {
         block: BlockAddr,
         /// Why.
         cause: Cause,
-        /// Whether that failed.
+        /// Whether the erase failed.
         failed: bool,
     },
     /// A block was marked bad.
@@ -39,14 +39,15 @@ pub enum NandEntry {
         /// Why.
         cause: Cause,
     },
-    /// A page that could be read once ([`Outcome::Marginal`](super::Outcome::Marginal)) was read.
+    /// The one read of a page that could be read once
+    /// ([`Outcome::Marginal`](super::Outcome::Marginal)).
     Fade {
         /// The page.
         page: PageNo,
     },
 }
 
-/// As a line of a trace: `program 7 data/log`.
+/// Formats as a line of a trace: `program 7 data/log`.
 impl fmt::Display for NandEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed = |failed: &bool| if *failed { " failed" } else { "" };

@@ -1,4 +1,4 @@
-//! What a NAND part can answer instead of doing as it was told.
+//! Errors of NAND parts.
 
 use std::path::PathBuf;
 
@@ -17,13 +17,13 @@ pub enum NandError {
         /// The page.
         page: PageNo,
     },
-    /// The part says that it could not program the page. The block has to be retired.
+    /// The part reported that it could not program the page. The block has to be retired.
     #[error("page {page} cannot be programmed: its block has gone bad")]
     ProgramFailed {
         /// The page.
         page: PageNo,
     },
-    /// The part says that it could not erase the block. It has to be retired.
+    /// The part reported that it could not erase the block. The block has to be retired.
     #[error("erase block {block} cannot be erased: it has gone bad")]
     EraseFailed {
         /// The block.
@@ -35,10 +35,10 @@ pub enum NandError {
         /// The request.
         op: Op,
     },
-    /// What the part's file says of itself cannot be.
+    /// The part's file contradicts itself.
     #[error(transparent)]
     Corrupt(#[from] NandCorrupt),
-    /// The part's file was open, without synchronous writes, when the host went down: pages and
+    /// The host went down while the part's file was open without synchronous writes: pages and
     /// their states may not fit together.
     #[error("{}: was in use when the system went down; some of its pages may be \
         wrong", path.display())]
@@ -46,12 +46,12 @@ pub enum NandError {
         /// The file.
         path: PathBuf,
     },
-    /// A real part that does not have what is needed of one.
+    /// A real part that lacks something that is needed.
     #[error("{}: cannot be used as a NAND part: {why}", path.display())]
     NotUsable {
-        /// Its node.
+        /// Its device node.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing property.
         why: String,
     },
     /// The part's file or device cannot be opened, read or written.

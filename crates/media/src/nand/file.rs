@@ -1,20 +1,20 @@
 //! A part in a file, which survives the process.
 //!
-//! The bytes are those of `stetfs_format::nand`; holes are where nothing was programmed. Every
-//! request has written what it changes before it returns, in the order of `cells.rs`. So when the
-//! process dies, or is killed in the middle of a request, the file is as a real part would be after
-//! a power cut at that moment.
+//! The layout is that of `stetfs_format::nand`; unprogrammed pages are holes. Every request writes
+//! all its changes before it returns, in the order of `cells.rs`. So if the process dies, or is
+//! killed in the middle of a request, the file is as a real part would be after a power cut at that
+//! moment.
 //!
-//! When the *host* goes down, the file survives only if it was opened
-//! [`synchronous`](NandFileOptions::synchronous): then every write waits until it is on the host's
-//! medium (and a record longer than what that medium writes in one piece, of a block with 500 pages
-//! and more, may be torn, which its checksum tells). Otherwise the host may have kept a later write
-//! and lost an earlier one, which no part does. The header therefore says under which boot of the
-//! host the file was opened, and no longer says it once the file was closed with everything
-//! written; a file that names another boot than the present one is refused
+//! If the *host* goes down, the file survives only if it was opened
+//! [`synchronous`](NandFileOptions::synchronous). Then every write waits until it is on the host's
+//! medium. (A block with 500 pages or more has a record longer than the medium may write in one
+//! piece. A power cut may tear it; its checksum tells.) Without this option the host may keep a
+//! later write and lose an earlier one, which no part does. The header therefore names the boot of
+//! the host under which the file was opened. Closing the file writes everything and removes that
+//! name. A file that names another boot than the present one is refused
 //! ([`NandError::HostCrashed`]).
 //!
-//! The file is locked as an image is (`file_open.rs`): nobody else can have it open.
+//! The file is locked like an image (`file_open.rs`): nobody else can have it open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -39,7 +39,7 @@ pub type NandFile = NandDev<FileStore>;
 pub struct FileStore {
     file: FileDev,
     synchronous: bool,
-    /// The header to write when everything else has been.
+    /// The header to write after everything else, when the file is closed.
     closed: Option<NandHeader>,
 }
 
@@ -70,7 +70,7 @@ impl Store for FileStore {
 }
 
 impl FileStore {
-    /// Writes the header and waits until it and everything before is on the host's medium.
+    /// Writes the header and waits until it and all earlier writes are on the host's medium.
     fn write_header(&self, header: &NandHeader) -> Result<(), MediaError> {
         self.file.write_full(0, &header.encode())?;
         self.file.sync_to_medium()
@@ -80,8 +80,8 @@ impl FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Some(header) = self.closed.take() {
-            // When it fails, the header keeps saying that the file is open, which is the truth as
-            // far as anybody knows.
+            // After an error the header still says that the file is open, which is true as far as
+            // anybody knows.
             let synced = self.file.sync_to_medium();
             let _ = synced.and_then(|()| self.write_header(&header));
         }
@@ -99,34 +99,35 @@ pub struct NandFileOptions {
 }
 
 impl NandFileOptions {
-    /// Whether every write waits until it is on the host's medium, so that the file survives the
-    /// host as well; off unless asked for, because a program takes three of them.
+    /// Sets whether every write waits until it is on the host's medium, so that the file survives
+    /// the host as well. Off by default, because a program takes three such writes.
     pub fn synchronous(mut self, synchronous: bool) -> Self {
         self.synchronous = synchronous;
         self
     }
 
-    /// For reading only, together with others who do. What changes the part fails.
+    /// Sets whether the file is only read, together with other readers. Requests that change the
+    /// part fail.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Whether to open a file that was in use when the host went down. Some of its pages may then
-    /// be wrong without an error, and some that were programmed long ago may be gone.
+    /// Sets whether to open a file that was in use when the host went down. Some of its pages may
+    /// then be wrong without an error, and some that were programmed long ago may be gone.
     pub fn after_host_crash(mut self, accept: bool) -> Self {
         self.after_host_crash = accept;
         self
     }
 
-    /// The machine whose supply and clock it has; one of its own unless told.
+    /// Sets the machine whose supply and clock it shares; by default it has its own.
     pub fn rig(mut self, rig: &Rig) -> Self {
         self.rig = rig.clone();
         self
     }
 
-    /// Makes a file with a new part. It takes its full size and no space. Panics when such a part
-    /// cannot be ([`NandPart::check`]).
+    /// Makes a file with a new part. The file has its full size but takes no space. Panics if such
+    /// a part is impossible ([`NandPart::check`]).
     pub fn create(
         self,
         path: impl AsRef<Path>,
@@ -152,7 +153,7 @@ impl NandFileOptions {
             .map_err(|e| failed(e).into())
             .and_then(|()| self.format(path, part, uuid));
         if made.is_err() {
-            // It was not there before and is not a part.
+            // This call created the file, and it is not a part yet.
             let _ = fs::remove_file(path);
         }
         made
@@ -198,7 +199,7 @@ impl NandFileOptions {
         })
     }
 
-    /// Notes in the header how the file is used from now on.
+    /// Notes in the header that the file is in use.
     fn take_into_use(
         &self,
         path: &Path,
@@ -229,12 +230,12 @@ impl NandFileOptions {
 }
 
 impl NandFile {
-    /// How to make or open one.
+    /// Returns the default options for making or opening one.
     pub fn options() -> NandFileOptions {
         NandFileOptions::default()
     }
 
-    /// Whether the file at `path` is one, by how it begins. False when it cannot be read.
+    /// Whether the file at `path` begins like the file of a part. False if it cannot be read.
     pub fn is_at(path: impl AsRef<Path>) -> bool {
         let mut raw = [0; NandHeader::SIZE];
         let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
@@ -248,13 +249,13 @@ impl NandFile {
         self.state().cells.header().uuid
     }
 
-    /// Waits until everything is on the host's medium.
+    /// Waits until all writes are on the host's medium.
     pub fn sync(&self) -> Result<(), NandError> {
         Ok(self.state().cells.store.file.sync_to_medium()?)
     }
 }
 
-/// What the host calls the time since it was started.
+/// Returns the host's identifier of its present boot.
 fn boot_id(path: &Path) -> Result<[u8; 16], MediaError> {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
     let failed = |source| MediaError::Open {

@@ -1,16 +1,17 @@
 //! NAND flash: the contract that a flash translation layer is written against, and simulated parts
 //! that fulfil it.
 //!
-//! `contract.rs` has the rules, `device.rs` fulfils them: power, faults, time, counting. `cells.rs`
-//! below it is what happens in the cells, on a store that is memory (`sim.rs`) or a file
-//! (`file.rs`), in one layout for both (`stetfs_format::nand`). `wear.rs` draws chance,
-//! `outcome.rs` and `tape.rs` are about power cuts, `parts.rs` has parts that exist. `mtd.rs` is a
-//! real part behind Linux's MTD layer. `units.rs` lets several small pages share a large one.
+//! `contract.rs` has the rules. `device.rs` fulfils them: power, faults, time, counting. `cells.rs`
+//! below it does what happens in the cells, on a store in memory (`sim.rs`) or in a file
+//! (`file.rs`); both have one layout (`stetfs_format::nand`). `wear.rs` decides by chance what goes
+//! wrong, `outcome.rs` and `tape.rs` are about power cuts, `parts.rs` has parts that exist.
+//! `mtd.rs` is a real part behind Linux's MTD layer. `units.rs` lets several small pages share a
+//! large one.
 //!
-//! Left out of the model: time as a cause of errors (retention), wrong bits in erased pages, pages
-//! that share their cells (a cut that destroys an *earlier* page of a multi-level part; a
-//! controller prevents that with capacitors or by programming all pages of a word line together),
-//! and operations on several planes at once.
+//! The model leaves out: time as a cause of errors (retention), wrong bits in erased pages, pages
+//! that share their cells (a cut destroys an *earlier* page of a multi-level part; a controller
+//! prevents that with capacitors or by programming all pages of a word line together), and
+//! operations on several planes at once.
 
 mod cells;
 mod contract;

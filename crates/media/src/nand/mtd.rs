@@ -1,21 +1,21 @@
 //! A real part behind Linux's MTD layer, `/dev/mtdN`, as a [`Nand`].
 //!
-//! How the contract is kept:
+//! How it keeps the contract:
 //!
 //! | | |
 //! |---|---|
-//! | page and its spare area together | one MEMREAD, one MEMWRITE; MEMREAD came with Linux 6.1, an older kernel is refused by name |
-//! | wrong bits | MEMREAD says how many were corrected in the worst codeword ([`Corrected`]: EUCLEAN or not), and EBADMSG ([`NandError::Uncorrectable`]) |
-//! | a program or an erase fails | EIO ([`NandError::ProgramFailed`], [`NandError::EraseFailed`]); any other errno is an error of the device |
-//! | bad blocks | MEMGETBADBLOCK, MEMSETBADBLOCK: the driver's table or marks. It keeps the mark itself out of the spare area; the one of this contract is made up when a first page is read. |
+//! | page and its spare area together | one MEMREAD, one MEMWRITE. MEMREAD came with Linux 6.1; an older kernel is refused with that reason |
+//! | wrong bits | MEMREAD reports how many were corrected in the worst codeword ([`Corrected`]: EUCLEAN or not), and EBADMSG ([`NandError::Uncorrectable`]) |
+//! | a failed program or erase | EIO ([`NandError::ProgramFailed`], [`NandError::EraseFailed`]); any other errno is an error of the device |
+//! | bad blocks | MEMGETBADBLOCK, MEMSETBADBLOCK: the driver's table or marks. The driver keeps its mark out of the spare area; a read of a first page fills in the mark of this contract. |
 //! | durable | when the call returns: neither MTD nor the part has a cache |
 //! | in order, once | not checked here (the kernel does not either); a translation layer that breaks it loses data |
 //!
-//! **The spare area** that is offered has 16 bytes: one for the mark, 15 for whoever manages the
-//! part. MTD's out-of-band area holds the codes of its error correction as well, and what it leaves
-//! free (`oobavail` in sysfs, placed by MTD_OPS_AUTO_OOB) is usually *not* covered by them. The 15
-//! bytes get a code of their own in a 16th: it corrects one wrong bit and sees two. So a part needs
-//! 16 free bytes:
+//! **The spare area** that this part offers has 16 bytes: one for the mark, 15 for the manager of
+//! the part. MTD's out-of-band area also holds the codes of its error correction. These codes
+//! usually do *not* cover the free rest (`oobavail` in sysfs, placed by MTD_OPS_AUTO_OOB). So a
+//! 16th byte holds a code of our own over the 15 bytes: it corrects one wrong bit and detects two.
+//! A part therefore needs 16 free bytes:
 //!
 //! | part | out-of-band | error correction | free | |
 //! |---|---|---|---|---|
@@ -24,10 +24,10 @@
 //! | 2 KiB pages | 64 | BCH of 4 bits, 28 bytes | 34 | fits |
 //! | 2 KiB pages | 64 | BCH of 8 bits, 52 bytes | 10 | refused by name |
 //!
-//! To write 512 B pages raw (MTD_OPS_RAW) would make room and leave data without any correction, so
-//! that is not done.
+//! Writing 512 B pages raw (MTD_OPS_RAW) would make room, but leave the data without any
+//! correction.
 //!
-//! Whoever opens a part locks its node (flock) and looks whether UBI or a mounted file system has
+//! Opening a part locks its node (flock) and checks that neither UBI nor a mounted file system has
 //! it; MTD itself excludes nobody.
 
 use std::fs::{self, OpenOptions};
@@ -48,11 +48,11 @@ use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
 
-/// Bytes of the caller's in a spare area, beside the mark.
+/// Bytes of a spare area that the caller can use, besides the mark.
 const RECORD: usize = 15;
-/// Bytes that are written for them.
+/// Bytes that the part stores for them.
 const STORED: usize = RECORD + 1;
-/// Where the caller sees the bad block mark.
+/// Where in the spare area the caller sees the bad block mark.
 const BAD_MARK: usize = 0;
 
 /// A part behind `/dev/mtdN`, locked as long as this lives.
@@ -71,7 +71,7 @@ impl MtdNand {
         fs::metadata(path).is_ok_and(|meta| is_char(&meta)) && open(path, true).is_ok()
     }
 
-    /// Opens the part, for reading only or for everything.
+    /// Opens the part, for reading only or for reading and writing.
     ///
     /// # Errors
     /// [`MediaError::Open`] with `NODEV`: no MTD device; [`MediaError::Busy`];
@@ -297,7 +297,7 @@ fn busy_ns(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Who else in the kernel has the part: UBI, or a file system that is mounted from it.
+/// Returns who else in the kernel has the part: UBI, or a file system that is mounted from it.
 fn user(number: u32) -> Option<String> {
     let ubi = fs::read_dir("/sys/class/ubi")
         .into_iter()
@@ -323,7 +323,7 @@ fn user(number: u32) -> Option<String> {
     })
 }
 
-/// The part's numbers, or why it cannot be used.
+/// Returns geometry and error correction of the part, or the reason why it cannot be used.
 fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     let number = |name: &str| -> Result<u64, String> {
         let path = format!("/sys/class/mtd/mtd{}/{name}", mtd.number());
@@ -332,7 +332,7 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
             .parse()
             .map_err(|_| format!("{path} holds no number"))
     };
-    // 64 bits, unlike what the ioctl says.
+    // sysfs has 64 bits, unlike the ioctl.
     let size = number("size")?;
     let free = number("oobavail")?;
     let (page, block) = (info.write_size, info.erase_size);
@@ -372,15 +372,15 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     ))
 }
 
-/// The place of each bit of a record in a Hamming code: the numbers from 1 to 127 that are no power
-/// of two, which are 120.
+/// The place of each bit of a record in a Hamming code: the 120 numbers from 1 to 127 that are not
+/// powers of two.
 fn places() -> impl Iterator<Item = u8> {
     (1..=127).filter(|n: &u8| !n.is_power_of_two())
 }
 
-/// The code of a record: seven bits are the sum (exclusive or) of the places of all its zeros, the
-/// last makes the number of all zeros even. That of an erased record is all ones, as cells are that
-/// were erased.
+/// Returns the code of a record. Seven bits are the exclusive or of the places of all its zeros;
+/// the last bit makes the number of zeros in record and code even. The code of an erased record is
+/// all ones, like erased cells.
 fn code(record: &[u8]) -> u8 {
     let (mut sum, mut odd) = (0u8, 0u8);
     for (n, place) in places().enumerate() {
@@ -389,7 +389,7 @@ fn code(record: &[u8]) -> u8 {
             odd ^= 1;
         }
     }
-    // Zeros are counted, and the code is complemented: all ones fit.
+    // The sum counts zeros, and the code is its complement: all ones match all ones.
     odd ^= low8(sum.count_ones()) & 1;
     !(sum | odd << 7)
 }
@@ -398,20 +398,21 @@ fn protect(stored: &mut [u8; STORED]) {
     stored[RECORD] = code(&stored[..RECORD]);
 }
 
-/// Corrects a wrong bit. How many there were, or none when they cannot be corrected.
+/// Corrects a wrong bit. Returns how many bits were wrong; `None` if they cannot be corrected.
 fn unprotect(stored: &mut [u8; STORED]) -> Option<u32> {
     let wrong = code(&stored[..RECORD]) ^ stored[RECORD];
     let (place, is_odd) = (wrong & 0x7f, (wrong.count_ones() & 1) == 1);
     if wrong == 0 {
         return Some(0);
     }
-    // One wrong bit, wherever it is, makes an odd number of differences: that of its place and, for
-    // a bit of the record, the last one or not. Two make an even number.
+    // One wrong bit changes an odd number of code bits: a bit of the code itself changes one; a bit
+    // of the record changes those of its place, and the last bit if needed to make the number odd.
+    // Two wrong bits change an even number.
     if !is_odd {
         return None;
     }
     if place == 0 || place.is_power_of_two() {
-        // In the code itself.
+        // The wrong bit is in the code itself.
         return Some(1);
     }
     let n = places().position(|p| p == place)?;

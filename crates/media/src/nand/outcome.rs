@@ -1,21 +1,20 @@
-//! What a power cut makes of the request that is under way: the list that an explorer goes through.
+//! What a power cut can make of the request under way: the list that an explorer goes through.
 //!
 //! | in flight | outcome | afterwards |
 //! |---|---|---|
 //! | any | `not_started` | as before |
-//! | any | `complete` | as after it, although nobody was told |
+//! | any | `complete` | as after the request, although nobody was told |
 //! | program | `faint` | the page reads as erased, but must not be programmed |
-//! | | `torn` | it cannot be read |
-//! | | `miscorrected` | it reads without an error as something else: data, spare area or both |
-//! | | `marginal` | it can be read once, with as many corrected bits as there can be, and is torn then |
-//! | erase | `half_old` | the pages are as before, but the block has to be erased before it is programmed; so with all that follow |
+//! | | `torn` | the page cannot be read |
+//! | | `miscorrected` | data, spare area or both read without an error as something else |
+//! | | `marginal` | the page can be read once, with the most corrected bits possible, and is torn then |
+//! | erase | `half_old` | the pages are as before, but the block has to be erased before it is programmed, as after each of the following |
 //! | | `half_erased` | all pages read as erased |
 //! | | `half_torn` | no page that was programmed can be read |
 //! | | `half_mixed:SEED` | each page at random one of these, or miscorrected |
-//!
-//! That all of these happen is known from real parts: Tseng, Grupp, Swanson: "Understanding the
-//! Impact of Power Loss on Flash Memory", DAC 2011; for pages that can be read and then cannot,
-//! "unstable bits" in the UBIFS documentation of the Linux MTD project.
+//! Real parts show all of these outcomes: Tseng, Grupp, Swanson: "Understanding the Impact of Power
+//! Loss on Flash Memory", DAC 2011; for pages that can be read once, "unstable bits" in the UBIFS
+//! documentation of the Linux MTD project.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,13 +25,13 @@ use super::cells::{Cells, EraseEnd, HalfErase, ProgramEnd, Store};
 use super::entry::NandEntry;
 use super::error::NandError;
 
-/// What becomes of the request that was in flight. It prints as one word and reads back from it, so
-/// a failure can name the state that it came from. The table is at the top of `outcome.rs`.
+/// The fate of the request in flight. It prints as one word and parses from it, so a failure can
+/// name its state. The table at the top of `outcome.rs` explains the outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// As before.
+    /// As before the request.
     NotStarted,
-    /// As after it.
+    /// As after the request.
     Complete,
     /// A page that reads as erased and is not.
     Faint,
@@ -42,18 +41,18 @@ pub enum Outcome {
     Miscorrected,
     /// A page that can be read once.
     Marginal,
-    /// A block with all its pages that has to be erased.
+    /// A block whose pages are unchanged, but that has to be erased.
     HalfOld,
     /// A block that reads as erased and has to be erased.
     HalfErased,
-    /// A block of which nothing can be read.
+    /// A block whose programmed pages cannot be read.
     HalfTorn,
-    /// A block with something of each, by this seed.
+    /// A block whose pages are each in one of these states, by this seed.
     HalfMixed(u64),
 }
 
 impl Outcome {
-    /// All that can become of a request; of [`HalfMixed`](Self::HalfMixed) two examples.
+    /// Returns all outcomes of a request; two examples of [`HalfMixed`](Self::HalfMixed).
     pub fn all_of(in_flight: &NandEntry) -> &'static [Self] {
         match in_flight {
             NandEntry::Program { .. } => &[
@@ -131,7 +130,7 @@ impl<S: Store> Cells<S> {
         }
     }
 
-    /// Leaves of a change what `outcome` says. Panics when there is no such outcome of it.
+    /// Carries out as much of a change as `outcome` says. Panics if the change has no such outcome.
     pub(super) fn cut_short(
         &mut self,
         change: &NandEntry,
@@ -179,7 +178,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A text that is no [`Outcome`].
+/// The error for a text that is no [`Outcome`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{0}\" is none of not_started, complete, faint, torn, miscorrected, marginal, half_old, \

@@ -1,16 +1,16 @@
 //! Parts that exist, as their datasheets describe them.
 //!
-//! Datasheets say nothing of error rates. They follow here from what is promised: at the end of the
-//! endurance the error correction that the datasheet demands fails once in 10^15 bits that are read
-//! (the limit of JESD218 for client drives), and a fresh block has a tenth of those errors. Of the
-//! blocks that may go bad, half are so from the factory.
+//! Datasheets do not tell error rates; these parts derive them from the promises. At the end of the
+//! endurance, the demanded error correction fails once in 10^15 bits read (the limit of JESD218 for
+//! client drives). A fresh block has a tenth of those errors. Half of the blocks that may go bad
+//! are bad from the factory.
 
 use stetfs_format::nand::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
 
 /// JFTL's part: 128 MiB in pages of 512 bytes and blocks of 16 KiB; 25 us to read, 100 us to
 /// program, 2 ms to erase (Lim, Choi, Park, HPCC 2007, section 4).
 ///
-/// What the paper does not say is of the single-level part with this geometry, NAND01G-A
+/// For what the paper leaves open we take the single-level part with this geometry, NAND01G-A
 /// (STMicroelectronics, also Numonyx, "528 Byte / 264 Word Page"): a spare area of 16 bytes with
 /// the bad block mark in the sixth, 50 ns a byte on the bus, 100,000 cycles with one bit corrected
 /// in 528 bytes, at least 8,032 of 8,192 blocks good to the end. The paper simulated it without bad
@@ -38,7 +38,8 @@ pub const JFTL: NandPart = NandPart {
         endurance_erases: 100_000,
         factory_bad_ppm: 9_700,
         early_bad_ppm: 9_700,
-        // 4,224 bits with 1 corrected: at 7 in 10^10 two are wrong in 4.4 of 10^12 codewords.
+        // 4,224 bits, 1 corrected: at a rate of 7 in 10^10, 4.4 of 10^12 codewords have two wrong
+        // bits.
         fresh_errors_per_pbit: 70_000,
         worn_errors_per_pbit: 700_000,
         disturb_errors_per_pbit: 0,
@@ -75,7 +76,8 @@ pub const MLC: NandPart = NandPart {
         endurance_erases: 3000,
         factory_bad_ppm: 19_500,
         early_bad_ppm: 19_500,
-        // 8,640 bits with 24 corrected: at 5 in 10^4 more are wrong in 8 of 10^12 codewords.
+        // 8,640 bits, 24 corrected: at a rate of 5 in 10^4, 8 of 10^12 codewords have more wrong
+        // bits.
         fresh_errors_per_pbit: 50_000_000_000,
         worn_errors_per_pbit: 500_000_000_000,
         disturb_errors_per_pbit: 1_630_000,

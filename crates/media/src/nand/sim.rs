@@ -11,15 +11,15 @@ use super::tape::{NandCrashPoint, NandTape};
 use crate::image::Image;
 use crate::sim::{Rig, scramble};
 
-/// A part in memory. A content costs only what was programmed, and a copy of it nothing.
+/// A part in memory. It takes memory only for programmed pages, and a copy takes none.
 pub type NandSim = NandDev<Image>;
 
-/// What kind of part to simulate.
+/// The kind of part to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NandOptions {
     /// The part.
     pub part: NandPart,
-    /// How often each block was erased before.
+    /// How often each block has been erased already.
     pub erases: u32,
     /// Whether to keep the tape.
     pub record: bool,
@@ -35,12 +35,14 @@ impl NandOptions {
         }
     }
 
-    /// The part, on a machine of its own. Panics when such a part cannot be ([`NandPart::check`]).
+    /// Builds the part, on a machine of its own. Panics if such a part is impossible
+    /// ([`NandPart::check`]).
     pub fn build(self) -> NandSim {
         self.build_on(&Rig::default())
     }
 
-    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    /// Builds the part on the machine `rig`, whose supply and clock it shares with the other media
+    /// there.
     pub fn build_on(self, rig: &Rig) -> NandSim {
         let low = scramble(self.part.seed);
         let uuid = u128::from(low) | u128::from(scramble(low)) << 64;
@@ -54,14 +56,14 @@ impl NandOptions {
         self.continue_on(rig, cells.expect("memory can be written"))
     }
 
-    /// A part with the content of an image, as [`NandSim::from_image`] makes it; what kind of part
-    /// it is, the image says.
+    /// Builds a part with the content of an image, as [`NandSim::from_image`] does; the image says
+    /// which kind of part it is.
     pub fn open_on(self, rig: &Rig, image: Image) -> Result<NandSim, NandError> {
         let cells = Cells::open(image)?;
         Ok(self.continue_on(rig, cells))
     }
 
-    /// A part with a state that it was left in.
+    /// Builds a part from cells in any state.
     pub(super) fn continue_on(self, rig: &Rig, cells: Cells<Image>) -> NandSim {
         let name = format!("NAND, {} MiB", self.part.geometry.data_bytes() >> 20);
         let start = self.record.then(|| cells.clone());
@@ -70,27 +72,28 @@ impl NandOptions {
 }
 
 impl NandSim {
-    /// A new part with a tape, on a machine of its own. Panics when such a part cannot be
+    /// A new part with a tape, on a machine of its own. Panics if such a part is impossible
     /// ([`NandPart::check`]).
     pub fn new(part: NandPart) -> Self {
         NandOptions::new(part).build()
     }
 
-    /// A part with the content of an image or of a part's file ([`NandFile`](super::NandFile)) that
-    /// was read into one, on the machine `rig`. Every record is checked.
+    /// Builds a part with the content of an image, or of a part's file
+    /// ([`NandFile`](super::NandFile)) that was read into one, on the machine `rig`. Checks every
+    /// record.
     pub fn from_image(rig: &Rig, image: Image) -> Result<Self, NandError> {
         let cells = Cells::open(image)?;
         let options = NandOptions::new(cells.header().part);
         Ok(options.continue_on(rig, cells))
     }
 
-    /// The content: what [`from_image`](Self::from_image) takes, and as a file what
-    /// [`NandFileOptions::open`](super::NandFileOptions::open) does.
+    /// Returns the content. [`from_image`](Self::from_image) takes it;
+    /// [`NandFileOptions::open`](super::NandFileOptions::open) takes it as a file.
     pub fn image(&self) -> Image {
         self.state().cells.store.clone()
     }
 
-    /// What a power cut now, or the one that has been, can leave.
+    /// The moment of a power cut now, or of the cut that already happened.
     pub fn crash_point(&self) -> NandCrashPoint {
         let moment = self.rig().power.changes();
         let state = self.state();
@@ -114,13 +117,14 @@ impl NandSim {
 }
 
 impl NandCrashPoint {
-    /// The part in the state that `outcome` leaves, with its power on again, on a machine of its
-    /// own. It shares with the tape whatever is not written. Panics when there is no such outcome.
+    /// Returns the part in the state that `outcome` leaves, with its power on again, on a machine
+    /// of its own. It shares unwritten content with the tape. Panics if the change in flight has no
+    /// such outcome.
     pub fn crash(&self, outcome: Outcome) -> NandSim {
         self.crash_on(&Rig::default(), outcome)
     }
 
-    /// The same on the machine `rig`, together with other media.
+    /// Returns that part on the machine `rig`, together with other media.
     pub fn crash_on(&self, rig: &Rig, outcome: Outcome) -> NandSim {
         let mut cells = self.cells.clone();
         if let Some(change) = &self.in_flight {

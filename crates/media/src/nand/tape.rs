@@ -14,7 +14,7 @@ use crate::image::Image;
 pub struct NandTape {
     start: Cells<Image>,
     entries: Arc<[NandEntry]>,
-    /// For each entry its number in the order of the supply, ascending.
+    /// For each entry, its number in the order of the supply, ascending.
     numbers: Arc<[u64]>,
 }
 
@@ -27,12 +27,12 @@ impl NandTape {
         }
     }
 
-    /// What was done, in order.
+    /// The changes, in order.
     pub fn entries(&self) -> &[NandEntry] {
         &self.entries
     }
 
-    /// For each entry its number in the order of all changes on the supply
+    /// For each entry, its number in the order of all changes on the supply
     /// ([`Power`](crate::sim::Power)).
     pub fn numbers(&self) -> &[u64] {
         &self.numbers
@@ -43,13 +43,13 @@ impl NandTape {
         self.entries.len()
     }
 
-    /// Whether nothing was done.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the
-    /// first `n` entries have been carried out and the next one, if there is one, is in flight.
+    /// Returns every moment at which the power can go off, in order: `len() + 1` of them. At moment
+    /// `n` the first `n` entries were carried out, and the next one, if any, is in flight.
     pub fn crash_points(&self) -> NandCrashPoints {
         NandCrashPoints {
             tape: self.clone(),
@@ -58,8 +58,8 @@ impl NandTape {
         }
     }
 
-    /// The moment when the first `n` entries have been carried out. Takes time in proportion to
-    /// `n`. Panics when the tape is shorter.
+    /// Returns the moment at which the first `n` entries were carried out. The time is proportional
+    /// to `n`. Panics if the tape is shorter.
     pub fn crash_point(&self, n: usize) -> NandCrashPoint {
         assert!(
             n <= self.len(),
@@ -86,7 +86,7 @@ pub struct NandCrashPoints {
 }
 
 impl NandCrashPoints {
-    /// Goes on to moment `n` without building those in between.
+    /// Advances to moment `n` without building the ones before it.
     fn skip_to(&mut self, n: usize) {
         while self.next < n {
             self.advance();
@@ -101,9 +101,9 @@ impl NandCrashPoints {
         self.next += 1;
     }
 
-    /// What is left when the power goes off after `moment` changes on all media of the supply. The
-    /// next change is in flight if it is one of this part. Goes forward only: panics when a change
-    /// that was to come then has already been passed by.
+    /// Returns the crash point at which `moment` changes were carried out on all media of the
+    /// supply. The next change is in flight if it belongs to this part. Calls must go forward:
+    /// panics if a change that comes after `moment` was already applied.
     pub fn at_moment(&mut self, moment: u64) -> NandCrashPoint {
         let numbers = Arc::clone(&self.tape.numbers);
         let position = numbers.partition_point(|n| *n < moment);
@@ -140,8 +140,8 @@ impl Iterator for NandCrashPoints {
     }
 }
 
-/// A moment at which the power goes off. Everything before is done, for a part has no cache; the
-/// change in flight is what there is to choose.
+/// A moment at which the power goes off. Everything before is done, for a part has no cache; only
+/// the change in flight has several outcomes.
 #[derive(Clone)]
 pub struct NandCrashPoint {
     position: usize,
@@ -165,12 +165,12 @@ impl NandCrashPoint {
         }
     }
 
-    /// How many entries of the tape had been carried out.
+    /// How many entries of the tape were carried out.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// How many changes had been carried out on all media of the supply.
+    /// How many changes were carried out on all media of the supply.
     pub fn moment(&self) -> u64 {
         self.moment
     }
@@ -180,8 +180,8 @@ impl NandCrashPoint {
         self.in_flight.as_ref()
     }
 
-    /// What can become of it: each is a state that the part may be left in. With nothing in flight
-    /// there is one.
+    /// The possible outcomes: each is a state that the cut may leave. With nothing in flight there
+    /// is one.
     pub fn outcomes(&self) -> &'static [Outcome] {
         self.in_flight
             .as_ref()

@@ -1,19 +1,19 @@
-//! A part whose pages are larger than what its user maps: several *units* share a page, which is
-//! programmed once, when all of them are there.
+//! A part whose pages are larger than its user wants to map: several *units* share a page. The page
+//! is programmed once, when all its units are there.
 //!
 //! Modern parts have pages of 16 KiB, file systems blocks of 4 KiB. A controller maps units of a
-//! block's size; it keeps what was written until a page is full, because a page cannot be
-//! programmed in parts. Here a unit looks like a page: it has its share of the spare area, and the
-//! page is programmed with its last unit.
+//! block's size. It keeps written units until a page is full, because a page cannot be programmed
+//! in parts. Here a unit looks like a page, with its share of the spare area; its last unit
+//! programs the real page.
 //!
-//! - What waits for its page counts as durable, as [`Nand`] promises: the memory that it waits in
-//!   is that of a controller with capacitors, which program what is left when the power goes
-//!   ([`settle`](UnitNand::settle)). At most one page of each block that is being programmed waits.
-//! - What waits is read from memory. The page that was read last stays in the part's register: its
-//!   other units are read without time.
-//! - When programming a page fails, its units stay readable from memory, so that who manages the
-//!   part can bring them elsewhere.
-//! - The meter counts pages of the part, and the bytes of each unit where they belong.
+//! - A unit that waits for its page counts as durable, as [`Nand`] promises: it waits in the memory
+//!   of a controller with capacitors, which program the rest when the power goes off
+//!   ([`settle`](UnitNand::settle)). At most one page waits in each block that is being programmed.
+//! - Reads of waiting units come from memory. The page that was read last stays in the part's
+//!   register; reading its other units takes no time.
+//! - If programming a page fails, its units stay readable from memory, so that the part's manager
+//!   can copy them elsewhere.
+//! - The meter counts pages of the part, and the bytes of each unit under the unit's label.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::tag::{Cause, Tag};
 /// A part in units. Units are what [`Nand`] calls pages.
 pub struct UnitNand {
     below: Arc<dyn Nand>,
-    /// Units of a page.
+    /// Units in a page.
     count: u32,
     geometry: NandGeometry,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ pub struct UnitNand {
 
 #[derive(Default)]
 struct State {
-    /// In each block the page that waits.
+    /// The page that waits in each block.
     waiting: BTreeMap<BlockAddr, Waiting>,
     register: Option<Register>,
 }
@@ -64,11 +64,10 @@ struct Register {
 }
 
 impl UnitNand {
-    /// The part in `count` units a page.
+    /// A part that divides each page into `count` units.
     ///
     /// # Panics
-    /// When pages cannot be divided so, or the bad block mark is not in the first unit's spare
-    /// area.
+    /// If a page cannot be divided so, or the bad block mark is not in the first unit's spare area.
     pub fn new(below: Arc<dyn Nand>, count: u32) -> Self {
         let page = below.geometry();
         let geometry = NandGeometry {
@@ -91,13 +90,13 @@ impl UnitNand {
         }
     }
 
-    /// Programs what waits, the rest of each page left as erased: what a controller does when it is
-    /// switched off, or with its last energy. The rest of those pages cannot be programmed before
-    /// the next erase.
+    /// Programs the waiting pages and leaves the rest of each as erased, as a controller does when
+    /// it is switched off, or with its last energy. That rest cannot be programmed before the next
+    /// erase.
     pub fn settle(&self) -> Result<(), NandError> {
         let mut state = self.state.lock();
         while let Some((block, waiting)) = state.waiting.pop_first() {
-            // What is in a block that has failed was brought elsewhere.
+            // The caller has already copied the units of a failed block elsewhere.
             if !self.below.is_bad(block)? {
                 self.program_page(&mut state, &waiting)?;
             }
@@ -105,7 +104,7 @@ impl UnitNand {
         Ok(())
     }
 
-    /// The page of a unit, and which of its units it is.
+    /// Returns the page of a unit, and the unit's index in it.
     fn place(&self, unit: PageNo) -> (PageNo, usize) {
         (
             PageNo(unit.0 / self.count),
@@ -131,8 +130,8 @@ impl UnitNand {
         Ok(())
     }
 
-    /// Fills `data`, if it is asked for, and `spare` with a unit that waits, or with what a unit
-    /// reads as that has not come yet. Returns whether its page waits.
+    /// Reads a unit of a waiting page: fills `data`, if given, and `spare`. A unit that was not
+    /// written yet reads as erased. Returns false if the unit's page is not waiting.
     fn read_waiting(
         &self,
         state: &State,

@@ -1,20 +1,20 @@
-//! Chance: which blocks are bad, when others go bad, and which bits are wrong.
+//! Chance: which blocks are bad, when other blocks go bad, and which bits are wrong.
 //!
-//! Everything is a function of the part's seed and of what happened to the block, so that the same
-//! requests have the same luck, also when a part is built anew from its tape, and a page that was
-//! read wrong is read wrong again. Only additions, multiplications and divisions of IEEE numbers
-//! are used, which are the same on every machine.
+//! Everything is a function of the part's seed and of what happened to the block. So the same
+//! requests have the same luck, also when a part is rebuilt from its tape, and a page that was read
+//! wrong is read wrong again. The code uses only additions, multiplications and divisions of IEEE
+//! numbers, which are the same on every machine.
 //!
-//! | what | by which rule |
+//! | what | rule |
 //! |---|---|
-//! | bad from the factory, or bad before the endurance is reached | a draw for each block against the part's shares; in the second case an erase count, evenly from 1 to the endurance, and whether erasing fails then or programming one of the pages |
-//! | bad after the endurance E | at n erases, erasing fails with a chance of 0.7 (n - E) / E^2, and so does, together, programming the pages: of the blocks that live to E one half lives to 2 E |
+//! | bad from the factory, or bad before the endurance is reached | a draw for each block against the part's shares. A block that goes bad early also draws an erase count, evenly from 1 to the endurance, and whether from then on erasing fails or programming one of the pages |
+//! | bad after the endurance E | at n erases, erasing fails with a chance of 0.7 (n - E) / E^2; programming the pages, taken together, fails with the same chance. Of the blocks that live to E, one half lives to 2 E |
 //! | wrong bits of a codeword | Poisson's distribution with the mean bits * rate; the draw is fixed while the page is programmed, the rate rises |
 //! | rate of wrong bits | fresh + (worn - fresh) w^2 + disturb w r, where w = erases / E, and r counts the reads of the block since its erase |
 //!
-//! That errors grow with the erases, and in proportion to reads the steeper the more a block is
-//! worn, is measured (Mielke and others, IRPS 2008; Cai and others, DSN 2015); the square, and the
-//! rule for the time after the endurance, are this model's.
+//! Measurements show that errors grow with the erases, and in proportion to reads, the more steeply
+//! the more a block is worn (Mielke and others, IRPS 2008; Cai and others, DSN 2015). The square,
+//! and the rule for the time after the endurance, are this model's.
 
 use stetfs_format::nand::NandPart;
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -22,7 +22,7 @@ use stetfs_format::width::{low32, nearest_f64, u64_as_usize, usize_as_u64};
 
 use crate::sim::scramble;
 
-/// What is drawn: each has its own luck.
+/// The kinds of draws; each is independent of the others.
 #[derive(Clone, Copy)]
 pub(super) enum Draw {
     Life = 1,
@@ -47,18 +47,18 @@ impl Draw {
     }
 }
 
-/// 64 random bits, always the same for the same arguments.
+/// Returns 64 random bits, always the same for the same arguments.
 pub(super) fn draw(seed: u64, what: Draw, of: [u64; 3]) -> u64 {
     of.into_iter()
         .fold(scramble(seed ^ what.number() << 56), |x, n| scramble(x ^ n))
 }
 
-/// The same as a number from 0 up to and without 1.
+/// Returns the same draw as a number in [0, 1).
 fn draw_unit(seed: u64, what: Draw, of: [u64; 3]) -> f64 {
     nearest_f64(draw(seed, what, of) >> 11) / nearest_f64(1u64 << 53)
 }
 
-/// How a block was born.
+/// The fate of a block from its birth.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     FactoryBad,
@@ -84,8 +84,8 @@ pub(super) fn is_factory_bad(part: &NandPart, block: BlockAddr) -> bool {
     life(part, block) == Life::FactoryBad
 }
 
-/// The page of a block that can no longer be programmed, or all of it that can no longer be erased,
-/// when its short life has ended.
+/// What can no longer be done in a block whose short life has ended: erase it, or program this
+/// page.
 enum End {
     Erase,
     Page(u32),
@@ -109,14 +109,15 @@ fn early_end(part: &NandPart, block: BlockAddr, erases: u32) -> Option<End> {
     })
 }
 
-/// The chance that an erase, or programming all pages, fails in a block that was erased so often.
+/// Returns the chance that an erase, or programming all pages, fails in a block with this many
+/// erases.
 fn worn_out(part: &NandPart, erases: u32) -> f64 {
     let endurance = f64::from(part.wear.endurance_erases);
     let beyond = f64::from(erases.saturating_sub(part.wear.endurance_erases));
     0.7 * beyond / endurance / endurance
 }
 
-/// Whether the erase fails that is the `erases`-th of the block.
+/// Whether the `erases`-th erase of the block fails.
 pub(super) fn erase_fails(part: &NandPart, block: BlockAddr, erases: u32) -> bool {
     let worn_out = worn_out(part, erases);
     let of = [block.0.into(), erases.into(), 0];
@@ -124,7 +125,7 @@ pub(super) fn erase_fails(part: &NandPart, block: BlockAddr, erases: u32) -> boo
         || (worn_out > 0.0 && draw_unit(part.seed, Draw::EraseFails, of) < worn_out)
 }
 
-/// Whether programming a page fails in a block that was erased so often.
+/// Whether programming a page fails in a block with this many erases.
 pub(super) fn program_fails(part: &NandPart, page: PageNo, erases: u32) -> bool {
     let geometry = &part.geometry;
     let worn_out = worn_out(part, erases) / f64::from(geometry.pages_per_block);
@@ -140,12 +141,12 @@ pub(super) struct Aged {
     pub(super) page: PageNo,
     /// Erases of its block.
     pub(super) erases: u32,
-    /// Reads of its block since.
+    /// Reads of its block since the last erase.
     pub(super) reads: u32,
 }
 
 impl Aged {
-    /// Share of wrong bits.
+    /// The share of wrong bits.
     fn rate(self, part: &NandPart) -> f64 {
         let per_bit = |per_pbit: u64| nearest_f64(per_pbit) / 1e15;
         let wear = &part.wear;
@@ -157,7 +158,7 @@ impl Aged {
         rate.clamp(0.0, 0.5)
     }
 
-    /// Wrong bits of codeword `index` of the page, which has `bits`.
+    /// How many bits are wrong in codeword `index` of the page, which has `bits` bits.
     pub(super) fn wrong_bits(self, part: &NandPart, index: u32, bits: u32) -> u32 {
         let mean = self.rate(part) * f64::from(bits);
         if mean == 0.0 {
@@ -167,7 +168,7 @@ impl Aged {
         poisson(mean, draw_unit(part.seed, Draw::WrongBits, of)).min(bits)
     }
 
-    /// Flips `count` bits of a codeword, always the same ones and more with a greater count.
+    /// Flips `count` bits of a codeword. They are always the same ones; a greater count adds more.
     pub(super) fn flip(self, part: &NandPart, index: u32, count: u32, codeword: &mut [u8]) {
         let of = [self.page.0.into(), self.erases.into(), index.into()];
         let lot = draw(part.seed, Draw::WrongBitAt, of);
@@ -182,8 +183,8 @@ impl Aged {
         }
     }
 
-    /// Leaves of `bytes` what a program that stopped on its way does: some of the zeros are not
-    /// there. It is never the same as before.
+    /// Makes of `bytes` what an interrupted program leaves: some of the zeros are missing. The
+    /// result always differs from `bytes`.
     pub(super) fn tear(self, part: &NandPart, area: u64, bytes: &mut [u8]) {
         let of = |n: u64| [self.page.0.into(), self.erases.into(), area << 32 | n];
         let lot = |n: u64| draw(part.seed, Draw::Tear, of(n));
@@ -205,10 +206,11 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The number below which lies the share `u` of a Poisson distribution. It does not fall when the
-/// mean rises.
+/// Returns the number below which the share `u` of a Poisson distribution lies. It never falls when
+/// the mean rises.
 fn poisson(mean: f64, u: f64) -> u32 {
-    // Far from any code's strength the deviation from the mean, one in twenty, does not matter.
+    // So far above any code's strength, the deviation from the mean (one part in twenty) does not
+    // matter.
     if mean > 400.0 {
         #[expect(
             clippy::as_conversions,
@@ -219,7 +221,7 @@ fn poisson(mean: f64, u: f64) -> u32 {
     let mut chance = exp_negative(mean);
     let mut below = chance;
     let mut count = 0;
-    // Rounding can leave the sum below a share that is almost 1: nothing is added any more then.
+    // Rounding can leave the sum below a share near 1; then further terms add nothing.
     while below <= u && (f64::from(count) < mean || below + chance > below) {
         count += 1;
         chance *= mean / f64::from(count);
@@ -228,7 +230,7 @@ fn poisson(mean: f64, u: f64) -> u32 {
     count
 }
 
-/// e^-x for x from 0 to 400: the series for x / 1024, squared ten times. To nine digits.
+/// Returns e^-x for x from 0 to 400, to nine digits: the series for x / 1024, squared ten times.
 fn exp_negative(x: f64) -> f64 {
     let y = x / 1024.0;
     let mut term = 1.0;
@@ -250,7 +252,7 @@ mod tests {
             let (ours, theirs) = (exp_negative(x), (-x).exp());
             assert!((ours / theirs - 1.0).abs() < 1e-9, "{x}: {ours} {theirs}");
         }
-        // 1 - e^-m (1 + m) of the draws have two or more.
+        // A share of 1 - e^-m (1 + m) of the draws has two or more.
         let mean = 0.5_f64;
         let at_least_two = 1.0 - (-mean).exp() * (1.0 + mean);
         assert_eq!(poisson(mean, 1.0 - at_least_two - 1e-9), 1);

@@ -1,4 +1,4 @@
-//! Every kind of device does the same as a vector of bytes, and refuses the same requests.
+//! Every kind of device behaves like a vector of bytes, and refuses the same requests.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -7,7 +7,7 @@ use stetfs_media::{Block, BlockDev, Cause, Class, Image, MediaError, Op, RamDev,
 
 pub(crate) const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 
-/// Size of the devices, more than two of everything that they divide their content into.
+/// Size of the devices in bytes: more than two of each unit into which they divide their content.
 pub(crate) const SIZE: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ enum How {
     AsOne,
     Durable,
     Flushed,
-    /// Each part as a run of its own, the last one first.
+    /// Each part is a run of its own, the last one first.
     Many,
 }
 
@@ -37,7 +37,7 @@ enum Step {
     Flush,
 }
 
-/// Positions and lengths in sectors; short ones are likelier than long ones.
+/// Draws positions and lengths in sectors; short ones are likelier than long ones.
 fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![4 => 0..9usize, 1 => 100..600usize];
     let part = (len.clone(), any::<u8>());
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Brings a position and a length in sectors into a device; both in bytes.
+/// Fits a position and a length in sectors into the device; returns both in bytes.
 fn fit(dev: &dyn BlockDev, at: u64, sectors: u64) -> (u64, u64) {
     let sector = u64::from(dev.sector_size());
     let count = dev.size() / sector;
@@ -64,7 +64,7 @@ fn fit(dev: &dyn BlockDev, at: u64, sectors: u64) -> (u64, u64) {
     (at % (count - len + 1) * sector, len * sector)
 }
 
-/// Each slice as a run of its own, the last one first.
+/// Makes each slice a run of its own, the last one first.
 fn runs<'a>(offset: u64, slices: &[&'a [u8]]) -> Vec<Run<'a>> {
     let mut runs = Vec::new();
     let mut at = offset;
@@ -80,8 +80,8 @@ fn runs<'a>(offset: u64, slices: &[&'a [u8]]) -> Vec<Run<'a>> {
     runs
 }
 
-/// Runs random requests on a device whose content is all zero at first. Memory is now and then not
-/// aligned.
+/// Runs random requests on a device whose content is all zero at first. Memory is sometimes
+/// misaligned.
 pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
     let mut model = vec![0u8; dev.size() as usize];
     let sector = dev.sector_size() as usize;
@@ -145,7 +145,7 @@ pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
     outcome.unwrap_or_else(|e| panic!("{}: {e}", dev.describe()));
 }
 
-/// Requests that must be refused, and what the account must then not show.
+/// Makes requests that must be refused, and checks that the account does not show them.
 pub(crate) fn refuses_what_is_out_of_bounds(dev: &dyn BlockDev) {
     let before = dev.meter().snapshot();
     let (size, sector) = (dev.size(), u64::from(dev.sector_size()));
@@ -184,7 +184,7 @@ pub(crate) fn refuses_what_is_out_of_bounds(dev: &dyn BlockDev) {
     );
 }
 
-/// Odd ranges, as superblocks are read.
+/// Reads odd ranges, as mounting reads superblocks.
 pub(crate) fn reads_any_bytes(dev: &dyn BlockDev) {
     let size = 4 * u64::from(dev.sector_size());
     let content: Vec<u8> = (0..size).map(|i| (i / 7) as u8).collect();
@@ -272,7 +272,7 @@ fn memory_goes_to_a_file_and_comes_back() {
     assert!(back.allocated_bytes() < 1 << 20);
 }
 
-/// Readers see each sector whole, whoever writes it.
+/// Readers see each sector whole, while other threads write it.
 #[test]
 fn threads_never_see_half_a_sector() {
     let dev = RamDev::new(256 << 10);

@@ -1,4 +1,4 @@
-//! Regular files: transfer, locks, what is refused, what is reported.
+//! Regular files: transfer, locks, refusals, reports.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,7 +21,7 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// A file of zeros without blocks.
+    /// Makes a file of zeros without blocks.
     pub(crate) fn image(&self, name: &str, size: u64) -> PathBuf {
         let path = self.path(name);
         File::create(&path)
@@ -35,7 +35,7 @@ fn open(path: &Path) -> FileDev {
     FileDev::options().open(path).expect("it opens")
 }
 
-/// Opens past the page cache, or says why the test is left out.
+/// Opens the file past the page cache, or reports that the test is left out.
 pub(crate) fn open_direct(path: &Path) -> Option<FileDev> {
     match FileDev::options().direct(true).open(path) {
         Ok(dev) => Some(dev),
@@ -205,7 +205,7 @@ fn a_rest_that_is_no_sector_does_not_count() {
     assert_eq!(open(&scratch.image("b", 100)).size(), 0);
 }
 
-/// Somebody cuts the file short behind our back.
+/// Somebody truncates the file while it is open.
 #[test]
 fn a_file_that_shrinks_is_an_error() {
     let scratch = Scratch::new();
@@ -228,7 +228,8 @@ fn a_file_that_shrinks_is_an_error() {
     );
 }
 
-/// What was cut off or removed while it was in use is not durable, whatever fdatasync says.
+/// Content that was cut off or removed while the file was open is not durable, whatever fdatasync
+/// says.
 #[test]
 fn a_file_that_is_cut_or_removed_is_never_flushed() {
     let scratch = Scratch::new();
@@ -264,7 +265,7 @@ fn a_file_that_is_cut_or_removed_is_never_flushed() {
         ] {
             assert!(is_told(&done.unwrap_err()), "{name}");
         }
-        // As after any flush that failed, there is no way back.
+        // As after any failed flush, no later one succeeds.
         assert!(dev.flush(Cause::Home).is_err());
     }
 }

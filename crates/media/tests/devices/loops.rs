@@ -1,4 +1,4 @@
-//! Block devices: loop devices over files, where we are root. Elsewhere these tests say that they
+//! Block devices: loop devices over files, if we are root. Otherwise these tests report that they
 //! are left out.
 
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 pub(crate) struct Loop(pub(crate) PathBuf);
 
 impl Loop {
-    /// One of 8 MiB whose file lies on a file system that has room for 1 MiB of it.
+    /// Makes a loop device of 8 MiB whose file lies on a file system with room for 1 MiB of it.
     fn on_full_host(scratch: &Scratch) -> Option<(Mount, Self)> {
         let full = scratch.path("full");
         let full = Mount::new("tmpfs", "size=1m", Path::new("none"), &full)?;
@@ -38,7 +38,8 @@ impl Loop {
         Some((full, device))
     }
 
-    /// Says why not and gives nothing where there are no loop devices or we may not use them.
+    /// Makes a loop device over a file. Without loop devices, or without permission, it reports
+    /// that and returns `None`.
     pub(crate) fn over(image: &Path, sector: u32) -> Option<Self> {
         let args = [
             "--find",
@@ -84,7 +85,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Somebody may be looking into it.
+        // Another program may be looking into the mount.
         for _ in 0..1200 {
             if run("umount", &[path(&self.0)]).is_ok() {
                 return;
@@ -122,7 +123,7 @@ fn buffered_and_direct() {
         let mut out = [1; 8192];
         dev.read_at(0, &mut out, TAG).expect("a read");
         assert!(out[4096..].iter().all(|b| *b == 9));
-        // A loop device over a file gives zeros, which shows that the discard arrived.
+        // A loop device over a file reads as zeros there, which shows that the discard arrived.
         assert!(out[..4096].iter().all(|b| *b == 0));
     }
 }
@@ -147,7 +148,7 @@ fn one_writer_or_many_readers() {
     FileDev::options().open(&device.0).expect("a writer again");
 }
 
-/// Neither the device that the kernel has mounted nor the file under it.
+/// Neither a mounted device nor the file under it can be opened.
 #[test]
 fn what_the_kernel_has_mounted_is_busy() {
     let scratch = Scratch::new();
@@ -185,8 +186,8 @@ fn what_the_kernel_has_mounted_is_busy() {
     FileDev::options().open(&device.0).expect("free again");
 }
 
-/// The story of 2018 ("fsyncgate"): the kernel cannot write dirty pages back, says so at one fsync,
-/// and lets the next one succeed. Here the loop device's file lies on a full file system.
+/// The story of 2018 ("fsyncgate"): the kernel cannot write dirty pages back, reports it at one
+/// fsync, and lets the next one succeed. Here the loop device's file lies on a full file system.
 #[test]
 fn a_failed_flush_is_never_forgotten() {
     let scratch = Scratch::new();
@@ -219,7 +220,7 @@ fn a_failed_flush_is_never_forgotten() {
     assert_eq!(dev.meter().snapshot().total_flushes(), 1);
 }
 
-/// The same where write and flush are one request.
+/// A failed request that writes and flushes at once is not forgotten either.
 #[test]
 fn a_write_that_failed_with_its_flush_is_never_forgotten() {
     let scratch = Scratch::new();
@@ -244,7 +245,8 @@ fn a_write_that_failed_with_its_flush_is_never_forgotten() {
     assert_eq!(dev.flush(Cause::Log), Err(MediaError::WritesLost));
 }
 
-/// A write of which only a part finds room is continued, and then says why it cannot be finished.
+/// A write for which there is only partial room is continued, and then reports why it cannot
+/// finish.
 #[test]
 fn a_full_host_is_told() {
     let scratch = Scratch::new();

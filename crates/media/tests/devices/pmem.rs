@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is counted, by the same steps.
+/// The expected counts, by the same steps.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     read_bytes: u64,
@@ -55,7 +55,7 @@ struct Counts {
     fences: u64,
 }
 
-/// Runs random accesses in memory whose content is all zero at first.
+/// Makes random accesses in memory whose content is all zero at first.
 fn behaves_like_a_vector(pmem: &dyn Pmem, cases: u32) {
     let state = std::cell::RefCell::new((vec![0u8; pmem.size() as usize], Counts::default()));
     let mut runner = TestRunner::new(Config {
@@ -134,7 +134,7 @@ fn behaves_like_a_vector(pmem: &dyn Pmem, cases: u32) {
     assert_eq!(counted, state.into_inner().1, "{}", pmem.describe());
 }
 
-/// Accesses that must be refused, and what the account must then not show.
+/// Makes accesses that must be refused, and checks that the account does not show them.
 fn refuses_what_is_out_of_bounds(pmem: &dyn Pmem) {
     let before = pmem.meter().snapshot();
     let size = pmem.size();
@@ -224,7 +224,7 @@ fn mapped() {
     }
 }
 
-/// Readers see each word whole, whoever stores it and how.
+/// Readers see each word whole, while other threads store it in any way.
 #[test]
 fn threads_never_see_half_a_word() {
     let scratch = Scratch::new();
@@ -262,8 +262,8 @@ fn create(path: &Path, survives: Survives) -> MappedPmem {
         .expect("a file")
 }
 
-/// Opens what was just closed. A process that another test starts has a copy of our locks until it
-/// runs its program, so it can take a moment until they are gone.
+/// Opens a file that was just closed. A process that another test starts has a copy of our locks
+/// until it runs its program, so the locks may last a moment longer.
 fn reopen(options: PmemOptions, path: impl AsRef<Path>) -> MappedPmem {
     for _ in 0..500 {
         match options.open(&path) {
@@ -376,7 +376,7 @@ fn one_writer_or_many_readers() {
 
 const CHILD: &str = "STETFS_TEST_STORES_INTO";
 
-/// What the child of the next test does: it does nothing when it is run by itself.
+/// The child of the next test; by itself it does nothing.
 #[test]
 fn a_child_that_stores() {
     let Some(path) = std::env::var_os(CHILD) else {
@@ -395,8 +395,7 @@ fn a_child_that_stores() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Stores of a process that is killed are there, also the one that it did not flush: they are the
-/// kernel's.
+/// The stores of a killed process are there, even one that it did not flush: the kernel has them.
 #[test]
 fn a_killed_process_leaves_its_stores() {
     let scratch = Scratch::new();
@@ -427,8 +426,8 @@ fn a_killed_process_leaves_its_stores() {
     assert_eq!(pmem.load_u64(128, TAG), Ok(77));
 }
 
-/// An msync that fails is as final as an fsync that fails. Here the mapped device is a loop device
-/// whose file lies on a full file system.
+/// A failed msync is as final as a failed fsync. Here the mapped device is a loop device whose file
+/// lies on a full file system.
 #[test]
 fn a_failed_fence_is_never_forgotten() {
     let scratch = Scratch::new();
@@ -466,7 +465,7 @@ fn a_failed_fence_is_never_forgotten() {
     );
 }
 
-/// A full file system says so when the memory is made, not when it is stored to.
+/// A full file system is reported when the memory is made, not when it is stored to.
 #[test]
 fn there_is_room_or_there_is_no_memory() {
     let scratch = Scratch::new();

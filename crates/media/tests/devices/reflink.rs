@@ -1,5 +1,6 @@
-//! Files on file systems with reflinks: what remapping promises, on XFS and Btrfs as they are made
-//! by default. Where they cannot be made or mounted these tests say that they are left out.
+//! Files on file systems with reflinks keep the promises of remapping, on XFS and Btrfs with
+//! default options. Tests report that they are left out if such a file system cannot be made or
+//! mounted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,10 +15,10 @@ use crate::files::Scratch;
 use crate::loops::{Loop, Mount};
 
 const UNIT: u64 = 4096;
-/// Of the file, in units.
+/// Size of the file in units.
 const UNITS: u64 = 256;
 
-/// Runs a test with a directory on each file system.
+/// Runs a test with a directory on each such file system.
 fn on_each(test: impl Fn(&Path)) {
     for kind in ["xfs", "btrfs"] {
         let scratch = Scratch::new();
@@ -44,7 +45,7 @@ fn on_each(test: impl Fn(&Path)) {
     }
 }
 
-/// A file of which every unit holds its number, opened.
+/// Opens a new file in which every unit holds its number.
 fn numbered(dir: &Path, direct: bool) -> FileDev {
     let path = dir.join("file");
     let file = File::create(&path).expect("a file");
@@ -70,7 +71,7 @@ fn assert_holds(dev: &FileDev, n: u64, content: u64) {
     assert!(all, "unit {n} holds {} and not {content}", is[0]);
 }
 
-/// Pairs of units as pairs of sectors.
+/// Converts pairs of units to pairs of sectors.
 fn pairs(dev: &FileDev, units: &[(u64, u64)]) -> Vec<RemapPair> {
     let sectors = UNIT / u64::from(dev.sector_size());
     let pair = |(home, journal): &(u64, u64), i| RemapPair {
@@ -99,7 +100,7 @@ fn homes_get_the_content_and_share_it() {
                 statvfs(dir).expect("statvfs").f_bfree
             };
             let before = free(&dev);
-            // In one run, single, into a hole, and one twice: the later counts.
+            // A run, single pairs, a hole as home, and one home twice: the later pair counts.
             let end = UNITS * UNIT;
             let hole = File::options()
                 .write(true)
@@ -155,7 +156,7 @@ fn what_was_just_written_is_remapped_without_a_flush() {
     on_each(|dir| {
         for direct in [false, true] {
             let dev = numbered(dir, direct);
-            // The home is in the page cache, too, and dirty.
+            // The home is in the page cache too, and dirty.
             dev.write_at(30 * UNIT, &[77; UNIT as usize], TAG)
                 .expect("a write");
             dev.write_at(130 * UNIT, &[88; UNIT as usize], TAG)

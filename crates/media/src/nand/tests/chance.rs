@@ -1,8 +1,9 @@
-//! Bad blocks and wrong bits are as many as the part says. The bounds are four standard deviations.
+//! Bad blocks and wrong bits occur as often as the part says, within four standard deviations.
 
 use super::*;
 
-/// Four standard deviations around the number expected of `n` draws with this chance.
+/// Checks that `count` lies within four standard deviations of the number expected of `n` draws
+/// with this chance.
 fn assert_plausible(what: &str, count: usize, n: usize, chance: f64) {
     let mean = n as f64 * chance;
     let off = 4.0 * (mean * (1.0 - chance)).sqrt();
@@ -50,8 +51,8 @@ fn the_first_block_is_good() {
     assert_eq!(bad, [false, true, true, true, true, true].map(Ok));
 }
 
-/// Erases and programs each block until it goes bad, at most up to `last` erases. Returns how often
-/// each was erased.
+/// Erases and programs each block until it goes bad, up to `last` erases. Returns how often each
+/// was erased.
 fn lives(part: NandPart, last: u32) -> Vec<u32> {
     let nand = NandOptions {
         record: false,
@@ -100,8 +101,7 @@ fn blocks_die_when_they_are_said_to() {
 
 #[test]
 fn parts_that_exist_keep_their_blocks() {
-    // JFTL's part is promised to have 8,032 of 8,192 blocks left at the end, the other one 3,936 of
-    // 4,096.
+    // Promised at the end: 8,032 of 8,192 blocks of JFTL's part, 3,936 of 4,096 of the other one.
     for (part, kept) in [(parts::JFTL, 8032), (parts::MLC, 3936)] {
         part.check().expect("it exists");
         let blocks = part.geometry.blocks as usize;
@@ -113,7 +113,8 @@ fn parts_that_exist_keep_their_blocks() {
     assert_eq!(parts::MLC.geometry.data_bytes(), 8 << 30);
 }
 
-/// One codeword a page and hardly any in the spare area; 4 wrong bits expected, 8 corrected.
+/// A part with one codeword a page and hardly any in the spare area; 4 wrong bits expected, 8
+/// corrected.
 fn erring() -> NandPart {
     let mut part = SMALL.with_blocks(64);
     part.geometry.pages_per_block = 32;
@@ -159,8 +160,8 @@ fn wrong_bits_are_poisson_and_corrected_up_to_the_strength() {
                 }
             }
         }
-        // The spare area has 128 bits and 0.125 wrong ones when the page has 4: the worse of the
-        // two counts.
+        // The spare area has 128 bits, of which 0.125 are wrong when the page has 4 wrong ones. The
+        // part reports the worse of the two counts.
         let spare = mean * 128.0 / 4096.0;
         let below = |mean: f64, n: u32| (0..=n).map(|k| poisson(mean, k)).sum::<f64>();
         let at_most = |n: u32| below(mean, n) * below(spare, n);
@@ -187,14 +188,14 @@ fn uncorrectable_pages_stay_so_and_reads_only_add() {
     };
     let mut before: Vec<u32> = (0..32).map(bits).collect();
     let sum = before.iter().sum::<u32>();
-    // 32 * 60 reads of 50 in 10^6 each: 0.39 bits a page more.
+    // 32 * 60 reads at 50 in 10^6 each: 0.39 more wrong bits a page.
     for _ in 0..60 {
         let now: Vec<u32> = (0..32).map(bits).collect();
         assert!(before.iter().zip(&now).all(|(b, n)| b <= n));
         before = now;
     }
     assert!(before.iter().sum::<u32>() > sum, "{sum}");
-    // Without power the reads are forgotten, and with an erase.
+    // A power cut or an erase makes the part forget the reads.
     let all_bits = |nand: &NandSim| -> u32 {
         let bits = |page| match read(nand, page).result {
             Ok(corrected) => corrected.bits,
@@ -211,7 +212,7 @@ fn uncorrectable_pages_stay_so_and_reads_only_add() {
     assert_eq!(all_bits(&nand), all_bits(&programmed(part, 1001)));
 }
 
-/// The spare area alone is read by its own codeword.
+/// A read of the spare area alone corrects its own codeword.
 #[test]
 fn spare_areas_are_corrected_by_themselves() {
     let mut part = erring();

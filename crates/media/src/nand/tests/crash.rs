@@ -1,4 +1,4 @@
-//! Every moment of a run, every outcome of the request in flight: what is left is what the table in
+//! Every moment of a run with every outcome of the request in flight leaves what the table in
 //! `outcome.rs` says.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use crate::error::Op;
 use crate::image::Image;
 use crate::sim::{Fault, Rig, SimOptions};
 
-/// Two blocks filled and erased and filled again, with a program and an erase that fail and a block
-/// marked bad.
+/// Fills two blocks, erases them and fills them again, with a program and an erase that fail and a
+/// block marked bad.
 fn run(nand: &NandSim) -> Result<(), NandError> {
     for (n, page) in (1..).zip([0, 1, 4, 2, 3, 5]) {
         program(nand, &SMALL, page, n)?;
@@ -41,7 +41,7 @@ fn part_for_run(rig: &Rig) -> NandSim {
     nand
 }
 
-/// What each page of a part gives when it is read: a content, nothing, an error.
+/// The result of reading a page: a content, nothing, an error.
 #[derive(Clone, Debug, PartialEq)]
 enum Found {
     Erased,
@@ -89,7 +89,7 @@ fn concerned(entry: &NandEntry) -> Vec<u32> {
 fn states_are_those_of_the_table() {
     let rig = Rig::default();
     let nand = part_for_run(&rig);
-    // What a part that was stopped before each change holds.
+    // The content of a part that was stopped before each change.
     let mut before = Vec::new();
     for n in 0..13 {
         let stopped = part_for_run(&Rig::default());
@@ -122,7 +122,7 @@ fn states_are_those_of_the_table() {
             let left = point.crash(*outcome);
             let case = format!("moment {n}, {entry}, {outcome}");
             assert_eq!(left.image(), tape.crash_point(n).crash(*outcome).image());
-            // A planned failure is not known yet when the power goes off instead.
+            // If the power goes off instead, a planned failure is not known yet.
             let planned = matches!(
                 entry,
                 NandEntry::Program { failed: true, .. } | NandEntry::Erase { failed: true, .. }
@@ -168,7 +168,7 @@ fn states_are_those_of_the_table() {
     }
 }
 
-/// All that a mixed outcome can be, is.
+/// Every result that a mixed outcome allows does occur.
 #[test]
 fn mixed_blocks_are_mixed() {
     let nand = NandSim::new(SMALL);
@@ -184,7 +184,7 @@ fn mixed_blocks_are_mixed() {
     }
 }
 
-/// Of a page that reads wrong without an error, data, spare area or both are wrong.
+/// In a page that reads wrong without an error, data, spare area or both are wrong.
 #[test]
 fn deceived_codes_err_in_every_way() {
     let mut ways = [0; 4];
@@ -207,8 +207,8 @@ fn deceived_codes_err_in_every_way() {
     assert!(ways[..3].iter().all(|n| *n > 10), "{ways:?}");
 }
 
-/// A page that was written weakly can be read once, also by its spare area, and the loss is a
-/// change like others.
+/// A weakly written page can be read once, by its spare area alone too, and its loss is a change
+/// like others.
 #[test]
 fn marginal_pages_fade() {
     let nand = NandSim::new(SMALL);

@@ -1,4 +1,4 @@
-//! Faults, time, and that the same requests have the same luck.
+//! Faults, time, and the same luck for the same requests.
 
 use super::*;
 use crate::error::Op;
@@ -32,8 +32,7 @@ fn faults_choose_by_kind_place_and_turn() {
     nand.erase(BlockAddr(1), Cause::Gc).expect("healed");
 }
 
-/// What was programmed in a block before it went bad can be read, and the mark can be found in its
-/// spare area.
+/// Pages programmed in a block before it went bad can be read, and its spare area shows the mark.
 #[test]
 fn grown_bad_blocks_can_be_saved() {
     let nand = NandSim::new(SMALL);
@@ -76,7 +75,7 @@ fn requests_take_the_time_of_the_part() {
     let check = step(3_800_000);
     nand.erase(BlockAddr(0), Cause::Map).expect("an erase");
     check();
-    // What fails is not counted.
+    // A failed request is not counted.
     let check = step(0);
     nand.inject(Fault::nth_of_any(0).times(2));
     program(&nand, &part, 0, 1).expect_err("planned");
@@ -86,7 +85,7 @@ fn requests_take_the_time_of_the_part() {
     assert_eq!(count.busy_ns(Cause::Map), 3_800_000);
     assert_eq!(count.of(TAG).busy_ns, 1_343_200 + 118_200 + 77_240);
     assert_eq!(count.total_busy_ns(), clock.now_ns());
-    // And a bus whose time is not counted takes none.
+    // A bus without a rate takes no time.
     let mut part = part;
     part.timing.bus_bytes_per_us = 0;
     let nand = NandSim::new(part);
@@ -94,8 +93,8 @@ fn requests_take_the_time_of_the_part() {
     assert_eq!(nand.rig().clock.now_ns(), 1_300_000);
 }
 
-/// Random requests on a part that is worn and errs a lot: what they answered, the time, and what
-/// is left.
+/// Makes random requests on a worn part with many errors. Returns their answers, the time, and the
+/// part.
 fn busy_run(part: NandPart, requests: u64) -> (Vec<String>, u64, NandSim) {
     let nand = NandOptions {
         erases: 24,
@@ -149,7 +148,7 @@ fn the_same_seed_has_the_same_luck() {
     assert_eq!((&answers, ns), (&again, ns_again));
     assert_eq!(nand.image(), nand_again.image());
     assert_eq!(nand.tape().entries(), nand_again.tape().entries());
-    // Everything has happened.
+    // Every kind of failure has occurred.
     for what in ["ProgramFailed", "EraseFailed", "Uncorrectable", "bits: 1 "] {
         assert!(answers.iter().any(|a| a.contains(what)), "{what}");
     }

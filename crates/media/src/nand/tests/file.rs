@@ -1,4 +1,4 @@
-//! Files survive what a process can do to them, and what is wrong with one is said by name.
+//! Files survive whatever a process can do to them, and each kind of damage has its own error.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -91,7 +91,7 @@ fn one_at_a_time() {
     assert_eq!(refused(&missing), NandError::File(expected));
 }
 
-/// Changes `N` bytes of a file; returns what they were.
+/// Changes `N` bytes of a file; returns the old ones.
 fn edit<const N: usize>(path: &Path, at: u64, change: impl Fn(&mut [u8; N])) -> [u8; N] {
     let file = File::options().read(true).write(true).open(path);
     let file = file.expect("the file");
@@ -107,7 +107,7 @@ fn edit<const N: usize>(path: &Path, at: u64, change: impl Fn(&mut [u8; N])) -> 
 fn damaged_files_are_refused_by_name() {
     let (_dir, path) = part_path();
     let mut part = SMALL;
-    // Two pieces in which records are read.
+    // Enough records that they are read in two pieces.
     part.geometry.blocks = 10_000;
     drop(create(&path, part));
     let corrupt = || match refused(&path) {
@@ -171,7 +171,7 @@ fn damage_is_found_while_a_file_is_open() {
     assert_eq!(nand.changes(), 0);
 }
 
-/// A file that does not say that it was closed.
+/// Makes a file look as if it was never closed, under this boot.
 fn left_open(path: &Path, boot: [u8; 16]) {
     edit(path, 0, |header: &mut [u8; NandHeader::SIZE]| {
         header[0x20..0x30].copy_from_slice(&boot);
@@ -216,7 +216,7 @@ fn a_file_in_use_when_the_host_went_down_is_refused() {
     assert!(read(&open(&path).expect("a file"), 0).is(&content(&SMALL, 1)));
 }
 
-/// Memory of a process that dies before its next write but so many.
+/// The memory of a process that dies after `writes_left` more writes.
 struct Dying {
     content: Image,
     writes_left: u32,
@@ -242,8 +242,7 @@ impl Store for Dying {
     }
 }
 
-/// The process dies before each write of each request: what it leaves is one of the outcomes of a
-/// power cut.
+/// A process that dies before any write of any request leaves one of the outcomes of a power cut.
 #[test]
 fn a_death_at_any_write_is_an_outcome() {
     let sim = NandSim::new(SMALL);
@@ -300,8 +299,8 @@ fn a_death_at_any_write_is_an_outcome() {
 
 const KILLED: &str = "STETFS_TEST_NAND_KILLED";
 
-/// What the killed process does until it is killed: it says each request before and after, one line
-/// each.
+/// The work of the killed process: it prints each request before and after carrying it out, one
+/// line each.
 fn work_until_killed(path: &Path) {
     let nand = open(path).expect("the file");
     let mut out = std::io::stdout().lock();
@@ -323,8 +322,8 @@ fn work_until_killed(path: &Path) {
     }
 }
 
-/// A process is killed while it works. Whatever it said was done is there, and the request that it
-/// may have been in is done, not done, or torn.
+/// A process is killed while it works. Every request that it reported as done is there; the one
+/// under way is done, not done, or torn.
 #[test]
 fn files_survive_kills() {
     if let Ok(path) = std::env::var(KILLED) {
@@ -332,7 +331,7 @@ fn files_survive_kills() {
     }
     let (_dir, path) = part_path();
     drop(create(&path, SMALL));
-    // What each page holds: nothing, or the number of its content.
+    // The content of each page: nothing, or the number of its content.
     let mut pages = [None; 24];
     for round in 0..6 {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
@@ -367,7 +366,7 @@ fn files_survive_kills() {
         assert!(seen >= 20 + 13 * round);
         let nand = open(&path).expect("a sound file");
         pages = check_after_kill(&nand, pages, in_flight.as_deref());
-        // Torn pages and half erased blocks are cleared away, as at power-up.
+        // Clears torn pages and half erased blocks away, as at power-up.
         for block in (0..6).map(BlockAddr) {
             let state = nand.block(block).expect("the file");
             let torn = state.pages.contains(&PageState::Torn);
@@ -379,7 +378,7 @@ fn files_survive_kills() {
     }
 }
 
-/// What a request makes of the pages.
+/// Applies a request to the pages.
 fn apply(pages: &mut [Option<u64>; 24], request: &str) {
     let words: Vec<&str> = request.split(' ').collect();
     let number = |n: usize| words[n].parse::<u64>().expect("a number");
@@ -417,7 +416,7 @@ fn check_after_kill(
     found
 }
 
-/// The host's disk is full, or fails: the request says so, and the page is torn at worst.
+/// If the host's disk is full or fails, the request reports it, and the page is torn at worst.
 #[test]
 fn failing_files_are_told() {
     let sim = NandSim::new(SMALL);
@@ -434,7 +433,7 @@ fn failing_files_are_told() {
     assert_eq!(failed, Err(NandError::File(MediaError::WritesLost)));
 }
 
-/// A content moves between memory and file.
+/// The same content works in memory and in a file.
 #[test]
 fn images_are_files() {
     let (_dir, path) = part_path();

@@ -1,4 +1,4 @@
-//! Each rule of the contract is broken once, and the part says which.
+//! Each rule of the contract is broken once, and the part names the rule.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::error::Op;
 use crate::sim::Fault;
 
-/// What `misuse` panics with, on a part in which page 4 is programmed, block 2 is bad, and
-/// programming page 12 and erasing block 4 have failed.
+/// Returns the message with which `misuse` panics, on a part in which page 4 is programmed, block 2
+/// is bad, and programming page 12 and erasing block 4 have failed.
 fn complaint(misuse: impl Fn(&NandSim)) -> String {
     let nand = NandSim::new(SMALL);
     program(&nand, &SMALL, 4, 1).expect("a program");
@@ -81,7 +81,8 @@ fn every_rule() {
     }
 }
 
-/// However a block looks whose erase was interrupted, it must be erased before it is programmed.
+/// A block whose erase was interrupted must be erased before it is programmed, whatever it looks
+/// like.
 #[test]
 fn half_erased_blocks_are_erased_first() {
     let nand = NandSim::new(SMALL);
@@ -106,8 +107,8 @@ fn half_erased_blocks_are_erased_first() {
     }
 }
 
-/// So must the block of a page whose program was interrupted, even when the page seems to be
-/// erased.
+/// A page whose program was interrupted must not be programmed again before an erase, even if it
+/// seems to be erased.
 #[test]
 fn interrupted_programs_count() {
     let nand = NandSim::new(SMALL);
@@ -137,8 +138,8 @@ fn impossible_outcomes() {
     let _ = nand.tape().crash_point(0).crash(Outcome::HalfTorn);
 }
 
-/// Who lost his power before he could mark a block does not know that it has failed: it is no
-/// misuse to try again, and fails again.
+/// A caller that lost power before it could mark a block does not know of the failure: trying again
+/// is no misuse, and fails again.
 #[test]
 fn a_failed_block_that_was_not_marked_fails_again() {
     let nand = NandSim::new(SMALL);

@@ -1,4 +1,4 @@
-//! The parts against a second opinion, and every rule of theirs broken once.
+//! The parts against an independent model, and every rule of theirs broken once.
 
 mod chance;
 mod crash;
@@ -23,8 +23,7 @@ const SMALL: NandPart = NandPart {
     ..parts::JFTL.flawless()
 };
 
-/// A directory for files, in memory where there is such a place: closing a part waits for its
-/// medium.
+/// Makes a directory for files, in memory if possible, because closing a part waits for its medium.
 fn directory() -> tempfile::TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory
@@ -32,7 +31,8 @@ fn directory() -> tempfile::TempDir {
         .expect("a directory")
 }
 
-/// Data and spare area that belong to a number, and to no other: the bad block mark is left alone.
+/// Returns the data and spare area that belong to a number and to no other; leaves the bad block
+/// mark alone.
 fn content(part: &NandPart, n: u64) -> (Vec<u8>, Vec<u8>) {
     let bytes = |len: u32, salt: u64| -> Vec<u8> {
         let byte = |i: u64| crate::sim::scramble(n << 20 ^ salt ^ i).to_le_bytes()[3];
@@ -49,7 +49,7 @@ fn program(nand: &impl Nand, part: &NandPart, page: u32, n: u64) -> Result<(), N
     nand.program(PageNo(page), &data, &spare, TAG)
 }
 
-/// What a read gives, with the bytes also when it is an error.
+/// The result of a read, with the bytes even if it is an error.
 struct Read {
     result: Result<Corrected, NandError>,
     data: Vec<u8>,

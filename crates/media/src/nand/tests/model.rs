@@ -1,4 +1,4 @@
-//! Random legal requests against a model that knows nothing of records and cells, on memory and on
+//! Random legal requests against a model that knows nothing of records and cells, in memory and in
 //! a file at once.
 
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const PAGES: u32 = SMALL.geometry.pages_per_block;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The next page of a block, where it has one.
+    /// Programs the next page of a block, if there is one.
     Program {
         block: u32,
         content: u64,
@@ -30,7 +30,7 @@ enum Step {
         page: u32,
         fails: bool,
     },
-    /// Begins again with what is stored.
+    /// Opens the part again with the stored content.
     Restart,
 }
 
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of a block: its pages in order, each with its content or lost.
+/// The model's knowledge of a block: its pages in order, each with its content or lost.
 #[derive(Clone, Default)]
 struct Block {
     pages: Vec<Option<u64>>,
@@ -66,7 +66,8 @@ struct Model {
 }
 
 impl Model {
-    /// Does the same as [`carry_out`], and says whether it is legal and, if so, how it ends.
+    /// Applies a step to the model as [`carry_out`] does to the part. Returns `None` if the step is
+    /// not legal, else how it ends.
     fn apply(&mut self, step: &Step) -> Option<Result<(), NandError>> {
         let index = match *step {
             Step::Program { block, .. } | Step::Erase { block, .. } | Step::MarkBad { block } => {
@@ -131,7 +132,7 @@ impl Model {
     }
 }
 
-/// Carries out a step that the model found legal. A read is compared with the model.
+/// Carries out a step that the model found legal, and compares a read with the model.
 fn carry_out<S: Store>(nand: &NandDev<S>, step: &Step, model: &Model) -> Result<(), NandError> {
     let inject = |op, fails: bool| {
         if fails {
@@ -161,7 +162,7 @@ fn carry_out<S: Store>(nand: &NandDev<S>, step: &Step, model: &Model) -> Result<
     }
 }
 
-/// Reads a page and compares what is in it with the model.
+/// Reads a page and compares its content with the model.
 fn compare(nand: &impl Nand, page: u32, model: &Model) -> Result<(), NandError> {
     let got = read(nand, page);
     let is_bad = model.blocks[(page / PAGES) as usize].bad;
@@ -193,7 +194,7 @@ fn compare(nand: &impl Nand, page: u32, model: &Model) -> Result<(), NandError> 
     got.result.map(drop)
 }
 
-/// Everything that the two know.
+/// Compares the whole part with the model.
 fn compare_all(nand: &impl Nand, model: &Model) {
     for page in 0..BLOCKS * PAGES {
         let _ = compare(nand, page, model);
@@ -211,7 +212,7 @@ proptest! {
         let dir = directory();
         let path = dir.path().join("part");
         let mut sim = NandSim::new(SMALL);
-        // The same UUID, so that the bytes are the same too.
+        // With the same UUID, memory and file have the same bytes.
         let uuid = Image::to_bytes(&sim.image())[0x10..0x20].try_into().expect("16 bytes");
         let mut file = NandFile::options().create(&path, SMALL, uuid).expect("a file");
         let mut model = Model::default();
@@ -241,7 +242,7 @@ proptest! {
             prop_assert_eq!(state.next_page as usize, block.pages.len());
             prop_assert_eq!(&file.block(BlockAddr(i)).expect("the file"), &state);
         }
-        // Each good read was followed by one of the spare area.
+        // A read of the spare area followed each good read.
         for (meter, clock) in [(sim.meter(), &sim.rig().clock), (file.meter(), &file.rig().clock)] {
             let count = meter.snapshot();
             let all = count.total();

@@ -1,4 +1,5 @@
-//! Four units in a page: against what was programmed, and page by page as the part counts them.
+//! Four units in a page: compared with what was programmed, and counted page by page as the part
+//! does.
 
 use std::sync::Arc;
 
@@ -59,13 +60,13 @@ fn a_page_is_programmed_when_its_units_are_there() {
         assert_holds(&units, &part, unit, Some(unit.into()));
     }
     assert_holds(&units, &part, 27, None);
-    // As another controller finds them.
+    // A new controller finds the same units.
     let again = UnitNand::new(nand.clone(), 4);
     assert_holds(&again, &part, 26, Some(26));
     assert_eq!(nand.meter().snapshot().total().write_bytes, 3 * 2048);
 }
 
-/// The units of a page that is read one after the other cost one read.
+/// Reading the units of a page one after the other costs one read.
 #[test]
 fn the_register_holds_a_page() {
     let (nand, units, part) = build();
@@ -76,12 +77,12 @@ fn the_register_holds_a_page() {
         let _ = read(&units, unit);
     }
     assert_eq!(nand.meter().snapshot().total().reads - before, 4);
-    // Erased, it does not hold the old content.
+    // After the erase, the register does not hold the old content.
     units.erase(BlockAddr(0), Cause::Gc).expect("an erase");
     assert_holds(&units, &part, 15, None);
 }
 
-/// Bytes are counted where they belong, whatever page they were in.
+/// Bytes are counted under their own label, whatever page they were in.
 #[test]
 fn the_meter_tells_units_apart() {
     let (nand, units, part) = build();
@@ -99,8 +100,7 @@ fn the_meter_tells_units_apart() {
     assert_eq!(meter.of(log).write_bytes, 3 * 512);
 }
 
-/// A page that cannot be programmed: what was taken for durable can be read all the same, and the
-/// last unit is the caller's.
+/// If a page cannot be programmed, its durable units can still be read; only the last unit fails.
 #[test]
 fn what_waited_outlives_a_failed_program() {
     let (nand, units, part) = build();
