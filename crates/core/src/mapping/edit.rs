@@ -1,4 +1,4 @@
-//! What is done to a file mapped by extents, in terms of [`TreeMut::splice`].
+//! Changes of a file that is mapped by extents, made with [`TreeMut::splice`].
 
 use smallvec::smallvec;
 use stetfs_format::extent::Extent;
@@ -15,7 +15,7 @@ use super::tree::{Pieces, TreeMut};
 use crate::error::Result;
 
 impl TreeMut<'_> {
-    /// The leaf for `lblk`, and the last extent that begins at or before it.
+    /// Returns the leaf for `lblk`, and the last extent that begins at or before it, if any.
     fn find(&self, lblk: LBlock) -> Result<(Path, Option<(u16, Extent)>)> {
         let path = self.read().path(lblk)?;
         let leaf = path.leaf();
@@ -71,7 +71,7 @@ impl TreeMut<'_> {
         Ok(())
     }
 
-    /// Makes what is mapped in `[lblk, lblk + len)` written or unwritten.
+    /// Makes the mapped blocks in `[lblk, lblk + len)` written or unwritten.
     pub(super) fn convert(&mut self, lblk: LBlock, len: u32, unwritten: bool) -> Result<()> {
         let end = lblk.0.saturating_add(len);
         let mut at = lblk;
@@ -100,8 +100,8 @@ impl TreeMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to written blocks from `new`
-    /// on instead; returns the first old block and how many.
+    /// Maps `[lblk, lblk + len)`, up to the end of its extent, to written blocks from `new` on
+    /// instead. Returns the first old block and the number of blocks.
     pub(super) fn switch(
         &mut self,
         lblk: LBlock,
@@ -129,11 +129,11 @@ impl TreeMut<'_> {
         let joins_before = pos > 0 && joined(&extent(pos - 1)?, &changed).is_some();
         let joins_after = pos + 1 < view.entries() && joined(&changed, &extent(pos + 1)?).is_some();
         match leaf.block {
-            // One extent for another, in the most common place, need not be done in a copy of the
+            // Replacing one extent by one other is the most common case, and needs no copy of the
             // node.
             Some(block) if old.len == whole.len && !joins_before && !joins_after => {
                 let new = view.replacement(pos, changed);
-                // Otherwise the journal would have to copy the block before it changes it.
+                // A block that is still borrowed would have to be copied before the change.
                 drop(leaf);
                 self.h.write_parts(block, Class::Mapping, new.parts())?;
             }
@@ -152,8 +152,7 @@ impl TreeMut<'_> {
         while to > from.0 {
             let (path, found) = self.find(LBlock(to - 1))?;
             let Some((pos, extent)) = found else {
-                // All of this leaf lies behind. What is before it is in the leaf before, if there
-                // is one.
+                // All extents of this leaf begin at or after `to`: go on in the leaf before.
                 if path.low >= to {
                     break;
                 }
@@ -194,7 +193,8 @@ impl TreeMut<'_> {
     }
 }
 
-/// `changed`, which takes the place of a part of `extent`, with what remains before and behind it.
+/// Returns `changed`, which replaces a part of `extent`, with the rest of `extent` before and
+/// behind it.
 fn around(extent: &Extent, changed: Extent) -> Pieces {
     let mut pieces = Pieces::new();
     if changed.lblk > extent.lblk {

@@ -1,12 +1,13 @@
 //! Reading extent trees.
 //!
-//! A node is trusted after one full check, noted in [`Verified`](crate::alloc::Verified); later
-//! visits check the header and the entry that is used. A search takes no memory: the root is in the
-//! inode, a node below is borrowed from the journal's cache.
+//! A node is trusted after one full check, noted in [`Verified`](crate::alloc::Verified). Later
+//! visits check the header and the entry that is used. A search allocates no memory: the root is in
+//! the inode, and nodes below are borrowed from the journal's cache.
 //!
-//! Beyond what [`ExtentNode::decode`] checks of a node alone, a tree is valid if and only if: 1. a
-//! node's depth is its parent's less one; 2. its entries lie in the range that the parent's entries
-//! give it; 3. no block number lies in the volume's own structures.
+//! A tree is valid if and only if each node passes [`ExtentNode::decode`] and
+//! 1. a node's depth is its parent's minus one;
+//! 2. its entries lie in the range that the parent's entries give it;
+//! 3. no block number lies in the volume's own structures.
 
 use smallvec::SmallVec;
 use stetfs_format::extent::{Expected, ExtentNode, Index, MAX_BLOCKS};
@@ -19,7 +20,7 @@ use super::run::{MapState, Run};
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 
-/// An extent tree to be read.
+/// An extent tree, for reading.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) alloc: &'a Alloc,
@@ -27,7 +28,7 @@ pub(super) struct Tree<'a> {
     pub(super) raw: &'a Inode,
 }
 
-/// A node on the way to a block, and which child was taken there.
+/// A node on the way to a block, and the index of the entry taken there.
 pub(super) struct Level {
     pub(super) node: Node,
     pub(super) at: u16,
@@ -36,22 +37,22 @@ pub(super) struct Level {
 /// The way from the root to a leaf.
 pub(super) struct Path {
     pub(super) levels: SmallVec<[Level; 4]>,
-    /// The first logical block that the leaf is responsible for, and the one after its last.
+    /// The first logical block of the leaf's range, and the one after its last.
     pub(super) low: u32,
     pub(super) until: u32,
 }
 
-/// A leaf to be read.
+/// A leaf, for reading.
 pub(super) struct Leaf {
     /// Where it lies; `None` for the root.
     pub(super) block: Option<BlockNo>,
     bytes: Option<BlockRef>,
-    /// The block behind the last that it is responsible for.
+    /// The end of its range: the first logical block behind it.
     until: u32,
 }
 
 impl Leaf {
-    /// What is in it; `tree` is the one that it was found in.
+    /// Returns the leaf's entries; `tree` is the tree that it was found in.
     pub(super) fn view<'a>(&'a self, tree: &Tree<'a>) -> Result<ExtentNode<'a>> {
         match &self.bytes {
             None => tree.root(),
@@ -69,7 +70,7 @@ impl Path {
 }
 
 impl<'a> Tree<'a> {
-    /// Names the place of a failed check: the inode (no `block`) or a node.
+    /// Adds to an error which node failed a check: `block`, or the root in the inode (`None`).
     pub(super) fn at(&self, block: Option<BlockNo>) -> impl Fn(Corrupt) -> Error {
         let ino = self.ino;
         move |what| {
@@ -82,20 +83,20 @@ impl<'a> Tree<'a> {
         ExtentNode::root(&self.raw.block, self.alloc.geo()).map_err(self.at(None))
     }
 
-    /// Checks the root as a whole; nodes are checked when they are met.
+    /// Checks the whole root; nodes below are checked when they are read.
     pub(super) fn check_root(&self) -> Result<()> {
         self.check_range(self.root()?, None, MAX_BLOCKS)
     }
 
-    /// The levels below the root.
+    /// Returns the number of levels below the root.
     pub(super) fn depth(&self) -> Result<u16> {
         Ok(self.root()?.depth())
     }
 
-    /// What is at `lblk`, up to `max` blocks of it.
+    /// Returns the run at `lblk`, of at most `max` blocks.
     pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
         let leaf = self.leaf(lblk)?;
-        // Cut at `MAX_BLOCKS`, which is the largest number.
+        // The sum saturates at `MAX_BLOCKS`, the largest number.
         let until = lblk.0.saturating_add(max.max(1)).min(leaf.until);
         let view = leaf.view(self)?;
         let found = view.search(lblk);
@@ -120,7 +121,8 @@ impl<'a> Tree<'a> {
         Ok(hole(lblk, until))
     }
 
-    /// The leaf that is responsible for `lblk`, to be read: the first, for what lies before it.
+    /// Returns the leaf whose range has `lblk`, for reading; the first leaf if `lblk` lies before
+    /// all of them.
     pub(super) fn leaf(&self, lblk: LBlock) -> Result<Leaf> {
         let mut leaf = Leaf {
             block: None,
@@ -144,7 +146,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The way to the leaf that is responsible for `lblk`, to be changed.
+    /// Returns the way to the leaf whose range has `lblk`, for changing.
     pub(super) fn path(&self, lblk: LBlock) -> Result<Path> {
         let geo = self.alloc.geo();
         let root = self.root()?;
@@ -184,14 +186,14 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The node that `index` leads to, at `depth`, responsible for the blocks before `end`.
+    /// Reads the node at `depth` that `index` leads to, whose range ends before `end`.
     pub(super) fn read_node(&self, index: Index, depth: u16, end: u32) -> Result<BlockRef> {
         let block = index.pblk;
         let bytes = self.alloc.journal().read(block, Class::Mapping)?;
         let geo = self.alloc.geo();
         if self.alloc.verified().is_noted(block) {
-            // Under another parent perhaps: the depth is what keeps a damaged tree from leading in
-            // circles.
+            // The check may have been under another parent. Comparing the depth keeps a damaged
+            // tree from leading in circles.
             ExtentNode::view(&bytes, depth, geo).map_err(self.at(Some(block)))?;
             return Ok(bytes);
         }
@@ -206,7 +208,7 @@ impl<'a> Tree<'a> {
         Ok(bytes)
     }
 
-    /// Checks what a node alone cannot show.
+    /// Checks a node against the end of its range and the volume's own structures.
     fn check_range(&self, node: ExtentNode<'_>, block: Option<BlockNo>, end: u32) -> Result<()> {
         for n in 0..node.entries() {
             let (pblk, count, last) = if node.is_leaf() {
@@ -228,8 +230,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Where a new block at `lblk` should be: behind the block that precedes it in the file, as far
-    /// behind as in the file.
+    /// Returns where a new block at `lblk` should be: behind the preceding block of the file, at
+    /// the distance that both have in the file.
     pub(super) fn goal(&self, lblk: LBlock) -> Result<BlockNo> {
         let path = self.path(lblk)?;
         let leaf = path.leaf();

@@ -1,12 +1,12 @@
-//! Files of ext2 and ext3: block pointers in the inode, and one, two and three levels of blocks of
-//! pointers.
+//! Files of ext2 and ext3: block pointers in the inode, and one, two and three levels of pointer
+//! blocks.
 //!
-//! A block of pointers is trusted after one full check, as an extent node is: every pointer must
-//! lead into the volume and outside its own structures. There is no checksum, and no state but
+//! A pointer block is trusted after one full check, as an extent node is: every pointer must lead
+//! into the volume and outside its own structures. There is no checksum, and no state but
 //! "written".
 //!
-//! Removal works from the end of the file backwards and clears each pointer in the same step in
-//! which its block is freed, so it can stop anywhere.
+//! Removal goes from the end of the file backwards and frees each block in the step that clears its
+//! pointer, so it can stop anywhere.
 
 use std::ops::Range;
 
@@ -26,13 +26,13 @@ use super::run::{MapState, Removed, Run, charge};
 use crate::alloc::{Alloc, Source};
 use crate::error::{Error, Result};
 
-/// Levels of pointers below the inode, for the estimate of credits.
+/// The levels of pointers below the inode, for the estimate of credits.
 const LEVELS: u16 = 3;
 
-/// What the `format` crate says of pointers.
+/// What the `format` crate returns for pointers.
 type Checked<T> = std::result::Result<T, Corrupt>;
 
-/// Block pointers to be read.
+/// The block pointers of a file, for reading.
 #[derive(Clone, Copy)]
 pub(super) struct BlockMap<'a> {
     pub(super) alloc: &'a Alloc,
@@ -40,7 +40,7 @@ pub(super) struct BlockMap<'a> {
     pub(super) raw: &'a Inode,
 }
 
-/// The pointers that a logical block's own is among, and where it is there.
+/// The pointer of a logical block: where it lies, and at which index.
 struct Leaf {
     /// The block of pointers; `None` for the direct ones in the inode.
     block: Option<BlockNo>,
@@ -51,7 +51,7 @@ struct Leaf {
 
 /// How far the way to a block exists.
 enum Way {
-    /// To the pointer itself.
+    /// As far as the pointer itself.
     There(Leaf),
     /// A pointer on the way is missing: this many blocks from the wanted one on are holes.
     Missing(u64),
@@ -81,7 +81,7 @@ impl<'a> BlockMap<'a> {
         Ok(())
     }
 
-    /// A block of pointers.
+    /// Reads a pointer block; checks it the first time.
     fn read_block(&self, block: BlockNo) -> Result<BlockRef> {
         let bytes = self.alloc.journal().read(block, Class::Mapping)?;
         if !self.alloc.verified().is_noted(block) {
@@ -102,7 +102,7 @@ impl<'a> BlockMap<'a> {
                 .get(*index)
                 .map_err(self.at(block))?
             else {
-                // The hole ends where the missing subtree does.
+                // The hole ends where the missing subtree ends.
                 let below = &path.indexes()[n + 1..];
                 let offset: u64 = (0..)
                     .zip(below.iter().rev())
@@ -127,7 +127,7 @@ impl<'a> BlockMap<'a> {
         }))
     }
 
-    /// Lets `look` see the pointers of a leaf.
+    /// Calls `look` with the pointers of a leaf.
     fn pointers<T>(&self, leaf: &Leaf, look: impl FnOnce(Pointers<'_>) -> Checked<T>) -> Result<T> {
         let geo = self.alloc.geo();
         match leaf.block {
@@ -140,7 +140,7 @@ impl<'a> BlockMap<'a> {
         .map_err(self.at(leaf.block))
     }
 
-    /// What is at `lblk`, up to `max` blocks of it.
+    /// Returns the run at `lblk`, of at most `max` blocks.
     pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
         let max = max.max(1);
         let hole = |len: u64| {
@@ -171,8 +171,8 @@ impl<'a> BlockMap<'a> {
         })
     }
 
-    /// Where a new block at `lblk` should be: behind the nearest block before it that lies among
-    /// the same pointers.
+    /// Returns where a new block at `lblk` should be: behind the nearest mapped block before it
+    /// among the same pointers.
     pub(super) fn goal(&self, lblk: LBlock) -> Result<BlockNo> {
         if let Some(before) = lblk.0.checked_sub(1) {
             let run = self.lookup(LBlock(before), 1)?;
@@ -196,7 +196,8 @@ impl<'a> BlockMap<'a> {
     }
 }
 
-/// Block pointers to be changed. The caller stores the inode, whose `block` and `blocks` change.
+/// The block pointers of a file, for changing. The caller stores the inode, whose `block` and
+/// `blocks` change.
 pub(super) struct BlockMapMut<'a> {
     pub(super) alloc: &'a Alloc,
     pub(super) h: &'a Handle,
@@ -217,7 +218,7 @@ impl BlockMapMut<'_> {
         charge(self.alloc, self.ino, self.raw, blocks)
     }
 
-    /// Stores pointers from `index` on, in the inode (`block` is `None`) or in a block of pointers.
+    /// Stores pointers from `index` on, in the inode (`block` is `None`) or in a pointer block.
     fn set(
         &mut self,
         block: Option<BlockNo>,
@@ -239,7 +240,7 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Stores a run of pointers.
+    /// Stores pointers to a run of blocks.
     fn set_run(
         &mut self,
         block: Option<BlockNo>,
@@ -263,8 +264,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// The pointers that `lblk`'s own is among; blocks of pointers that are missing on the way are
-    /// made.
+    /// Returns where the pointer of `lblk` lies; creates the pointer blocks that are missing on the
+    /// way.
     fn make_way(&mut self, lblk: LBlock) -> Result<Leaf> {
         let geo = *self.alloc.geo();
         let path = Path::to(lblk, &geo).ok_or(Error::TooBig)?;
@@ -330,8 +331,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Maps the first blocks of a run, as many as have their pointers in one place; returns how
-    /// many.
+    /// Maps the first blocks of a run, as many as have their pointers in one place; returns their
+    /// number.
     fn insert_some(&mut self, lblk: LBlock, pblk: BlockNo, most: u32) -> Result<u32> {
         let leaf = self.make_way(lblk)?;
         let len = most.min(leaf.end - leaf.index);
@@ -348,8 +349,7 @@ impl BlockMapMut<'_> {
         Ok(len)
     }
 
-    /// Takes back what [`BlockMapMut::insert`] mapped. Blocks of pointers that were made for it
-    /// stay, empty.
+    /// Takes back what [`BlockMapMut::insert`] mapped. Pointer blocks that it created stay, empty.
     fn unmap(&mut self, lblk: LBlock, len: u32) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -363,8 +363,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to blocks from `new` on
-    /// instead; returns the first old block and how many.
+    /// Maps `[lblk, lblk + len)`, up to the end of its run, to blocks from `new` on instead.
+    /// Returns the first old block and the number of blocks.
     pub(super) fn switch(
         &mut self,
         lblk: LBlock,
@@ -381,7 +381,7 @@ impl BlockMapMut<'_> {
             return Err(not_mapped.into());
         }
         let len = run.len.min(len);
-        // The run lies among the pointers of one place, because `lookup` does not look further.
+        // The run has its pointers in one place, because `lookup` does not look further.
         let leaf = self.make_way(lblk)?;
         self.set_run(leaf.block, leaf.index, new, len)?;
         Ok((run.pblk, len))
@@ -419,9 +419,9 @@ impl BlockMapMut<'_> {
         })
     }
 
-    /// Removes what is below the pointer at `index` of `parent`, which leads to a block of pointers
-    /// of `level` that begins with logical block `start`; the block too, when it is empty then.
-    /// False: no more credits.
+    /// Removes the blocks below the pointer at `index` of `parent`. The pointer leads to a pointer
+    /// block of `level`, which begins with logical block `start` and goes too once it is empty.
+    /// Returns false when the credits are used up.
     fn remove_child(
         &mut self,
         removal: &mut Removal,
@@ -473,8 +473,8 @@ impl BlockMapMut<'_> {
         Ok(true)
     }
 
-    /// Frees the data blocks that the pointers at `indexes` lead to, run by run from the end, and
-    /// clears the pointers.
+    /// Frees the data blocks of the pointers at `indexes`, run by run from the end, and clears the
+    /// pointers.
     fn remove_data(
         &mut self,
         removal: &mut Removal,
@@ -508,7 +508,7 @@ impl BlockMapMut<'_> {
     }
 }
 
-/// What is to be removed, and what was.
+/// The range to remove, and how many blocks were removed.
 struct Removal {
     from: u64,
     to: u64,
@@ -517,8 +517,8 @@ struct Removal {
 }
 
 impl Removal {
-    /// The pointers to look at among those that stand for `each` blocks and together for
-    /// `[start, end)`.
+    /// Returns the indexes in the range to remove, of pointers that stand for `each` blocks and
+    /// together for `[start, end)`.
     fn indexes(&self, start: u64, end: u64, each: u64) -> Range<u32> {
         let (from, to) = (self.from.max(start), self.to.min(end));
         if from >= to {
@@ -528,8 +528,8 @@ impl Removal {
     }
 }
 
-/// The last run of blocks that follow each other among the pointers in `within`: its first index,
-/// its length, its first block.
+/// Returns the last run of consecutive blocks among the pointers in `within`: its first index, its
+/// length, its first block.
 fn last_run(pointers: Pointers<'_>, within: Range<u32>) -> Checked<Option<(u32, u32, BlockNo)>> {
     let mut run: Option<(u32, u32, BlockNo)> = None;
     for index in within.rev() {

@@ -1,16 +1,16 @@
 //! Which block of the volume holds which block of a file.
 //!
-//! One front for the two maps that ext4 knows: extent trees (`extent` reads, `tree` and `edit`
-//! change) and the block pointers of ext2 and ext3 (`indirect`). Everything here changes
-//! `InodeState::raw` (its `block`, `blocks` and flags) and blocks of [`Class::Mapping`]; the caller
-//! holds `Inode::state` for writing and stores the inode in the same handle.
+//! One interface for both maps of ext4: extent trees (`extent` reads, `tree` and `edit` change) and
+//! the block pointers of ext2 and ext3 (`indirect`). The functions here change `InodeState::raw`
+//! (its `block`, `blocks` and flags) and blocks of [`Class::Mapping`]. The caller holds
+//! `Inode::state` for writing and stores the inode in the same handle.
 //!
-//! `i_blocks` is kept here: mapping adds to it, unmapping takes off, for data and for the map
+//! `i_blocks` is kept here: mapping adds to it, unmapping subtracts, for data and for the map
 //! itself. Blocks of the map are allocated here, from the pool when nothing else is left: a file's
 //! data has been promised its place by then.
 //!
-//! Allocation of data is the caller's: [`goal`],
-//! [`Alloc::allocate`](crate::alloc::Alloc::allocate), [`insert`].
+//! The caller allocates the data: [`goal`], [`Alloc::allocate`](crate::alloc::Alloc::allocate),
+//! [`insert`].
 
 mod credits;
 pub(crate) mod damage;
@@ -43,8 +43,8 @@ use run::is_by_extents;
 pub(crate) use run::{MapState, Run};
 use tree::TreeMut;
 
-/// Whether `i_block` maps blocks: not in device files, pipes, sockets and symbolic links whose text
-/// is there.
+/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets, and symbolic links
+/// whose text is in the inode.
 pub(crate) fn has_map(raw: &RawInode, geo: &Geometry) -> bool {
     raw.is_regular() || raw.is_dir() || (raw.is_symlink() && !raw.is_fast_symlink(geo))
 }
@@ -58,8 +58,7 @@ pub(crate) fn init(raw: &mut RawInode, geo: &Geometry) {
     }
 }
 
-/// Checks the part of a map that lies in the inode, which came from the volume. What lies below is
-/// checked when it is met.
+/// Checks the part of a map that lies in the inode. The nodes below are checked when they are read.
 pub(crate) fn check(vol: &Volume, ino: InodeNo, raw: &RawInode) -> Result<()> {
     check_in(&vol.alloc, ino, raw)
 }
@@ -72,8 +71,8 @@ fn check_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode) -> Result<()> {
     }
 }
 
-/// What is at `lblk`: a run of at most `max` blocks (at least 1) of one state. A hole may be told
-/// in pieces.
+/// Returns the run at `lblk`: at most `max` blocks (at least 1) of one state. A hole may come in
+/// pieces.
 ///
 /// # Errors
 /// Damage in the map.
@@ -95,7 +94,7 @@ fn lookup_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock, max: u32
     }
 }
 
-/// Where a new block at `lblk` should be allocated.
+/// Returns where a new block at `lblk` should be allocated.
 ///
 /// # Errors
 /// Damage in the map.
@@ -116,7 +115,7 @@ fn goal_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock) -> Result<
 ///
 /// # Errors
 /// `NoSpace` when the map needs a block and not even the pool has one; nothing is mapped then.
-/// `TooBig` when the file cannot have so many blocks. Damage in the map.
+/// `TooBig` when a file cannot have so many blocks. Damage in the map.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -138,7 +137,8 @@ fn insert_in(alloc: &Alloc, h: &Handle, ino: InodeNo, raw: &mut RawInode, run: R
 }
 
 /// Allocates one block and maps it at `lblk`, which must be a hole. For directories and other
-/// metadata; the caller fills it by `Handle::create`. Needs two credits and [`credits_for_insert`].
+/// metadata; the caller fills the block by `Handle::create`. Needs two credits and
+/// [`credits_for_insert`].
 ///
 /// # Errors
 /// `NoSpace`; nothing is changed then. Damage in the map or a bitmap.
@@ -219,7 +219,7 @@ fn convert_in(
     len: u32,
     unwritten: bool,
 ) -> Result<()> {
-    // Blocks mapped by pointers are all written.
+    // Blocks mapped by pointers are always written.
     if is_by_extents(raw) {
         TreeMut::new(alloc, h, ino, raw).convert(lblk, len, unwritten)
     } else {
@@ -227,9 +227,9 @@ fn convert_in(
     }
 }
 
-/// Maps the blocks from `lblk` on to those from `new` on instead, written: at most `len` of them,
-/// as far as they are mapped in one piece. Returns the first old block and how many there were, all
-/// of which the caller frees. Needs [`credits_for_insert`].
+/// Maps blocks from `lblk` on to written blocks from `new` on instead: at most `len`, up to the end
+/// of their run. Returns the first old block and the number of blocks, which the caller frees.
+/// Needs [`credits_for_insert`].
 ///
 /// # Errors
 /// As [`insert`]; damage when `lblk` is not mapped.
@@ -262,9 +262,9 @@ fn switch_in(
     }
 }
 
-/// Unmaps and frees the blocks in `[from, to)` (to the end of the file without `to`). Begins at the
-/// end and stops when `h` cannot get more credits: false means that the caller must go on in a new
-/// handle of [`credits_for_remove`], and that a crash in between is its concern (the orphan list).
+/// Unmaps and frees the blocks in `[from, to)`; without `to`, to the end of the file. Begins at the
+/// end. Returns false when `h` cannot get more credits: the caller then goes on in a new handle of
+/// [`credits_for_remove`], and keeps the inode on the orphan list in case of a crash in between.
 ///
 /// # Errors
 /// Damage in the map or a bitmap.
@@ -289,8 +289,8 @@ fn remove_in(
     from: LBlock,
     to: u32,
 ) -> Result<Removed> {
-    // What is not the content of an ordinary file was written as metadata, and the log may hold old
-    // versions of it.
+    // Only the content of ordinary files is written as data. The log may hold old versions of
+    // everything else.
     let logged = !raw.is_regular() || raw.flags.contains(InodeFlags::JOURNAL_DATA);
     let class = if logged {
         Class::Directory

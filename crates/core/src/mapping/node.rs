@@ -1,4 +1,4 @@
-//! One node of an extent tree, copied to be changed, and what can be done with single extents.
+//! One node of an extent tree, copied to be changed, and operations on single extents.
 
 use stetfs_format::extent::{
     Extent, ExtentNode, ExtentNodeMut, MAX_UNWRITTEN_LEN, MAX_WRITTEN_LEN, ROOT_SIZE,
@@ -8,7 +8,7 @@ use stetfs_format::{BlockNo, Corrupt, Geometry, LBlock};
 
 use super::run::MapState;
 
-/// The longest extent of a state, in blocks.
+/// Returns the length of the longest extent of a state, in blocks.
 pub(super) const fn len_max(unwritten: bool) -> u32 {
     if unwritten {
         u16_as_u32(MAX_UNWRITTEN_LEN)
@@ -17,7 +17,7 @@ pub(super) const fn len_max(unwritten: bool) -> u32 {
     }
 }
 
-/// The state of an extent's blocks.
+/// Returns the state of an extent's blocks.
 pub(super) const fn state_of(extent: &Extent) -> MapState {
     if extent.unwritten {
         MapState::Unwritten
@@ -26,7 +26,7 @@ pub(super) const fn state_of(extent: &Extent) -> MapState {
     }
 }
 
-/// The part of `extent` in `[from, to)`, which must overlap it.
+/// Returns the part of `extent` in `[from, to)`, which must overlap it.
 pub(super) fn part(extent: &Extent, from: u32, to: u32) -> Extent {
     let from = from.max(extent.lblk.0);
     let to = to.min(extent.end());
@@ -38,8 +38,8 @@ pub(super) fn part(extent: &Extent, from: u32, to: u32) -> Extent {
     }
 }
 
-/// Both as one, when `next` follows in the file and on the volume, has the same state, and the sum
-/// is not too long.
+/// Returns both as one extent if `next` follows `extent` in the file and on the volume, has the
+/// same state, and the sum is not too long.
 pub(super) fn joined(extent: &Extent, next: &Extent) -> Option<Extent> {
     let len = u32::from(extent.len) + u32::from(next.len);
     let follows = extent.end() == next.lblk.0
@@ -60,7 +60,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A copy of a node that was checked.
+    /// Copies a node that was checked.
     pub(super) fn of(block: Option<BlockNo>, bytes: &[u8]) -> Self {
         Self {
             block,
@@ -68,7 +68,7 @@ impl Node {
         }
     }
 
-    /// An empty node for `block`.
+    /// Returns an empty node for `block`.
     pub(super) fn fresh(block: BlockNo, depth: u16, geo: &Geometry) -> Self {
         let mut bytes = vec![0; geo.block_size()];
         ExtentNodeMut::init_block(&mut bytes, depth, geo);
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// An empty root.
+    /// Returns an empty root.
     pub(super) fn empty_root(depth: u16) -> Self {
         let mut bytes = [0; ROOT_SIZE];
         ExtentNodeMut::init_root(&mut bytes, depth);
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// To read it.
+    /// Returns the node for reading.
     pub(super) fn view<'a>(&'a self, geo: &'a Geometry) -> Result<ExtentNode<'a>, Corrupt> {
         match self.block {
             None => ExtentNode::root(self.root_bytes(), geo),
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// To change it.
+    /// Returns the node for changing.
     pub(super) fn edit(&mut self) -> ExtentNodeMut<'_> {
         ExtentNodeMut::edit(&mut self.bytes)
     }
@@ -106,13 +106,13 @@ impl Node {
         node.entries() >= node.max()
     }
 
-    /// The bytes of the root, for `i_block`.
+    /// Returns the bytes of the root, for `i_block`.
     pub(super) fn root_bytes(&self) -> &[u8; ROOT_SIZE] {
         self.bytes[..].try_into().expect("a root")
     }
 }
 
-/// The depth in a node's header.
+/// Returns the depth in a node's header.
 pub(super) fn depth_of(bytes: &[u8]) -> u16 {
     stetfs_format::bytes::read_u16le(bytes, 6)
 }

@@ -1,4 +1,4 @@
-//! What both maps give and take: runs of blocks, and how many blocks a file has.
+//! What both maps take and return: runs of blocks, and how many blocks a file has.
 
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Inode, InodeNo, LBlock};
@@ -7,27 +7,27 @@ use super::damage::Damage;
 use crate::alloc::Alloc;
 use crate::error::{Error, Result};
 
-/// What there is at a block of a file.
+/// What a file has at one of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum MapState {
-    /// Nothing: reads as zeros.
+    /// No block: reads as zeros.
     Hole,
     /// Blocks with data.
     Written,
-    /// Blocks that were allocated but never written: reads as zeros.
+    /// Blocks that were allocated but never written: read as zeros.
     Unwritten,
 }
 
-/// Blocks of a file that follow each other on the volume, or are all missing.
+/// Consecutive blocks of a file that are consecutive on the volume too, or all missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The first block.
+    /// The first logical block.
     pub(crate) lblk: LBlock,
-    /// How many, at least 1.
+    /// The number of blocks, at least 1.
     pub(crate) len: u32,
-    /// Where the first is; 0 in a hole.
+    /// Where the first block is; 0 in a hole.
     pub(crate) pblk: BlockNo,
-    /// What they are.
+    /// Their state.
     pub(crate) state: MapState,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn is_by_extents(raw: &Inode) -> bool {
     raw.flags.contains(InodeFlags::EXTENTS)
 }
 
-/// Adds `blocks` (or takes them off) to what `i_blocks` counts.
+/// Adds `blocks` to `i_blocks`; subtracts when negative.
 pub(super) fn charge(alloc: &Alloc, ino: InodeNo, raw: &mut Inode, blocks: i64) -> Result<()> {
     let geo = alloc.geo();
     let units = blocks << (geo.block.bits() - 9);

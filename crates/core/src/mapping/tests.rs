@@ -1,5 +1,5 @@
-//! Both kinds of maps on images from mke2fs against a model (which logical block is where), judged
-//! by e2fsck and debugfs.
+//! Both kinds of maps, on images from mke2fs: compared with a model (logical block to block),
+//! judged by e2fsck and debugfs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ struct TestFile {
     raw: RawInode,
     /// Logical block -> block and state.
     model: BTreeMap<u32, (u64, MapState)>,
-    /// Free blocks when nothing was mapped.
+    /// How many blocks are free when nothing is mapped.
     free: u64,
 }
 
@@ -115,7 +115,7 @@ impl TestFile {
         self.model.retain(|lblk, _| *lblk < from || *lblk >= to);
     }
 
-    /// Moves the run at the nearest mapped block to other blocks.
+    /// Switches the run at the first mapped block from `lblk` on to other blocks.
     fn switch(&mut self, lblk: u32, len: u32) {
         let Some((&at, _)) = self.model.range(lblk..).next() else {
             return;
@@ -139,7 +139,7 @@ impl TestFile {
         }
     }
 
-    /// Every lookup agrees with the model, however the range is asked for.
+    /// Every lookup agrees with the model, for every range.
     fn check(&self) {
         let end = self.model.last_key_value().map_or(0, |(lblk, _)| lblk + 1) + 20;
         let mut at = 0;
@@ -386,8 +386,7 @@ fn a_deep_tree_grows_and_shrinks() {
     assert!(file.raw.blocks_512(file.image.alloc.geo()) / 2 <= 8000 + 96 + 3);
     file.check();
     file.judge();
-    // Backwards into the gaps: every extent merges with its neighbours, the tree becomes one extent
-    // after another.
+    // Fill the gaps backwards with unwritten blocks, which do not merge; then convert them.
     for n in (0..8000).rev() {
         file.fill(n * 2 + 1, 1, MapState::Unwritten);
     }
@@ -495,8 +494,8 @@ fn a_map_of_the_volumes_own_structures_is_refused() {
     }
 }
 
-/// A node that was checked where it belongs is not taken for one of another depth elsewhere, so no
-/// tree leads in circles.
+/// A node that was checked in its place is refused at another depth elsewhere, so no tree leads in
+/// circles.
 #[test]
 fn a_node_that_leads_to_itself_is_found() {
     let mut file = TestFile::new(1);
@@ -528,8 +527,8 @@ fn a_node_that_leads_to_itself_is_found() {
     assert!(error.is_err());
 }
 
-/// Every byte of a tree block and of the root changed at random is answered with an error or with a
-/// sound run, never a panic or a hang.
+/// A random change of any byte of a tree block or the root is answered with an error or a sound
+/// run, never a panic or a hang.
 #[test]
 fn damaged_maps_are_answered_with_errors() {
     for kind in [1, 4] {
@@ -617,9 +616,9 @@ fn block_pointers_have_no_unwritten_blocks() {
     assert_eq!(file.lookup(0, 3).state, MapState::Hole);
 }
 
-/// What one step of a removal may change at most: all nodes on the way, each of which splits into
-/// one that is allocated in another group, a new root's, the bitmaps of what is freed, and eight
-/// that the file is finished with.
+/// One step of a removal changes at most all nodes on the way, each split into one allocated in
+/// another group, a new root's, the bitmaps of the freed blocks, and eight blocks for the end of
+/// the removal.
 #[test]
 fn a_step_of_a_removal_has_credits_for_the_worst() {
     let file = TestFile::new(1);
@@ -633,7 +632,7 @@ fn a_step_of_a_removal_has_credits_for_the_worst() {
             granted >= needed,
             "{len} blocks at depth {depth}: {granted} of {needed}"
         );
-        // Handles have no more than a few hundred.
+        // Handles have at most a few hundred credits.
         assert!(
             granted <= 2 * needed + 32,
             "{len} blocks at depth {depth}: {granted}"

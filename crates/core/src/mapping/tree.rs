@@ -1,12 +1,13 @@
 //! Changing extent trees: one primitive, [`TreeMut::splice`], and what it needs to split and shrink
 //! nodes.
 //!
-//! Invariants after each call: every key in an index equals the first key of its child (e2fsck
-//! demands it); no node but the root is empty; an extent that was put in is merged with its
-//! neighbours in the leaf where they fit.
+//! Invariants after each call:
+//! 1. every key in an index equals the first key of its child (e2fsck demands it);
+//! 2. no node but the root is empty;
+//! 3. a new extent is merged with its neighbours in the leaf where they fit.
 //!
-//! Nothing is changed before all blocks that the change can need are allocated, so running out of
-//! space leaves the tree as it was. Nodes are edited in copies and stored child first, parent last;
+//! All blocks that a change can need are allocated before anything is changed, so running out of
+//! space leaves the tree as it was. Nodes are edited in copies and stored child first, parent last,
 //! all in one transaction.
 
 use smallvec::SmallVec;
@@ -22,20 +23,20 @@ use crate::alloc::{Alloc, Source};
 use crate::changes::write_changed;
 use crate::error::Result;
 
-/// An extent tree to be changed. The caller stores the inode, whose `block` and `blocks` change.
+/// An extent tree, for changing. The caller stores the inode, whose `block` and `blocks` change.
 pub(super) struct TreeMut<'a> {
     pub(super) alloc: &'a Alloc,
     pub(super) h: &'a Handle,
     pub(super) ino: InodeNo,
     pub(super) raw: &'a mut Inode,
-    /// Blocks allocated for nodes of the change at hand.
+    /// Blocks allocated for the new nodes of the current change.
     spares: SmallVec<[BlockNo; 6]>,
 }
 
-/// The extents that take the place of one, or of none.
+/// The extents that replace one extent, or are inserted.
 pub(super) type Pieces = SmallVec<[Extent; 3]>;
 
-/// An entry of a leaf or of a node above.
+/// An entry of a leaf, or of a node above the leaves.
 #[derive(Clone, Copy)]
 enum Entry {
     Extent(Extent),
@@ -70,14 +71,14 @@ impl<'a> TreeMut<'a> {
         }
     }
 
-    /// Adds `blocks` (or takes them off) to what `i_blocks` counts.
+    /// Adds `blocks` to `i_blocks`; subtracts when negative.
     pub(super) fn charge(&mut self, blocks: i64) -> Result<()> {
         charge(self.alloc, self.ino, self.raw, blocks)
     }
 
-    /// In the leaf at the end of `path`, puts `pieces` in the place of the extent at `pos`
-    /// (`replace`) or before it. The first and the last piece are merged with the neighbours when
-    /// they fit. No pieces: the extent goes.
+    /// Replaces the extent at `pos` of the leaf at the end of `path` by `pieces` (`replace`), or
+    /// inserts them before it. The first and the last piece are merged with the neighbours when
+    /// they fit. With `replace` and no pieces, the extent is removed.
     pub(super) fn splice(
         &mut self,
         mut path: Path,
@@ -110,7 +111,7 @@ impl<'a> TreeMut<'a> {
         self.splice_full(path, pos, &pieces)
     }
 
-    /// The rest of [`TreeMut::splice`] when the leaf cannot hold all pieces.
+    /// Does the rest of [`TreeMut::splice`] when the leaf cannot hold all pieces.
     fn splice_full(&mut self, mut path: Path, pos: u16, pieces: &[Extent]) -> Result<()> {
         self.get_spares(&mut path)?;
         let level = path.levels.len() - 1;
@@ -132,8 +133,8 @@ impl<'a> TreeMut<'a> {
         self.drop_spares()
     }
 
-    /// Merges the first piece into the extent before `pos`, the last into the one after; and those
-    /// two, when the only piece joins them.
+    /// Merges the first piece into the extent before `pos`, and the last into the one after. A
+    /// single piece may join both into one extent.
     fn merge(&self, leaf: &mut Node, pos: u16, replace: bool, pieces: &mut Pieces) -> Result<()> {
         let next = pos + u16::from(replace);
         let view = leaf
@@ -167,8 +168,8 @@ impl<'a> TreeMut<'a> {
         Ok(())
     }
 
-    /// Allocates a block for each node that an insertion at the end of `path` splits, and one when
-    /// the root is full too.
+    /// Allocates a block for each node that an insertion at the end of `path` splits, and one more
+    /// if the root is full too.
     fn get_spares(&mut self, path: &mut Path) -> Result<()> {
         let leaf = path.levels.len() - 1;
         let mut wanted = 1;
@@ -206,7 +207,8 @@ impl<'a> TreeMut<'a> {
         self.charge(-1)
     }
 
-    /// Puts `entry` at `pos` of the node at `level` and stores it; splits it when it is full.
+    /// Inserts `entry` at `pos` of the node at `level` and stores the node; splits it when it is
+    /// full.
     fn insert_at(&mut self, path: &mut Path, level: usize, pos: u16, entry: Entry) -> Result<()> {
         let node = &mut path.levels[level].node;
         if !node.is_full() {
@@ -220,8 +222,7 @@ impl<'a> TreeMut<'a> {
         }
         let mut edit = node.edit();
         let count = edit.entries();
-        // Behind the last entry: leave the node full, because what is written in order never comes
-        // back to it.
+        // At the end, leave the old node full: files written in order never come back to it.
         let middle = if pos == count {
             count
         } else {
@@ -247,7 +248,7 @@ impl<'a> TreeMut<'a> {
         )
     }
 
-    /// The root is full: its entries move to a block of their own, to which it becomes the index.
+    /// Moves the entries of a full root to a new block, to which the root then has the only index.
     fn grow(&mut self, path: &mut Path) -> Result<()> {
         let block = take_spare(&mut self.spares);
         let Level { node: root, at } = &mut path.levels[0];
@@ -271,7 +272,7 @@ impl<'a> TreeMut<'a> {
         Ok(())
     }
 
-    /// The node at `level` has no entries left: it goes, and its entry in the parent.
+    /// Frees the node at `level`, which is empty, and removes its entry in the parent.
     fn drop_node(&mut self, path: &mut Path, level: usize) -> Result<()> {
         let Some(block) = path.levels[level].node.block else {
             self.raw.block = *Node::empty_root(0).root_bytes();
@@ -287,7 +288,7 @@ impl<'a> TreeMut<'a> {
         self.fix_keys(path, level - 1)
     }
 
-    /// Makes the keys above the node at `level` equal to its first.
+    /// Makes the keys above the node at `level` equal to its first key.
     fn fix_keys(&mut self, path: &mut Path, level: usize) -> Result<()> {
         let geo = *self.alloc.geo();
         for level in (1..=level).rev() {
@@ -312,7 +313,7 @@ impl<'a> TreeMut<'a> {
         Ok(())
     }
 
-    /// Moves the entries of an only child that fits into the root, as often as that goes.
+    /// Moves the entries of the root's only child into the root while they fit.
     pub(super) fn shrink(&mut self) -> Result<()> {
         let geo = *self.alloc.geo();
         loop {
@@ -338,7 +339,7 @@ impl<'a> TreeMut<'a> {
         }
     }
 
-    /// Writes what changed of a node.
+    /// Writes the changed bytes of a node.
     fn store(&mut self, node: &mut Node) -> Result<()> {
         let Some(block) = node.block else {
             self.raw.block = *node.root_bytes();
@@ -363,7 +364,7 @@ impl<'a> TreeMut<'a> {
     }
 }
 
-/// A block that [`TreeMut::get_spares`] allocated, which counted one for each split.
+/// Takes one of the blocks that [`TreeMut::get_spares`] allocated, one for each split.
 fn take_spare(spares: &mut SmallVec<[BlockNo; 6]>) -> BlockNo {
     spares.pop().expect("as many as nodes are full")
 }
