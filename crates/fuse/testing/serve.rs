@@ -74,7 +74,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// Standard error, if it is a file; a terminal or pipe is not kept.
+/// Returns standard error, if it is a file: a terminal or pipe is not kept.
 fn log_file() -> Option<File> {
     let file = File::options().append(true).open("/proc/self/fd/2").ok()?;
     file.metadata().is_ok_and(|m| m.is_file()).then_some(file)

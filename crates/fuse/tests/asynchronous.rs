@@ -1,10 +1,9 @@
-//! Direct writes that no call waits for, as many of them as one likes, to a file that others have
-//! in the page cache, while the server has dirty pages written: nobody waits for ever. And of
-//! a full volume they say what it is.
+//! Many direct writes that no call waits for, to a file that others have in the page cache, while
+//! the server has dirty pages written: all of them end. On a full volume they fail with ENOSPC.
 //!
-//! Once 64 of them filled all of the kernel's places for requests in the background. The server
-//! answered none before the file's pages were dropped from the page cache, for which a dirty one
-//! had to be written, in one of those places.
+//! Before the fix, 64 such writes held all of the kernel's slots for requests in the background.
+//! The server answered none until the file's pages were dropped from the page cache; for that a
+//! dirty page had to be written, which needed a slot.
 
 mod support;
 
@@ -80,7 +79,7 @@ fn a_full_volume_is_called_full() {
     for depth in [1, 128] {
         let volume = Volume::new(24, &["-b", "1024"]);
         let server = volume.mount("");
-        // Blocks that one file has, somebody else changes all the while.
+        // Another job overwrites this file's blocks all the while.
         let base = support::open(&volume.path("f"));
         base.write_all_at(&[1; 1 << 20], 0).unwrap();
         base.sync_all().unwrap();
@@ -111,7 +110,7 @@ fn a_full_volume_is_called_full() {
         );
         run(&volume, "libaio", depth, None);
         drop(base);
-        // What was written is there, and nothing of what was refused.
+        // All that was written is there, and nothing of what was refused.
         let len = fs::metadata(volume.path("g")).unwrap().len();
         assert!(
             len > 8 << 20 && len.is_multiple_of(96 << 10),

@@ -1,4 +1,4 @@
-//! Files of which one write(2) is one transaction or nothing of it: those that are marked, or all.
+//! Files of which one write(2) is one transaction, all or nothing: marked files, or all.
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use support::{Volume, counted, open, run, wait_until};
 
-/// One that has a request of 1 MiB in one transaction.
+/// Size of a volume, in MiB, that takes a request of 1 MiB in one transaction.
 const MIB: u32 = 300;
 const KINDS: [&str; 2] = ["-b", "4096"];
 
@@ -25,7 +25,7 @@ fn promised(path: &Path) -> u64 {
     std::str::from_utf8(&text[..len]).unwrap().parse().unwrap()
 }
 
-/// Where a record of a file lies, and what it is made of: words that all say which writing of it
+/// Where a record lies in a file. It consists of words that each have the number of the write that
 /// they are from.
 #[derive(Clone, Copy)]
 struct Place {
@@ -33,7 +33,7 @@ struct Place {
     len: usize,
 }
 
-/// From 4 KiB to 1 MiB, aligned and not, no two of them over each other.
+/// From 4 KiB to 1 MiB, aligned and not, none overlapping.
 const PLACES: [Place; 6] = [
     Place {
         offset: 0,
@@ -66,7 +66,7 @@ fn record(writing: u64, len: usize) -> Vec<u8> {
     words.take(len).collect()
 }
 
-/// Which writing a record is from; none when it is from several.
+/// Returns the number of the write that a record is from; `None` if it is from several.
 fn writing(bytes: &[u8]) -> Option<u64> {
     let mut words = bytes.chunks_exact(8);
     let first = words
@@ -77,17 +77,17 @@ fn writing(bytes: &[u8]) -> Option<u64> {
     is_whole.then_some(word)
 }
 
-/// What each place of each file must have at least: what was synced.
+/// The least number that each place of each file must have: what was synced.
 type Floors = Vec<Vec<AtomicU64>>;
 
-/// Writes records until it is told to stop, or the server is gone.
+/// Writes records until `stops` is set or the server is gone.
 fn write_records(file: &File, turn: u64, floors: &[AtomicU64], stops: &AtomicBool) {
     let mut number = 1;
     let mut newest = [0; PLACES.len()];
     while !stops.load(Ordering::Relaxed) {
         let at = ((number * 7 + turn * 3) % PLACES.len() as u64) as usize;
         let place = PLACES[at];
-        // Memory that does not begin where a page does.
+        // The memory does not begin at a page boundary.
         let all = record(number, place.len + 8);
         match file.write_at(&all[8..], place.offset) {
             Ok(n) => assert_eq!(n, place.len, "cut short"),
@@ -110,7 +110,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     (0..3).map(|n| dir.join(format!("file{n}"))).collect()
 }
 
-/// Somebody writes each file, another one syncs everything, and the server is killed.
+/// Kills the server while a thread writes and syncs each file.
 fn killed_while_written(volume: &Volume, options: &str, dir: &Path, after: Duration) -> Floors {
     let server = volume.mount(options);
     let floors: Floors = files(dir)
@@ -172,7 +172,7 @@ fn a_record_is_there_as_a_whole_when_the_server_was_killed() {
                     );
                 }
             }
-            // So that each round counts from 0.
+            // Each round counts from 0.
             for path in files(&dir) {
                 let file = open(&path);
                 for place in PLACES {
@@ -225,7 +225,7 @@ fn readers_and_maps_see_what_was_written() {
     let path = volume.marked().join("file");
     let file = open(&path);
     file.write_all_at(&[1; 20_000], 0).unwrap();
-    // Who only reads has it from the page cache.
+    // A reader gets it from the page cache.
     let reader = File::open(&path).unwrap();
     let read = || {
         let mut bytes = [0; 20_000];
@@ -238,7 +238,7 @@ fn readers_and_maps_see_what_was_written() {
     assert_eq!(counted(&volume, "/server/requests/read"), before);
     file.write_all_at(&[2; 5000], 7000).unwrap();
     assert_eq!(read()[6999..12_001], [&[1][..], &[2; 5000], &[1]].concat());
-    // What is stored to a map is written, and a map sees what is written.
+    // A store to a memory map is written, and a map shows what is written.
     let script = [
         "mmap -rw 0 20000",
         "mwrite -S 0x33 100 10",
@@ -254,7 +254,7 @@ fn readers_and_maps_see_what_was_written() {
         read()[99..111],
         *b"\x01\x33\x33\x33\x33\x33\x44\x44\x44\x44\x44\x01"
     );
-    // An append goes to the end, and times are those of the writes.
+    // An append goes to the end, and the times are those of the writes.
     let before = file.metadata().unwrap().modified().unwrap();
     thread::sleep(Duration::from_millis(20));
     let mut how = File::options();
@@ -298,7 +298,7 @@ fn on_a_full_volume_nothing_of_a_write_is_done() {
             }
         }
     }
-    // Over what is there it goes on.
+    // An overwrite still works.
     assert_eq!(file.write_at(&[6; 100_000], 50).unwrap(), 100_000);
     drop(file);
     volume.unmount(server);

@@ -1,4 +1,4 @@
-//! How a mount ends: unmounted, by a signal, killed; and what is left of it each time.
+//! The ends of a mount, by unmounting, by a signal, by a kill, and what is left of it each time.
 
 mod support;
 
@@ -96,7 +96,8 @@ fn syncing_the_mount_point_syncs_everything() {
     let server = volume.mount("commit=300");
     fs::create_dir(volume.path("d")).unwrap();
     fs::write(volume.path("d/f"), b"kept").unwrap();
-    // The kernel still writes back the times of a file that is gone; syncfs must not fail for it.
+    // The kernel still writes back the times of a file that is gone. syncfs must not fail because
+    // of that.
     fs::write(volume.path("d/gone"), b"not kept").unwrap();
     fs::remove_file(volume.path("d/gone")).unwrap();
     run(Command::new("sync").arg("-f").arg(&volume.dir));
@@ -109,8 +110,8 @@ fn syncing_the_mount_point_syncs_everything() {
     volume.unmount(server);
 }
 
-/// The kernel asks for the attributes of a file that has been open for writing for two seconds, and
-/// so a writer into its cache hears that there is nobody any more.
+/// The kernel asks again for the attributes of a file that has been open for writing for two
+/// seconds. So a writer into its cache learns that the server is gone.
 #[test]
 fn who_writes_on_is_told_that_the_server_died() {
     need!(support::fuse());
@@ -120,7 +121,7 @@ fn who_writes_on_is_told_that_the_server_died() {
     file.write_all_at(b"before", 0).unwrap();
     std::thread::sleep(Duration::from_millis(2500));
     server.crash(&volume.dir);
-    // Attributes that were asked for just now may be kept for a second.
+    // The kernel may keep attributes for a second.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(errno(file.write_at(b"after", 0)), ENOTCONN);
     assert!(file.sync_all().is_err());
@@ -129,8 +130,8 @@ fn who_writes_on_is_told_that_the_server_died() {
     volume.unmount(server);
 }
 
-/// `sync DIR` of the mount point: where the kernel does not tell of sync(2), it is how everything
-/// is made durable, what open files have in the page cache included.
+/// `sync DIR` on the mount point makes everything durable, with what open files have in the page
+/// cache. It is the way to do so if the kernel does not pass on sync(2).
 #[test]
 fn an_fsync_of_the_mount_point_confirms_everything() {
     need!(support::fuse());
@@ -142,7 +143,8 @@ fn an_fsync_of_the_mount_point_confirms_everything() {
         open.write_all(b"written, and not synced by itself\n")
             .unwrap();
     }
-    // As sync(1) does. In a process of its own it would close what it inherits, which writes pages.
+    // As sync(1) does. A process of its own would close the files that it inherits, which writes
+    // their pages.
     File::open(&volume.dir).unwrap().sync_all().unwrap();
     server.crash(&volume.dir);
     drop(open);
@@ -219,7 +221,7 @@ fn unmounting_by_others_is_noticed() {
     let (status, said) = server.wait();
     assert!(status.success(), "{said}");
     volume.check_clean();
-    // At once again: the old server must not undo the new mount.
+    // Mount again at once: the old server must not undo the new mount.
     for _ in 0..5 {
         let server = volume.mount("");
         support::umount(&volume.dir);
@@ -359,7 +361,7 @@ fn a_crash_is_told_in_the_log() {
     });
 }
 
-/// The process that serves the mount, by its own word.
+/// Returns the process that serves the mount, as it says itself.
 fn server_pid(dir: &Path) -> i32 {
     let stats = stetfs_fuse::query_stats(dir).unwrap();
     let pid = stats.split("\"pid\":").nth(1).unwrap();
@@ -451,7 +453,7 @@ fn everything_of_that_name_is_killed() {
     }
 }
 
-/// A process and its children, with their names.
+/// Returns a process and its descendants, with their names.
 fn descendants(pid: u32) -> Vec<(u32, String)> {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -468,7 +470,7 @@ fn name_of(pid: u32) -> Option<String> {
     )
 }
 
-/// The image is cut or removed while it is mounted: the next sync says so, and so does the log.
+/// The image is truncated or removed while it is mounted: the next sync and the log report it.
 #[test]
 fn an_image_that_is_spoiled_is_told() {
     need!(support::fuse());
@@ -484,7 +486,7 @@ fn an_image_that_is_spoiled_is_told() {
         } else {
             fs::remove_file(&volume.image).unwrap();
         }
-        // Also where there is nothing new to be written.
+        // The sync fails also if there is nothing new to write.
         assert!(file.sync_all().is_err(), "{spoil}");
         file.write_all_at(b"lost", 0).unwrap();
         assert!(file.sync_all().is_err(), "{spoil}");

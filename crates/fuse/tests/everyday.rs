@@ -160,7 +160,7 @@ fn holes_and_ranges() {
         .open(path("f"))
         .unwrap();
 
-    // Another handle has written and not synced: what a seek finds must know of it.
+    // Another handle has written and not synced: a seek must find that too.
     let writer = File::options().write(true).open(path("f")).unwrap();
     writer.write_all_at(&[7; 4096], 1 << 20).unwrap();
     let seek = |from| rustix::fs::seek(&file, from);
@@ -234,7 +234,7 @@ fn attributes() {
     rustix::fs::setxattr(&file, "user.gone", &[1; 1000], XattrFlags::empty()).unwrap();
     rustix::fs::removexattr(&file, "user.gone").unwrap();
 
-    // The kernel asks for it by STATX, and only then.
+    // The kernel asks for the time of birth by STATX, and only for that.
     let born = fs::metadata(&file).unwrap().created().unwrap();
     assert!(born <= std::time::SystemTime::now(), "{born:?}");
     let check = || {
@@ -350,8 +350,8 @@ fn a_directory_that_changes_while_it_is_read() {
     volume.unmount(server);
 }
 
-/// A program that lists a directory and then looks at each name asks for no name, whatever the
-/// kernel has of them.
+/// A program that lists a directory and then looks at each file sends no LOOKUP, whatever the
+/// kernel knows of the files.
 #[test]
 fn a_listing_brings_what_the_kernel_does_not_have() {
     const FILES: u64 = 500;
@@ -375,15 +375,15 @@ fn a_listing_brings_what_the_kernel_does_not_have() {
         sizes.sort_unstable();
         assert!(kinds && sizes == (0..listed.len() as u64).collect::<Vec<_>>());
         let lookups = counted(&volume, "/server/requests/lookup") - before;
-        // The directory, and what the look at the counters needs.
+        // Some for the directory, and for reading the counters.
         assert!(lookups < 10, "{lookups} names were asked for");
         listed.len() as u64
     };
     assert_eq!(look(), FILES);
-    // Now it has all but one.
+    // Now the kernel knows all but one.
     fs::write(name(FILES), vec![1; FILES as usize]).unwrap();
     assert_eq!(look(), FILES + 1);
-    // And now some that it has were given to others.
+    // Now other files have got inodes that the kernel knew.
     for n in 0..FILES / 2 {
         fs::remove_file(name(n)).unwrap();
     }
@@ -464,7 +464,7 @@ fn strangers_are_kept_out() {
     };
     assert_eq!(as_nobody("cat public").stdout, b"news");
     assert!(!as_nobody("echo x > public").status.success());
-    // The names are in the kernel's cache by now; the permission must be asked all the same.
+    // The kernel has the names in its cache by now. It must check the permission all the same.
     assert!(!as_nobody("cat private/f").status.success());
     assert!(!as_nobody("touch new").status.success());
     assert!(as_nobody("echo x > suid").status.success());
@@ -682,8 +682,8 @@ fn the_kernel_reads_what_was_written() {
     assert_eq!(got.lines().count(), want.lines().count());
 }
 
-/// O_TMPFILE: a file that gets its name when it is complete, one that never gets any, one that may
-/// not have any.
+/// O_TMPFILE: one file gets its name when it is complete, one never gets a name, and one may not
+/// have any.
 #[test]
 fn files_without_a_name() {
     need!(support::fuse());
@@ -722,7 +722,7 @@ fn files_without_a_name() {
     volume.unmount(server);
 }
 
-/// The kernel's overlayfs keeps what is changed on a volume: it needs whiteouts, files without a
+/// The kernel's overlayfs keeps its upper layer on a volume. It needs whiteouts, files without a
 /// name, `trusted.` attributes and types in directory entries.
 #[test]
 fn an_overlay_is_kept_here() {
@@ -811,7 +811,7 @@ fn an_overlay_is_kept_here() {
     volume.unmount(server);
 }
 
-/// What has lost its name and is still known to somebody: a working directory, an open pipe, a
+/// Files that have lost their names and are still in use: a working directory, an open pipe, a
 /// socket's place.
 #[test]
 fn what_is_removed_and_still_known() {
@@ -840,7 +840,7 @@ fn what_is_removed_and_still_known() {
     fs::remove_dir(volume.path("dir")).unwrap();
     fs::rename(volume.path("new"), volume.path("replaced")).unwrap();
     fs::remove_file(volume.path("pipe")).unwrap();
-    // Their numbers would be the first to be used again.
+    // New files would get their inode numbers first.
     for i in 0..20 {
         fs::create_dir(volume.path(&format!("d{i}"))).unwrap();
     }
@@ -855,11 +855,11 @@ fn what_is_removed_and_still_known() {
     let before = free();
     drop((dir, replaced, pipe));
     support::wait_until("they are freed", || {
-        // The kernel forgets when it has something else to say, too.
+        // The kernel sends FORGET along with other requests.
         let _ = fs::metadata(volume.path(&format!("nothing-{}", free())));
         free() == before + 3
     });
-    // Held when the mount ends, they are freed as well.
+    // A removed directory that is held until shortly before the mount ends is freed too.
     let last = known("d0");
     fs::remove_dir(volume.path("d0")).unwrap();
     drop(last);

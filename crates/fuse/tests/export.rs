@@ -1,4 +1,4 @@
-//! The watchdog of an export: a device that never answers must not keep its users waiting for ever.
+//! The watchdog of an export: a device that never answers does not keep its users waiting for ever.
 
 mod support;
 
@@ -13,7 +13,7 @@ use stetfs_export::ByteDev;
 use stetfs_fuse::{ExportOptions, FILE_NAME, SessionError, check_dir, export, mountinfo};
 use stetfs_media::{BlockDev, Cause, Layer, MediaError, RamDev};
 
-/// A device whose flush waits until it is let go.
+/// A device whose flush waits until the test lets it go.
 struct Stuck {
     below: RamDev,
     gate: Arc<(Mutex<bool>, Condvar)>,
@@ -66,7 +66,7 @@ fn a_stuck_request_is_given_up() {
         .open(dir.join(FILE_NAME))
         .unwrap();
     file.write_all_at(b"answered", 0).unwrap();
-    // Nothing but the watchdog ends this.
+    // Only the watchdog ends this.
     file.sync_all().unwrap_err();
     file.read_at(&mut [0; 8], 0).unwrap_err();
     let ended = server.join().unwrap();

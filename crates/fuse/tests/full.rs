@@ -1,5 +1,5 @@
-//! A volume that fills up behind the writeback cache: what write(2) has confirmed has a place, or
-//! its writer is told.
+//! A volume that fills up behind the writeback cache: what write(2) has confirmed has room, or its
+//! writer is told.
 
 mod support;
 
@@ -12,14 +12,14 @@ use rustix::fs::FallocateFlags;
 use stetfs_sys::file_ioctl::{commit_atomic_write, start_atomic_write};
 use support::{Volume, open};
 
-/// What one writer got confirmed, and where it was told that there is no place.
+/// How many bytes of a writer were confirmed, and which calls refused more.
 struct Written {
     bytes: u64,
     refused: bool,
     sync_failed: bool,
 }
 
-/// The byte that a file has at an offset.
+/// Returns the byte that a file has at an offset.
 fn content(seed: u64, offset: u64) -> u8 {
     (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (offset >> 9).wrapping_mul(0x2545_f491_4f6c_dd1d))
         as u8
@@ -29,7 +29,7 @@ fn chunk(seed: u64, offset: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| content(seed, offset + i)).collect()
 }
 
-/// Writes until it is refused, or `most` bytes are confirmed; then syncs.
+/// Writes until a write is refused or `most` bytes are confirmed; then syncs.
 fn fill(file: &File, seed: u64, size: usize, most: u64) -> Written {
     let mut written = Written {
         bytes: 0,
@@ -50,7 +50,7 @@ fn fill(file: &File, seed: u64, size: usize, most: u64) -> Written {
     written
 }
 
-/// What was confirmed is there.
+/// Checks that the confirmed bytes are there.
 fn check(path: &Path, seed: u64, bytes: u64) {
     let got = fs::read(path).unwrap();
     assert!(
@@ -68,7 +68,8 @@ fn check(path: &Path, seed: u64, bytes: u64) {
     );
 }
 
-/// The files are opened while the volume is empty, so their writes go to the page cache to the end.
+/// Fills a volume by several writers. They open their files while the volume is empty, so their
+/// writes go to the page cache to the end.
 fn many_writers(size: usize, options: &str) -> (Volume, Vec<Written>) {
     let volume = Volume::new(128, &["-b", "4096"]);
     let server = volume.mount(options);
@@ -103,7 +104,7 @@ fn small_writes_are_refused_before_anything_is_lost() {
     for w in written {
         assert!(!w.sync_failed, "confirmed by write(2) and lost");
     }
-    // What was kept back for dirty pages can be had by whoever comes new.
+    // A new writer gets the room that was kept for dirty pages.
     let server = volume.mount("");
     let mut more = File::create(volume.path("more")).unwrap();
     more.write_all(&[5; 1 << 20]).unwrap();
@@ -112,8 +113,8 @@ fn small_writes_are_refused_before_anything_is_lost() {
     volume.unmount(server);
 }
 
-/// A write(2) that is larger than what is kept back may find no place for a part of it; then
-/// somebody is told.
+/// A part of a write(2) may find no room if it is larger than what is kept. Then its writer is
+/// told.
 #[test]
 fn a_huge_write_is_told_at_the_latest_by_fsync() {
     need!(support::root_and_fuse());
@@ -129,8 +130,8 @@ fn without_a_writeback_cache() {
     }
 }
 
-/// Whoever changes what is there needs no room, and is not refused on a full volume; what found no
-/// place is not shown; and somebody who comes to a full volume is told by write(2) itself.
+/// On a full volume, overwrites need no room and succeed; pages that found no room are not shown;
+/// and write(2) itself refuses a new writer.
 #[test]
 fn on_a_full_volume() {
     need!(support::root_and_fuse());
@@ -141,7 +142,7 @@ fn on_a_full_volume() {
     base.sync_all().unwrap();
     let ballast = File::create(volume.path("ballast")).unwrap();
     assert!(fill(&ballast, 2, 1 << 16, u64::MAX).refused);
-    // Once more, by one who comes new: to the last block.
+    // A new writer fills it to the last block.
     let rest = File::create(volume.path("rest")).unwrap();
     assert!(fill(&rest, 3, 4096, u64::MAX).refused);
 
@@ -154,7 +155,7 @@ fn on_a_full_volume() {
         }
         base.sync_all().unwrap();
     }
-    // Room comes back to those who were refused.
+    // New room is there for those who were refused.
     fs::remove_file(volume.path("ballast")).unwrap();
     drop(ballast);
     rest.sync_all().unwrap();
@@ -165,12 +166,12 @@ fn on_a_full_volume() {
     volume.unmount(server);
 }
 
-/// What a group has staged has its room, and so has what the kernel has taken of others before: the
-/// staged write is told, and neither the commit nor a write-back that comes later.
+/// A group's staged data has its room, and so do pages that the kernel has taken before. The staged
+/// write is refused, and not the commit or a later write-back.
 #[test]
 fn a_group_takes_nothing_that_is_kept_for_dirty_pages() {
     need!(support::root_and_fuse());
-    // A journal that has more in one transaction than there will be room for.
+    // The journal takes more in one transaction than there will be room for.
     let volume = Volume::new(64, &["-b", "4096", "-m", "0", "-J", "size=20"]);
     let server = volume.mount("");
     let path = volume.marked().join("group");
@@ -205,14 +206,14 @@ fn a_group_takes_nothing_that_is_kept_for_dirty_pages() {
     volume.unmount(server);
 }
 
-/// The bytes that df shows as available.
+/// Returns the bytes that df shows as available.
 fn available(volume: &Volume) -> u64 {
     let free = rustix::fs::statvfs(&volume.dir).unwrap();
     free.f_bavail * free.f_frsize
 }
 
-/// Who writes alone gets what df shows, but for what one write(2) may need. (It was stopped with a
-/// part of the volume left that grew with it: 17 of 800 MB.)
+/// A single writer gets what df shows, except for what one write(2) may need. (Before the fix, a
+/// part that grew with the volume was left: 17 of 800 MB.)
 #[test]
 fn a_single_writer_fills_the_volume() {
     need!(support::root_and_fuse());
@@ -228,8 +229,9 @@ fn a_single_writer_fills_the_volume() {
     volume.unmount(server);
 }
 
-/// What needs no room is not asked for any, and what needs some waits until it is known what is
-/// left, also just after the volume got full, while a file is being written through the page cache.
+/// Writes that need no room always succeed. Those that need some wait until it is known how much is
+/// left. This holds also just after the volume got full, while a file is being written through the
+/// page cache.
 #[test]
 fn what_has_blocks_is_not_refused_just_after_the_volume_got_full() {
     need!(support::root_and_fuse());
@@ -250,7 +252,7 @@ fn what_has_blocks_is_not_refused_just_after_the_volume_got_full() {
                 .unwrap_or_else(|e| panic!("round {round}, preallocated, part {part}: {e}"));
         }
         fs::remove_file(volume.path("old")).unwrap();
-        // As much as is certainly there, of what was just freed.
+        // Write as much as is certainly free after the removal.
         let new = open(&volume.path("new"));
         for part in 0..16 {
             new.write_all_at(&at(part), part << 16)

@@ -28,12 +28,12 @@ fn read(file: &File, len: usize) -> Vec<u8> {
 
 const PAGE: usize = 4096;
 
-/// Pages of these bytes.
+/// Returns pages, each filled with one of these bytes.
 fn pages(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().flat_map(|byte| [*byte; PAGE]).collect()
 }
 
-/// Writes pages 0 and 3 anew, and page 5, behind the end.
+/// Overwrites pages 0 and 3, and writes page 5, behind the end.
 fn write_some(file: &File, byte: u8) {
     for page in [0, 3, 5] {
         file.write_all_at(&pages(&[byte]), page * PAGE as u64)
@@ -50,7 +50,7 @@ fn a_group_is_its_owners_until_it_is_committed() {
         let path = volume.marked().join("file");
         let (owner, other) = (open(&path), open(&path));
         owner.write_all_at(&pages(&[1; 4]), 0).unwrap();
-        // Somebody who reads through the page cache.
+        // One that reads through the page cache.
         let reader = File::open(&path).unwrap();
         let seen = |file: &File| read(file, 4 * PAGE);
         assert_eq!(seen(&reader), pages(&[1; 4]));
@@ -68,7 +68,7 @@ fn a_group_is_its_owners_until_it_is_committed() {
                 "{options}: committed"
             );
         }
-        // What is committed is durable, and what is not is gone: by ABORT, by a close, by a kill.
+        // Committed writes are durable. Others are dropped: by ABORT, by a close, by a kill.
         start_atomic_write(&owner).unwrap();
         write_some(&owner, 3);
         abort_atomic_write(&owner).unwrap();
@@ -79,7 +79,7 @@ fn a_group_is_its_owners_until_it_is_committed() {
             read(&owner, 6 * PAGE) == pages(&[2, 1, 1, 2, 0, 2]),
             "{options}"
         );
-        // Two at once: the second is told, and can try again.
+        // Of two groups at once the second commit fails, and can be tried again.
         let other = open(&path);
         for file in [&owner, &other] {
             start_atomic_write(file).unwrap();
@@ -116,7 +116,7 @@ fn files_that_can_have_none_say_so() {
     let file = open(&plain);
     assert!(!has_atomic_writes(&file));
     assert_eq!(start_atomic_write(&file), Err(Errno::NOTSUP));
-    // What is written is written.
+    // Without a group, writes take effect at once.
     file.write_all_at(b"x", 0).unwrap();
     commit_atomic_write(&file).unwrap();
     abort_atomic_write(&file).unwrap();
@@ -127,11 +127,11 @@ fn files_that_can_have_none_say_so() {
     assert_eq!(start_atomic_write(&reader), Err(Errno::BADF));
     drop((file, reader));
     volume.unmount(server);
-    // Where data is journaled, O_DIRECT does as well.
+    // Where data is journaled, O_DIRECT suffices.
     let server = volume.mount("data=journal");
     let file = open(&plain);
     assert!(!has_atomic_writes(&file), "its pages are everybody's");
-    // Nor when it is set later: some may be in the cache.
+    // It does not if it is set later: some pages may be in the cache.
     fcntl_setfl(&file, OFlags::DIRECT).unwrap();
     assert!(!has_atomic_writes(&file), "some of its pages are");
     drop(file);
@@ -141,7 +141,7 @@ fn files_that_can_have_none_say_so() {
     volume.unmount(server);
 }
 
-/// Opens it with O_DIRECT.
+/// Opens a file with O_DIRECT.
 fn direct(path: &Path) -> File {
     let mut how = File::options();
     how.read(true).write(true).custom_flags(libc::O_DIRECT);
@@ -160,7 +160,8 @@ fn start_when_closed(file: &File) {
     });
 }
 
-/// O_DIRECT was a promise of the moment: who cleared it wrote to the cache, which everybody sees.
+/// A file that clears O_DIRECT in a group still goes past the cache. (Before the fix it wrote to
+/// the cache, which everybody sees.)
 #[test]
 fn a_group_by_o_direct_stays_past_the_cache() {
     need!(support::root_and_fuse());
@@ -184,8 +185,8 @@ fn a_group_by_o_direct_stays_past_the_cache() {
     }
 }
 
-/// The kernel writes whole pages back, with what they held when somebody wrote to them: what was
-/// committed meanwhile was lost.
+/// The kernel writes whole pages back, as they were when somebody wrote to them. (Before the fix,
+/// what was committed meanwhile was lost.)
 #[test]
 fn a_file_has_groups_or_writers_through_the_cache() {
     need!(support::root_and_fuse());
@@ -199,7 +200,7 @@ fn a_file_has_groups_or_writers_through_the_cache() {
     assert_eq!(start_atomic_write(&owner), Err(Errno::BUSY));
     drop(writer);
     start_when_closed(&owner);
-    // Who comes while there is a group has no cache.
+    // Opens during a group have no cache.
     owner.write_all_at(&pages(&[2]), 0).unwrap();
     let writer = open(&path);
     writer.write_all_at(b"late", 8).unwrap();
@@ -209,7 +210,7 @@ fn a_file_has_groups_or_writers_through_the_cache() {
     let mut wanted = pages(&[2]);
     wanted[16..25].copy_from_slice(b"and later");
     assert!(fs::read(&path).unwrap() == wanted);
-    // A file that has joined may be closed; its group goes on.
+    // A file that has joined may be closed, and its group goes on.
     let first = volume.marked().join("first");
     let first = open(&first);
     let name = begin_group(&first).unwrap();
@@ -222,7 +223,7 @@ fn a_file_has_groups_or_writers_through_the_cache() {
     commit_atomic_write(&first).unwrap();
     writer.sync_all().unwrap();
     assert!(fs::read(&path).unwrap() == pages(&[3]));
-    // Afterwards there is one again.
+    // Afterwards writers have the cache again.
     drop((first, writer));
     let (owner, writer) = (direct(&path), open(&path));
     writer.write_all_at(b"late", 0).unwrap();
@@ -231,9 +232,8 @@ fn a_file_has_groups_or_writers_through_the_cache() {
     volume.unmount(server);
 }
 
-/// close(2) returns before the server hears of it: the kernel says so behind the pages that it is
-/// writing back, of whatever files. Who began a group meanwhile was told that somebody has the file
-/// open (EBUSY).
+/// close(2) returns before the server hears of it: the kernel sends it after pages of any file that
+/// it is writing back. (Before the fix, a group that began meanwhile failed with EBUSY.)
 #[test]
 fn a_close_counts_when_it_has_returned() {
     need!(support::root_and_fuse());
@@ -254,7 +254,7 @@ fn a_close_counts_when_it_has_returned() {
         let other = open(&volume.path("other"));
         for way in ways.iter().cycle().take(12) {
             let (owner, writer) = (direct(&path), open(&path));
-            // So many requests that the kernel queues them.
+            // Send so many requests that the kernel queues them.
             for page in 0..300 {
                 other
                     .write_all_at(b"dirty", 2 * page * PAGE as u64)
@@ -263,7 +263,7 @@ fn a_close_counts_when_it_has_returned() {
             fadvise(&other, 0, None, Advice::DontNeed).unwrap();
             drop(writer);
             way(&owner);
-            // So that the next writer has the cache again.
+            // Then the next writer has the cache again.
             abort_atomic_write(&owner).unwrap();
         }
         drop((first, other));
@@ -271,7 +271,7 @@ fn a_close_counts_when_it_has_returned() {
     }
 }
 
-/// One worker answers all of this: a request that waits for a close does not hold it.
+/// One worker answers all of this: a request that waits for a close does not keep it.
 #[test]
 fn a_group_waits_beside_other_requests() {
     need!(support::root_and_fuse());
@@ -297,7 +297,7 @@ fn a_group_waits_beside_other_requests() {
     volume.unmount(server);
 }
 
-/// What SQLite asks, and goes on with its journal.
+/// Groups end when a file's mark is removed. SQLite asks for that and goes on with its journal.
 #[test]
 fn a_mark_that_goes_takes_groups_along() {
     need!(support::root_and_fuse());
@@ -315,7 +315,7 @@ fn a_mark_that_goes_takes_groups_along() {
     assert_eq!(start_atomic_write(&file), Err(Errno::NOTSUP));
     file.write_all_at(&pages(&[2]), 0).unwrap();
     assert!(fs::read(&path).unwrap() == pages(&[2]));
-    // Who opens it now has the cache, so that nobody has groups until that is closed.
+    // An open now has the cache, so nobody can have a group until it is closed.
     let cached = open(&path);
     cached.write_all_at(b"late", 0).unwrap();
     chattr("+j");
@@ -342,7 +342,7 @@ fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
         let writer = scope.spawn(|| {
             for (round, page) in (1..=rounds).flat_map(|r| (0..length).map(move |p| (r, p))) {
                 let write = || file.write_all_at(&pages(&[round]), page * PAGE as u64);
-                // The group may be as large as one can be, until its commit.
+                // The group may have its largest size, until its commit.
                 let is_too_big = |e: &io::Error| e.raw_os_error() == Some(libc::EFBIG);
                 let mut written = write();
                 while written.as_ref().is_err_and(is_too_big) {
@@ -365,7 +365,7 @@ fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
     volume.unmount(server);
 }
 
-/// Files `a` and `b`, each of one page of 1.
+/// Makes files `a` and `b`, each with one page of ones.
 fn pair(volume: &Volume) -> [PathBuf; 2] {
     let dir = volume.marked();
     ["a", "b"].map(|name| {
@@ -399,10 +399,10 @@ fn a_group_of_several_files_happens_at_once() {
         for path in &paths {
             assert_eq!(fs::read(path).unwrap()[..PAGE], pages(&[1]), "{options}");
         }
-        // Any of them commits it; whoever joined may be closed before.
+        // Each of the files can commit it.
         commit_atomic_write(&b).unwrap();
         seen(&[2, 2]);
-        // None is in a group now.
+        // No file is in a group now.
         a.write_all_at(&pages(&[1]), 0).unwrap();
         a.write_all_at(&pages(&[2]), 0).unwrap();
         seen(&[2, 2]);
@@ -410,7 +410,7 @@ fn a_group_of_several_files_happens_at_once() {
         join_group(&joined, begin_group(&a).unwrap()).unwrap();
         joined.write_all_at(&pages(&[3, 3]), 0).unwrap();
         a.write_all_at(&pages(&[3, 3]), 0).unwrap();
-        // The kernel has pages of it, and nobody has it open then.
+        // Now the kernel has pages of a file that nobody will have open.
         seen(&[2, 2]);
         drop((joined, b));
         commit_atomic_write(&a).unwrap();
@@ -426,7 +426,7 @@ fn a_group_of_several_files_happens_at_once() {
     }
 }
 
-/// A page of a map is everybody's, whoever has mapped the file.
+/// Everybody sees the same page of a memory map, whoever has mapped the file.
 #[test]
 fn a_map_does_not_show_what_is_staged() {
     need!(support::root_and_fuse());
@@ -456,7 +456,7 @@ fn who_was_in_an_aborted_group_hears_of_it() {
     let paths = pair(&volume);
     let [a, b] = paths.each_ref().map(|path| open(path));
     let was = read_all(&paths);
-    // By closing the one that began it.
+    // Abort by closing the file that began it.
     let first = open(&paths[0]);
     let name = begin_group(&first).unwrap();
     assert_eq!(begin_group(&first), Ok(name), "it goes on");
@@ -473,14 +473,14 @@ fn who_was_in_an_aborted_group_hears_of_it() {
     assert_eq!(support::errno(b.write_all_at(b"x", 0)), libc::ECANCELED);
     assert_eq!(commit_atomic_write(&b), Err(Errno::CANCELED));
     assert_eq!(join_group(&b, name), Err(Errno::NOENT));
-    // By one that joined. Who begins another group knows.
+    // Abort through a file that joined. A file that begins another group gets no error.
     let name = begin_group(&a).unwrap();
     join_group(&b, name).unwrap();
     b.write_all_at(&pages(&[3]), 0).unwrap();
     abort_atomic_write(&b).unwrap();
     assert_eq!(commit_atomic_write(&a), Err(Errno::CANCELED));
     assert!(read_all(&paths) == was);
-    // In another one; a name that nobody has; a file that can have none.
+    // Refused: a file in another group, an unknown name, a file that can have no group.
     let name = begin_group(&a).unwrap();
     begin_group(&b).unwrap();
     assert_eq!(join_group(&b, name), Err(Errno::BUSY));
@@ -494,7 +494,7 @@ fn who_was_in_an_aborted_group_hears_of_it() {
     volume.unmount(server);
 }
 
-/// The program is what the documentation shows; it is built as a user would.
+/// The example of the documentation, built as a user would.
 #[test]
 fn the_header_says_what_the_server_does() {
     need!(support::root_and_fuse());
@@ -540,7 +540,7 @@ fn an_append_goes_behind_what_is_staged() {
         let seen = fs::read(&path).unwrap();
         let (begin, rest) = seen.split_at(5);
         assert_eq!(begin, b"begin");
-        // A kernel with a writeback cache believes its own sizes.
+        // With a writeback cache the kernel believes its own sizes.
         let shown = if options.is_empty() { 6 } else { 0 };
         assert_eq!(rest, vec![0; shown], "{options}");
         commit_atomic_write(&log).unwrap();
@@ -550,9 +550,9 @@ fn an_append_goes_behind_what_is_staged() {
     }
 }
 
-/// With a writeback cache the kernel takes the size of a regular file from nobody, but from its own
-/// calls: after an abort it keeps the size that the group would have given, until the file is cut
-/// or forgotten. The volume has the right one.
+/// With a writeback cache the kernel learns the size of a regular file only from its own calls.
+/// After an abort it keeps the size that the group would have given, until the file is truncated or
+/// forgotten. The volume has the right size.
 #[test]
 fn a_cut_tells_the_kernel_of_an_abort() {
     need!(support::root_and_fuse());

@@ -1,5 +1,5 @@
-//! A server that does not answer: the companion says so, and gives it up if it was asked to; so
-//! nobody waits for ever, and sync(1) of the machine neither.
+//! A server that does not answer: the companion reports it, and aborts the connection if it was
+//! asked to. So nobody waits for ever, and sync(1) of the machine does not either.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Volume;
 
-/// Stops all threads of a process. The signal only begins it.
+/// Stops all threads of a process. The signal only begins that, so wait for the end.
 fn stop(pid: Pid) {
     kill_process(pid, Signal::STOP).unwrap();
     let tasks = format!("/proc/{}/task", pid.as_raw_pid());
@@ -48,7 +48,7 @@ fn a_stopped_server_is_named_and_given_up() {
 
     stop(pid);
     let began = Instant::now();
-    // Waits in the kernel, and no signal ends it.
+    // This waits in the kernel, and no signal ends it.
     let told = fs::metadata(volume.path("nothing")).unwrap_err();
     assert!(
         [libc::ENOTCONN, libc::ECONNABORTED].contains(&told.raw_os_error().unwrap()),
@@ -79,7 +79,7 @@ fn a_stopped_server_is_named_and_given_up() {
     volume.unmount(server);
 }
 
-/// Who only takes long is waited for, without a word and without harm.
+/// A slow server is waited for, without a report and without harm.
 #[test]
 fn a_server_that_goes_on_is_not_given_up() {
     need!(support::root_and_fuse());

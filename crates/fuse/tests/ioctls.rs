@@ -1,7 +1,7 @@
-//! The ioctls of ext4, and each flag of chattr, beside the kernel's ext4: a program that sends them
-//! runs on a mount of ours and on a kernel mount of a copy of the volume, and what it was answered
-//! is compared. What is different is a list with a reason a line; a difference that is gone fails
-//! too, and so does one that docs/LIMITS.md does not tell.
+//! The ioctls of ext4 and each flag of chattr, compared with the kernel's ext4. A program sends
+//! them on a mount of ours and on a kernel mount of a copy of the volume. A list has the
+//! differences, each with its reason. A difference that no longer exists fails the test, and so
+//! does one that docs/LIMITS.md does not have.
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use support::{Volume, run};
 
-/// Prints a line for each answer: what was asked, a tab, the errno's name or what came back.
+/// Prints a line for each answer: the question, a tab, the errno's name or the result.
 const ASK: &str = r#"
 import array, errno, fcntl, os, struct, sys
 os.chdir(sys.argv[1])
@@ -112,7 +112,7 @@ told('FS_IOC_READ_VERITY_METADATA', (ask(fd, number(BOTH, 'f', 135, 40))[0], Non
 told('an ioctl that nobody has', (ask(fd, number(READ, 'f', 200, 8))[0], None))
 "#;
 
-/// What is asked for (how it begins), and what docs/LIMITS.md says of it.
+/// The beginning of each question that has another answer, and what docs/LIMITS.md says of it.
 const DIFFERENT: &[(&str, &str)] = &[
     ("flag 00080000", "`chattr -e`"),
     ("flag 02000000", "`+x`"),
@@ -154,7 +154,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("FS_IOC_GETFSMAP", "FS_IOC_GETFSMAP"),
 ];
 
-/// Those that a kernel may be too old for, or that its root may do elsewhere.
+/// Questions that a kernel may be too old for, or that its root may do elsewhere.
 const MAYBE: [&str; 5] = [
     "flag 00004000",
     "FS_IOC_GETFSUUID",
@@ -163,7 +163,7 @@ const MAYBE: [&str; 5] = [
     "EXT4_IOC_GETFSUUID",
 ];
 
-/// What each question was answered on the volume that is mounted there.
+/// Returns the answer to each question on the volume that is mounted at `dir`.
 fn answers(dir: &Path) -> BTreeMap<String, String> {
     let out = run(Command::new("python3").args(["-c", ASK]).arg(dir));
     let text = String::from_utf8(out.stdout).unwrap();
@@ -231,8 +231,8 @@ fn each_ioctl_and_each_flag_beside_the_kernels_ext4() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `chattr +S` and `+D`: what was done is there after a crash, although nobody synced, and what was
-/// done beside it is not.
+/// `chattr +S` and `+D`: changes are there after a crash, although nobody synced. Changes beside
+/// them are not.
 #[test]
 fn what_is_marked_synchronous_is_durable_at_once() {
     need!(support::root_and_fuse());

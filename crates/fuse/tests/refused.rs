@@ -1,5 +1,5 @@
-//! What the kernel's ext4 refuses at write(2), and the writeback cache would take: the writer is
-//! told by the next write(2), and not only by fsync(2).
+//! Writes that the kernel's ext4 refuses at write(2), and that the writeback cache would take: the
+//! next write(2) fails, and not only fsync(2).
 
 mod support;
 
@@ -12,7 +12,7 @@ use stetfs::Shutdown;
 use stetfs_fuse::control::{self, Command as Order};
 use support::{Volume, errno, run};
 
-/// The first errno of a writer who writes again and again, within some seconds.
+/// Writes again and again for some seconds. Returns the first errno; `None` if no write fails.
 fn refused(file: &File, at: u64) -> Option<i32> {
     for _ in 0..100 {
         if let Err(e) = file.write_at(b"more", at) {
@@ -33,7 +33,7 @@ fn who_has_a_file_open_that_becomes_immutable() {
     file.write_all_at(b"before", 0).unwrap();
     let chattr = |flag: &str| run(Command::new("chattr").arg(flag).arg(&path));
     chattr("+i");
-    // As on the kernel's ext4: at once, each time, and nothing of it reaches the file.
+    // As on the kernel's ext4: each write fails at once, and nothing of it reaches the file.
     for _ in 0..3 {
         assert_eq!(errno(file.write_at(b"after", 0)), libc::EPERM);
     }
@@ -53,16 +53,16 @@ fn who_writes_beyond_the_largest_file() {
     let server = volume.mount("");
     let path = volume.path("f");
     let file = File::create(&path).unwrap();
-    // The page cache has taken it before anybody is asked.
+    // The page cache takes it before the server is asked.
     file.write_all_at(b"abc", 1 << 42).unwrap();
     assert_eq!(errno(file.sync_all()), libc::EFBIG);
     assert_eq!(refused(&file, 0), Some(libc::EFBIG));
-    // Who was told goes on.
+    // After the error, writes work again.
     file.write_all_at(b"abc", 0).unwrap();
     file.sync_all().unwrap();
     drop(file);
     if support::kernel() >= (6, 18) {
-        // Meanwhile it has sent a whole page, since the file was longer for it.
+        // Meanwhile the kernel has sent a whole page, since it believed in the longer file.
         support::wait_until("the kernel has forgotten the wrong size", || {
             fs::metadata(&path).unwrap().len() == 4096
         });

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use support::{Volume, run, wait_until};
 
-/// The mount is of a block device, and the kernel passes syncs on.
+/// Fails unless mounts are on a block device and the kernel passes syncs on.
 fn block_mounts() -> Result<(), String> {
     support::root_and_fuse()?;
     if !Path::new("/dev/loop-control").exists() {
@@ -38,7 +38,7 @@ fn block_mounts() -> Result<(), String> {
     }
 }
 
-/// Each way to say "all of it" makes it durable: the server is killed, and it is there.
+/// Each way to sync the whole file system makes it durable: it is there after the server is killed.
 #[test]
 fn syncs_of_the_whole_file_system_are_kept() {
     need!(block_mounts());
@@ -68,7 +68,7 @@ fn syncs_of_the_whole_file_system_are_kept() {
     }
 }
 
-/// umount(2) by anybody returns when the image is clean.
+/// umount(2), by any program, returns when the image is clean.
 #[test]
 fn unmounting_waits_for_a_clean_image() {
     need!(block_mounts());
@@ -89,26 +89,26 @@ fn unmounting_waits_for_a_clean_image() {
         volume.check_clean();
         let (status, said) = server.wait();
         assert!(status.success(), "{said}");
-        // The device that stood for the image is gone with it; perhaps somebody else has it by now.
+        // The image's loop device is gone with the mount. Another image may have it by now.
         let now = backing_file(&device);
         assert!(now.is_none() || now != stood_for_it, "{now:?}");
     }
 }
 
-/// The loop device that stands for the image; what is shown as source is the image.
+/// Returns the image's loop device, and checks that the image is shown as source.
 fn device_of(entry: &MountEntry) -> PathBuf {
     let (_, minor) = entry.device.split_once(':').unwrap();
     PathBuf::from(format!("/dev/loop{minor}"))
 }
 
-/// What a loop device is over.
+/// Returns the file behind a loop device.
 fn backing_file(device: &Path) -> Option<String> {
     let name = device.file_name().unwrap();
     let file = Path::new("/sys/block").join(name).join("loop/backing_file");
     fs::read_to_string(file).ok()
 }
 
-/// While the volume is mounted, neither the device nor the file can be mounted by the kernel.
+/// While the volume is mounted, the kernel can mount neither the device nor the file.
 #[test]
 fn the_kernel_does_not_mount_it_a_second_time() {
     need!(block_mounts());
@@ -135,7 +135,7 @@ fn the_kernel_does_not_mount_it_a_second_time() {
     volume.unmount(server);
 }
 
-/// Without a block device nobody passes syncs on; what was written is committed all the same, soon.
+/// Without a block device nobody passes syncs on. Changes are committed soon all the same.
 #[test]
 fn plain_mounts_commit_by_themselves() {
     need!(support::fuse());
@@ -150,7 +150,7 @@ fn plain_mounts_commit_by_themselves() {
     };
     let before = commits();
     fs::create_dir(volume.path("d")).unwrap();
-    // The next one may be of what the mount itself changed.
+    // The next commit may be for what the mount itself changed.
     let mut others = 0;
     wait_until("commits that nobody asked for", || {
         others += 1;
@@ -163,8 +163,8 @@ fn plain_mounts_commit_by_themselves() {
     volume.unmount(server);
 }
 
-/// A writer whose pages the kernel takes learns that the server is gone, although nobody is asked
-/// for each of them.
+/// A writer whose pages the kernel takes learns that the server is gone, although the server is not
+/// asked for each write.
 #[test]
 fn a_writer_learns_that_the_server_has_died() {
     need!(support::root_and_fuse());
@@ -173,7 +173,7 @@ fn a_writer_learns_that_the_server_has_died() {
         let server = volume.mount(options);
         let file = File::create(volume.path("log")).unwrap();
         file.write_all_at(b"first line\n", 0).unwrap();
-        // It has to be open for as long as the kernel may keep what it knows.
+        // The file has to be open for as long as the kernel may keep its attributes.
         wait_until("the kernel asks for attributes again", || {
             file.write_all_at(b"x", 11).unwrap();
             let stats = stetfs_fuse::query_stats(&volume.dir).unwrap();
@@ -185,8 +185,7 @@ fn a_writer_learns_that_the_server_has_died() {
     }
 }
 
-/// The companion of a dead server releases its own mount, and leaves what somebody has mounted on
-/// top of it.
+/// The companion of a dead server releases its own mount, and leaves what is mounted on top of it.
 #[test]
 fn what_is_mounted_on_top_of_a_dead_mount_stays() {
     need!(support::root_and_fuse());
@@ -209,7 +208,7 @@ fn what_is_mounted_on_top_of_a_dead_mount_stays() {
     });
 }
 
-/// A volume that is bound elsewhere too goes on there, and nobody waits for its server to end.
+/// A volume that is bound elsewhere too goes on there, and unmounting does not wait for its server.
 #[test]
 fn unmounting_one_of_two_places() {
     need!(support::root_and_fuse());
@@ -228,7 +227,7 @@ fn unmounting_one_of_two_places() {
     volume.unmount(server);
 }
 
-/// Somebody who looks at the mount for a moment does not make unmounting fail.
+/// A program that looks at the mount for a moment does not make unmounting fail.
 #[test]
 fn unmounting_while_somebody_looks() {
     need!(support::root_and_fuse());

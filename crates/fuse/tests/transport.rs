@@ -1,5 +1,5 @@
-//! Requests by io_uring and by `/dev/fuse`: the same answers, and each way is taken where it is
-//! said to be.
+//! Requests by io_uring and by `/dev/fuse`: both give the same answers, and each is used where it
+//! is said to be.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn both_give_the_same() {
     let seen: Vec<Vec<u8>> = ["uring", "dev"]
         .iter()
         .map(|way| {
-            // So many waiting at once that workers are replaced, on few of them.
+            // So many wait at once that their few workers are replaced.
             let volume = Volume::new(256, &["-b", "4096"]);
             let server = volume.mount(&format!("transport={way},threads=2"));
             assert_eq!(transport(&volume), *way);
@@ -75,8 +75,8 @@ fn both_give_the_same() {
     drop(on);
 }
 
-/// Each processor's queue has workers left, whoever waits. (Once those who waited in one queue were
-/// counted for the others too.)
+/// Each processor's queue has workers left while others wait. (Before the fix, those that waited in
+/// one queue were counted for the others too.)
 #[test]
 fn who_waits_leaves_a_worker() {
     let on = match On::switch() {
@@ -93,7 +93,8 @@ fn who_waits_leaves_a_worker() {
     drop(on);
 }
 
-/// What has long requests, long answers, many of both, and answers that somebody else makes.
+/// Does work with long requests, long answers, many of both, and answers from other threads than
+/// the workers.
 fn work(volume: &Volume) -> Vec<u8> {
     let mut seen = Vec::new();
     let path = |name: &str| volume.path(name);
@@ -103,7 +104,7 @@ fn work(volume: &Volume) -> Vec<u8> {
     fs::write(path("big"), &big).expect("written");
     let sparse = File::create(path("sparse")).expect("made");
     sparse.write_all_at(b"end", 3 << 20).expect("written");
-    // Its pages are dirty: they have to be written before anybody can say where data are.
+    // The file's pages are dirty: they have to be written before the server can say where data is.
     let data = rustix::fs::seek(&sparse, SeekFrom::Data(0)).expect("data");
     seen.extend(data.to_le_bytes());
     let value = vec![7; 3000];
@@ -121,7 +122,7 @@ fn work(volume: &Volume) -> Vec<u8> {
         .collect();
     names.sort();
     seen.extend(names.concat());
-    // Direct writes to what is in the page cache too: the pages are dropped by somebody else.
+    // Direct writes to data that is in the page cache too: another thread drops the pages.
     std::thread::scope(|scope| {
         for worker in 0..8_u64 {
             let big = path("big");
@@ -153,7 +154,7 @@ fn work(volume: &Volume) -> Vec<u8> {
             });
         }
     });
-    // Groups that wait until somebody has closed the file: writers from before it was marked.
+    // Groups that wait until a writer from before the mark has closed the file.
     for name in ["group-1", "group-2", "group-3"].map(path) {
         let writer = File::create(&name).expect("made");
         support::run(std::process::Command::new("chattr").arg("+j").arg(&name));
@@ -188,7 +189,8 @@ fn a_server_that_dies_leaves_nobody_waiting() {
     let volume = Volume::new(64, &[]);
     let server = volume.mount("transport=uring");
     fs::write(volume.path("file"), b"content").expect("written");
-    // Callers in the middle of their requests: they end, with an error or on what was below.
+    // Callers in the middle of their requests: their calls end, with an error or on the directory
+    // below the mount.
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for caller in 0..4 {

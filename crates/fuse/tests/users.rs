@@ -1,4 +1,4 @@
-//! Mounting as an ordinary user, through fusermount3; and what programs ask for by ioctl.
+//! Mounting as an ordinary user, through fusermount3; and the ioctls that programs use.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn as_nobody(script: &str) -> Output {
         .unwrap()
 }
 
-/// The device as udev sets it up; fusermount3 opens it in the user's name.
+/// Fails unless `/dev/fuse` is as udev sets it up: fusermount3 opens it in the user's name.
 fn device_for_everybody() -> Result<(), String> {
     let mode = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o777;
     if mode == 0o666 {
@@ -30,7 +30,7 @@ fn device_for_everybody() -> Result<(), String> {
     }
 }
 
-/// A volume whose image, root directory and mount point belong to nobody.
+/// Makes a volume whose image, root directory and mount point belong to nobody.
 fn volume_of_nobody() -> Volume {
     let volume = Volume::new(64, &["-E", "root_owner=65534:65534"]);
     fs::set_permissions(volume.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -46,7 +46,7 @@ fn an_ordinary_user_mounts() {
     need!(support::have("setpriv"));
     need!(support::have("fusermount3"));
     need!(device_for_everybody());
-    // The test program may be where nobody else can reach it.
+    // The user `nobody` may be unable to reach the test program where it is.
     let program = std::env::temp_dir().join(format!("stetfs-serve-{}", std::process::id()));
     fs::copy(support::serve_program(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -77,7 +77,7 @@ fn an_ordinary_user_mounts() {
         "{}",
         String::from_utf8_lossy(&out.stderr)
     );
-    // Nobody else is let in, not even root: only the kernel's owner check stands between them.
+    // No other user is let in, not even root: only the kernel's owner check stands between them.
     assert!(fs::read_dir(&volume.dir).is_err());
     run(Command::new("setpriv")
         .args(NOBODY)
@@ -87,7 +87,7 @@ fn an_ordinary_user_mounts() {
     assert!(status.success(), "{said}");
     volume.check_clean();
 
-    // Killed, the companion releases the mount point with fusermount3.
+    // If the server is killed, the companion releases the mount point with fusermount3.
     let server = mount();
     assert_eq!(as_nobody(&format!("cat {dir}/d/f")).stdout, b"mine\n");
     server.crash(&volume.dir);
@@ -138,7 +138,7 @@ fn flags_of_chattr() {
     }
     chattr("-i");
     chattr("+a");
-    // Its times may be set to now, and to nothing else.
+    // The times may be set to now only.
     let touch = |time: &str| {
         Command::new("touch")
             .args(["-c", "-d", time])
@@ -230,7 +230,7 @@ fn the_usual_shutdown_ioctl_works() {
     need!(support::root_and_fuse());
     need!(support::have("xfs_io"));
     let volume = Volume::new(64, &[]);
-    // A sync(2) of another test, which is one of the whole machine, keeps what is to be lost.
+    // A sync(2) of another test syncs the whole machine and may keep what is to be lost here.
     let lost = (0..5).any(|n| {
         let name = format!("lost-{n}");
         let server = volume.mount("commit=300");
@@ -275,8 +275,8 @@ fn counters_and_commands_are_for_administrators() {
     volume.unmount(server);
 }
 
-/// Device files and set-user-ID programs of an image work when nobody but root could have put them
-/// there, or root says so.
+/// Device files and set-user-ID programs of an image work if only root could have put them there,
+/// or if root says so.
 #[test]
 fn whose_images_are_trusted() {
     need!(support::root_and_fuse());
@@ -307,8 +307,8 @@ fn whose_images_are_trusted() {
     }
 }
 
-/// Everything that takes set-user-ID away on the way, done by somebody who may not keep it. The
-/// kernel has the attributes from before, for a year, and must not show them.
+/// Every call that clears set-user-ID as a side effect, made by a user who may not keep it. The
+/// kernel may keep the old attributes for a year, and must not show them.
 #[test]
 fn set_user_id_goes_and_is_seen_to_go() {
     need!(support::root_and_fuse());
@@ -344,8 +344,8 @@ fn set_user_id_goes_and_is_seen_to_go() {
         }),
         ("an open that truncates", &|| drop(open(libc::O_TRUNC))),
     ];
-    // In a thread of root's group: a bit that does not mean execution stays where that is the
-    // file's.
+    // The thread is in root's group: set-group-ID without execution stays if that is the file's
+    // group.
     for (group, before, after) in [(0, 0o6777, 0o777), (0, 0o6766, 0o2766), (1, 0o6766, 0o766)] {
         std::os::unix::fs::chown(&file, None, Some(group)).unwrap();
         for (way, act) in ways {
@@ -365,7 +365,7 @@ fn mode_of(path: &std::path::Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Runs it in a thread that is nobody, without root's privileges.
+/// Calls `act` in a thread of the user `nobody`, without root's privileges.
 fn as_user_nobody(act: &(dyn Fn() + Sync)) {
     let nobody = rustix::process::Uid::from_raw(65_534);
     std::thread::scope(|scope| {
@@ -377,9 +377,8 @@ fn as_user_nobody(act: &(dyn Fn() + Sync)) {
     });
 }
 
-/// chattr changes the time of the last change; the kernel had another. Of a regular file it keeps
-/// its own with the writeback cache, and nothing that a server says changes that
-/// (`fuse_get_cache_mask`).
+/// chattr changes the time of the last change, and the kernel had another. With the writeback cache
+/// it keeps its own for a regular file, and no server can change that (`fuse_get_cache_mask`).
 #[test]
 fn the_time_of_a_change_by_ioctl_is_seen() {
     use std::os::unix::fs::MetadataExt;
@@ -399,7 +398,7 @@ fn the_time_of_a_change_by_ioctl_is_seen() {
             (meta.ctime(), meta.ctime_nsec())
         };
         let before = time();
-        // The clock of the volume may stand still for some milliseconds.
+        // The volume's clock may stand still for some milliseconds.
         wait_until("the time of the change is seen", || {
             run(Command::new("chattr").arg("+A").arg(&path));
             time() > before

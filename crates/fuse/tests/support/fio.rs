@@ -1,4 +1,4 @@
-//! fio, and what a mount is doing meanwhile.
+//! Runs of fio, and the work of a mount meanwhile.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::Volume;
 
-/// No run lasts that long on any machine, unless it never ends.
+/// A run that lasts longer than this never ends.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What all jobs of fio have in common; in a memory cgroup, if there is one.
+/// Returns fio with what all jobs have in common, in a memory cgroup if there is one.
 pub(crate) fn fio(volume: &Volume, group: Option<&Path>) -> Command {
     let mut command = Command::new("fio");
     if let Some(group) = group {
@@ -39,7 +39,8 @@ pub(crate) fn fio(volume: &Volume, group: Option<&Path>) -> Command {
     command
 }
 
-/// The end of a run, as JSON. One that does not end is cut off from its server, so that it ends.
+/// Waits for the end of a run and returns its report, from JSON. A run that does not end is cut off
+/// from its server, so that it ends.
 pub(crate) fn end(volume: &Volume, what: &str, mut child: Child) -> Value {
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() {
@@ -59,14 +60,13 @@ pub(crate) fn end(volume: &Volume, what: &str, mut child: Child) -> Value {
     })
 }
 
-/// Nobody waits for the server any more.
+/// Aborts the connection, so that nobody waits for the server any more.
 fn abort(volume: &Volume) {
-    // That it is busy comes after.
+    // EBUSY comes only after the abort.
     let _ = rustix::mount::unmount(&volume.dir, UnmountFlags::FORCE);
 }
 
-/// What makes the server ask for dirty pages, beside all else: another file is written and asked
-/// for its holes.
+/// Makes the server fetch dirty pages meanwhile: writes another file and asks for its holes.
 fn ask_for_holes(path: PathBuf, stop: &AtomicBool) {
     let file = super::open(&path);
     let mut at = 0;
@@ -80,7 +80,7 @@ fn ask_for_holes(path: PathBuf, stop: &AtomicBool) {
     }
 }
 
-/// Stops it, also when the test fails.
+/// Sets the flag when dropped, also if the test fails.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -89,8 +89,8 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Direct writes by one of fio's engines, so many at once, to a file that is also written through
-/// the page cache, for a second.
+/// Runs, for a second, `depth` direct writes at once by one of fio's engines, to a file that is
+/// also written through the page cache.
 pub(crate) fn run(volume: &Volume, engine: &str, depth: u32, group: Option<&Path>) {
     let what = format!("{engine}, {depth} at once");
     let mut command = fio(volume, group);

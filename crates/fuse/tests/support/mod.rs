@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Ends the test, loudly, when the machine lacks what it needs.
+/// Ends the test, with a message, if the machine lacks what it needs.
 #[macro_export]
 macro_rules! need {
     ($need:expr) => {
@@ -23,7 +23,7 @@ macro_rules! need {
     };
 }
 
-/// /dev/fuse and root.
+/// Fails without /dev/fuse or root.
 pub(crate) fn root_and_fuse() -> Result<(), String> {
     fuse()?;
     if !rustix::process::geteuid().is_root() {
@@ -32,7 +32,7 @@ pub(crate) fn root_and_fuse() -> Result<(), String> {
     Ok(())
 }
 
-/// /dev/fuse, e2fsprogs, and root or fusermount3.
+/// Fails without /dev/fuse, e2fsprogs, and root or fusermount3.
 pub(crate) fn fuse() -> Result<(), String> {
     std::fs::File::options()
         .read(true)
@@ -48,7 +48,7 @@ pub(crate) fn fuse() -> Result<(), String> {
     Ok(())
 }
 
-/// A program in the path.
+/// Fails unless a program is in the path.
 pub(crate) fn have(program: &str) -> Result<(), String> {
     let status = Command::new("sh")
         .arg("-c")
@@ -68,7 +68,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// A volume of `mib` MiB, made by mke2fs with further arguments.
+    /// Makes a volume of `mib` MiB by mke2fs, with further arguments.
     pub(crate) fn new(mib: u32, arguments: &[&str]) -> Self {
         let scratch = tempfile::Builder::new()
             .prefix("stetfs-mount-")
@@ -90,7 +90,7 @@ impl Volume {
         }
     }
 
-    /// Mounts it in the foreground of a child process.
+    /// Mounts the volume in the foreground of a child process.
     pub(crate) fn mount(&self, options: &str) -> Server {
         match self.try_mount(options) {
             Ok(server) => server,
@@ -98,12 +98,12 @@ impl Volume {
         }
     }
 
-    /// The same, giving what the server said when it did not come to a mount.
+    /// Mounts the volume. On failure, returns what the server said.
     pub(crate) fn try_mount(&self, options: &str) -> Result<Server, String> {
         Server::start(self.serve_command(options))
     }
 
-    /// What mounts it.
+    /// Returns the command that mounts the volume.
     pub(crate) fn serve_command(&self, options: &str) -> Command {
         let mut command = Command::new(serve_program());
         command.args([
@@ -114,12 +114,12 @@ impl Volume {
         command
     }
 
-    /// A path in the mount.
+    /// Returns a path in the mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// A new directory whose files are marked atomic.
+    /// Makes a directory whose files are marked atomic.
     pub(crate) fn marked(&self) -> PathBuf {
         let dir = self.path("marked");
         std::fs::create_dir(&dir).unwrap();
@@ -136,7 +136,7 @@ impl Volume {
         self.check_clean();
     }
 
-    /// e2fsck finds nothing, and the superblock says that nothing is to be recovered.
+    /// Checks that e2fsck finds nothing, and that the superblock needs no recovery.
     pub(crate) fn check_clean(&self) {
         let header = run(Command::new("dumpe2fs").arg("-h").arg(&self.image));
         let header = String::from_utf8_lossy(&header.stdout).into_owned();
@@ -148,7 +148,7 @@ impl Volume {
         self.fsck();
     }
 
-    /// e2fsck finds nothing.
+    /// Checks that e2fsck finds nothing.
     pub(crate) fn fsck(&self) {
         let out = Command::new("e2fsck")
             .args(["-fn"])
@@ -165,8 +165,8 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // A test that failed leaves its mount behind; the scratch directory must not be removed
-        // through it.
+        // A failed test leaves its mount behind. The scratch directory must not be removed through
+        // it.
         while stetfs_fuse::mountinfo::mounted_on(&self.dir).is_ok_and(|m| m.is_some()) {
             let out = Command::new("umount").arg("-l").arg(&self.dir).output();
             if !out.is_ok_and(|out| out.status.success()) {
@@ -176,7 +176,7 @@ impl Drop for Volume {
     }
 }
 
-/// The program that the tests mount with.
+/// Returns the program that the tests mount with.
 pub(crate) fn serve_program() -> &'static str {
     env!("CARGO_BIN_EXE_stetfs-serve")
 }
@@ -187,7 +187,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits for its mount; gives what it said when it gave up.
+    /// Starts a server and waits for its mount. On failure, returns what it said.
     pub(crate) fn start(mut command: Command) -> Result<Self, String> {
         let mut child = command
             .stdin(Stdio::null())
@@ -221,7 +221,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; gives its exit status and what it said.
+    /// Waits for its end. Returns its exit status and what it said.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         let mut said = String::new();
@@ -253,7 +253,7 @@ impl Drop for Server {
     }
 }
 
-/// Opens a file to read and write, also one that is not there yet.
+/// Opens a file for reading and writing, and creates it if it does not exist.
 pub(crate) fn open(path: &Path) -> std::fs::File {
     let mut how = std::fs::File::options();
     how.read(true).write(true).create(true).truncate(false);
@@ -284,7 +284,7 @@ pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// umount(8), as soon as nobody looks into the mount.
+/// Runs umount(8), as soon as nobody looks into the mount.
 pub(crate) fn umount(dir: &Path) {
     let unmounts = || Command::new("umount").arg(dir).output();
     wait_until(&format!("{} is unmounted", dir.display()), || {
@@ -292,12 +292,12 @@ pub(crate) fn umount(dir: &Path) {
     });
 }
 
-/// The errno of a failed call.
+/// Returns the errno of a failed call.
 pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// The kernel's version.
+/// Returns the kernel's version.
 pub(crate) fn kernel() -> (u32, u32) {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
@@ -307,7 +307,7 @@ pub(crate) fn kernel() -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// A counter of the server.
+/// Returns a counter of the server.
 pub(crate) fn counted(volume: &Volume, what: &str) -> u64 {
     let stats = stetfs_fuse::control::query_stats(&volume.dir).unwrap();
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
