@@ -1,9 +1,9 @@
-//! Removed inodes that a cache above this one still knows by number: a directory that is somebody's
-//! working directory, a pipe that is open without this layer being told.
+//! Removed inodes that a cache above still knows by number: a directory that is a program's working
+//! directory, or a pipe that is open without this layer being told.
 //!
-//! Such a cache says that it wants this ([`Held::begin`]) and when it has forgotten an inode. Until
-//! then a removed one counts as open. Regular files are opened and closed here in any case, and
-//! symbolic links are looked at by their names.
+//! Such a cache calls [`Held::begin`] once, and [`Held::forget`] for each inode that it forgets.
+//! Until then, a removed inode counts as open. This excludes regular files, which are opened and
+//! closed here anyway, and symbolic links, which are looked up by name.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,23 +13,23 @@ use stetfs_sync::Mutex;
 
 use crate::inode::{Inode, InodeState};
 
-/// Which inodes those are.
+/// The held inodes.
 #[derive(Default)]
 pub(crate) struct Held {
     is_wanted: AtomicBool,
-    /// How many there are, to be asked without a lock.
+    /// The number of held inodes, readable without a lock.
     count: AtomicUsize,
     inodes: Mutex<HashSet<InodeNo>>,
 }
 
 impl Held {
-    /// From now on removed inodes are held.
+    /// Holds removed inodes from now on.
     pub(crate) fn begin(&self) {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Holds an inode that has just lost its last name, if that is wanted. The caller has its lock
-    /// for writing.
+    /// Holds an inode that has just lost its last name. Returns false if it need not be held. The
+    /// caller has its lock for writing.
     pub(crate) fn hold(&self, inode: &Inode, st: &InodeState) -> bool {
         if !self.is_wanted.load(Ordering::Relaxed) || st.is_reg() || st.is_lnk() {
             return false;
@@ -42,8 +42,8 @@ impl Held {
         true
     }
 
-    /// The cache above has forgotten the inode; whether it was held, and is to be released now.
-    /// Free if it was not.
+    /// Notes that the cache above has forgotten the inode. Returns true if it was held and must be
+    /// released now. Takes no lock when nothing is held.
     #[must_use]
     pub(crate) fn forget(&self, ino: InodeNo) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {

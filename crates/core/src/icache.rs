@@ -1,10 +1,10 @@
 //! Inodes in memory, bounded.
 //!
-//! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves
-//! (second chance): an inode that nobody holds, that is not open, is not ahead of what is stored of
-//! it and was not used since the last pass is dropped when the shard is full. A number that is
-//! loaded again gets the newest transaction of any dropped inode as its own, so that `fsync` never
-//! waits for less than it must.
+//! Sixteen shards by number. Each keeps its inodes in a map and in a ring, over which a hand moves
+//! (second chance). When the shard is full, the hand drops an inode that nobody holds, that is not
+//! open, that has nothing delayed, and that was not used since the hand last passed. When an inode
+//! is loaded again, its newest transaction is taken to be that of any dropped inode, so that
+//! `fsync` never waits for too early a transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,12 +35,12 @@ struct Shard {
     /// The same inodes; each knows its index (`ring_at`).
     ring: Vec<Arc<Inode>>,
     hand: usize,
-    /// How many inodes have left.
+    /// How many inodes have left the shard.
     departures: u64,
 }
 
 impl InodeCache {
-    /// A cache that keeps about `capacity` inodes; `committed` is the newest durable transaction.
+    /// Makes a cache of about `capacity` inodes; `committed` is the newest durable transaction.
     pub(crate) fn new(capacity: usize, committed: Tid) -> Self {
         Self {
             shards: Default::default(),
@@ -53,12 +53,12 @@ impl InodeCache {
         &self.shards[u32_as_usize(ino.0) % SHARDS]
     }
 
-    /// The newest transaction that changed an inode which was dropped since.
+    /// The newest transaction that changed any dropped inode.
     pub(crate) fn newest_dropped(&self) -> Tid {
         Tid(self.dropped.load(Ordering::Relaxed))
     }
 
-    /// The inode if it is in memory.
+    /// Returns the inode if it is in memory.
     pub(crate) fn get(&self, ino: InodeNo) -> Option<Arc<Inode>> {
         let shard = self.shard(ino).lock();
         let inode = shard.map.get(&ino)?;
@@ -71,9 +71,9 @@ impl InodeCache {
         self.shard(ino).lock().map.contains_key(&ino)
     }
 
-    /// The inode, loaded when it is not in memory: without a lock, so that reading its block delays
-    /// nobody. What was loaded is good if no inode has left the shard meanwhile; otherwise it may
-    /// have changed in between, and is loaded again under the lock.
+    /// Returns the inode, and loads it if it is not in memory. It loads without a lock, so that
+    /// reading its block delays nobody. If an inode has left the shard meanwhile, the loaded one
+    /// may be old, and is loaded again under the lock.
     pub(crate) fn get_or_load(
         &self,
         ino: InodeNo,
@@ -98,13 +98,13 @@ impl InodeCache {
         Ok(inode)
     }
 
-    /// Puts a new inode in, in place of one that had its number.
+    /// Adds a new inode; it replaces one with the same number.
     pub(crate) fn insert(&self, inode: Arc<Inode>) {
         let mut shard = self.shard(inode.ino).lock();
         self.add(&mut shard, inode);
     }
 
-    /// Takes a freed inode out.
+    /// Removes a freed inode.
     pub(crate) fn remove(&self, ino: InodeNo) {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.map.remove(&ino) {
@@ -138,8 +138,8 @@ impl InodeCache {
         shard.ring.push(inode);
     }
 
-    /// Moves the hand until there is room, for a while; the shard grows when all are in use, and
-    /// shrinks again later.
+    /// Moves the hand until there is room, at most 64 steps. The shard grows when all its inodes
+    /// are in use, and shrinks again later.
     fn make_room(&self, shard: &mut Shard) {
         for _ in 0..(2 * shard.ring.len()).min(64) {
             if shard.ring.len() < self.capacity {
@@ -184,10 +184,10 @@ impl Shard {
     }
 }
 
-/// How many references the cache itself has: the map's and the ring's.
+/// The references of the cache itself: the map's and the ring's.
 const OWN_REFERENCES: usize = 2;
 
-/// Whether somebody but the cache needs the inode.
+/// Whether the inode must stay: it is in use, open, or has delayed data.
 fn is_held(inode: &Arc<Inode>) -> bool {
     let is_ahead = || inode.state.try_read().is_none_or(|st| st.is_ahead());
     Arc::strong_count(inode) > OWN_REFERENCES

@@ -1,11 +1,11 @@
 //! Inodes in memory. `inode/table.rs` reads and stores their slots of the inode table.
 //!
 //! Invariants:
-//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says (its size
-//!    perhaps excepted, [`InodeState::disk_size`]) whenever nobody holds `state` for writing:
-//!    whoever changes `raw` calls `Volume::store_inode` in the same handle before letting go.
+//! 1. While nobody holds `state` for writing, the slot on the volume, seen through the journal,
+//!    says the same as `InodeState::raw`; only its size may be smaller ([`InodeState::disk_size`]).
+//!    So code that changes `raw` calls `Volume::store_inode` in the same handle before it lets go.
 //! 2. The same number is the same `Arc<Inode>` as long as anybody holds it (`icache.rs`).
-//! 3. A freed inode has `gone` set, under its `lock`; who comes later answers `Stale`.
+//! 3. A freed inode has `gone` set, under its `lock`. Later operations on it fail with `Stale`.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ mod table;
 pub(crate) struct Slot {
     /// The block of the inode table.
     pub(crate) block: BlockNo,
-    /// Byte offset in it.
+    /// Byte offset in that block.
     pub(crate) offset: u32,
 }
 
@@ -35,53 +35,53 @@ pub(crate) struct Inode {
     pub(crate) ino: InodeNo,
     /// Where its slot is.
     pub(crate) slot: Slot,
-    /// Serialises operations on the file or directory (`i_rwsem`): readers share, changers exclude.
+    /// Serialises operations on the file or directory (`i_rwsem`): readers share it, writers
+    /// exclude all others.
     pub(crate) lock: RwLock<()>,
-    /// What the slot says. Taken inside a handle, for short.
+    /// The content of the slot. Locked inside a handle, for a short time.
     pub(crate) state: RwLock<InodeState>,
-    /// How often the file is open. Changed under `lock`.
+    /// How many times the file is open. Changed under `lock`.
     pub(crate) opens: AtomicU32,
-    /// The newest transaction that changed the inode, or data, in any way (`i_sync_tid`).
+    /// The newest transaction that changed the inode or its data in any way (`i_sync_tid`).
     sync_tid: AtomicU32,
     /// The newest transaction that `fdatasync` must wait for (`i_datasync_tid`).
     datasync_tid: AtomicU32,
-    /// The file's data blocks; made at first use.
+    /// The file's data blocks; created at first use.
     data: OnceLock<Arc<FileData>>,
-    /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities
+    /// A write has nothing to strip: no set-user-ID, no set-group-ID, no file capabilities
     /// (`S_NOSEC`).
     pub(crate) no_privileges: AtomicBool,
-    /// One write to it is one transaction (`atomic.rs`). Changed under `lock`.
+    /// The file is marked: one write to it is one transaction (`atomic.rs`). Changed under `lock`.
     is_atomic: AtomicBool,
-    /// Which ACLs the inode has, as far as somebody has looked (`acl.rs`).
+    /// Which ACLs the inode has, as far as known (`acl.rs`).
     pub(crate) acls: AtomicU8,
     /// Used since the cache's hand last passed.
     pub(crate) referenced: AtomicBool,
-    /// It was cut to nothing: what is written then gets its place when it is closed
+    /// The file was cut to nothing, so its new data gets a place when the file is closed
     /// (`EXT4_STATE_DA_ALLOC_CLOSE`).
     pub(crate) places_on_close: AtomicBool,
-    /// How many groups of writes have changed it (`group.rs`). Changed under `lock`.
+    /// How many groups have written to the file (`group.rs`). Changed under `lock`.
     pub(crate) group_commits: AtomicU32,
-    /// Its index in the ring of its shard of the cache; under the shard's lock.
+    /// The inode's index in the ring of its shard of the cache. Guarded by the shard's lock.
     pub(crate) ring_at: AtomicU32,
 }
 
 /// The changing part of an [`Inode`].
 #[derive(Debug, Clone)]
 pub(crate) struct InodeState {
-    /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's
+    /// The decoded slot. `raw.block` holds the extent root, the block pointers or a fast symlink's
     /// target.
     pub(crate) raw: stetfs_format::Inode,
-    /// The stored size, when it is less than that in `raw`: data between the two is delayed
-    /// (`i_disksize`).
+    /// The stored size in bytes, when it is less than that in `raw`: data between the two is
+    /// delayed (`i_disksize`).
     disk_size: Option<u64>,
-    /// Freed: nothing may be done with it any more.
+    /// The inode was freed: every operation on it fails.
     pub(crate) gone: bool,
-    /// Reserved blocks: one for each delayed block in a hole.
+    /// The number of reserved blocks: one for each delayed block in a hole.
     pub(crate) reserved: u32,
-    /// How often the map was changed: who has looked something up in it need not do it again when
-    /// this is still the same.
+    /// How often the map was changed. A looked-up mapping is good while this number stays the same.
     pub(crate) map_changes: u32,
-    /// Made without a name, which `link` may give it (`I_LINKABLE`).
+    /// The inode was made without a name, and `link` may give it one (`I_LINKABLE`).
     pub(crate) nameable: bool,
 }
 
@@ -124,19 +124,18 @@ impl InodeState {
         if self.gone { Err(Error::Stale) } else { Ok(()) }
     }
 
-    /// The size that is stored.
+    /// The stored size, in bytes.
     pub(crate) fn disk_size(&self) -> u64 {
         self.disk_size.unwrap_or(self.raw.size)
     }
 
-    /// Whether it is more than what is stored says: blocks are reserved for it, or its size is
-    /// stored when data has a place.
+    /// Whether memory has more than the slot says: blocks are reserved, or the size is stored only
+    /// when data has a place.
     pub(crate) fn is_ahead(&self) -> bool {
         self.reserved > 0 || self.disk_size.is_some()
     }
 
-    /// Sets the size. What is stored is never more than the smaller of the two, until
-    /// [`Inode::settle_size`] lets it be.
+    /// Sets the size. The stored size does not grow until [`Inode::settle_size`] lets it.
     pub(crate) fn set_size(&mut self, size: u64) {
         self.disk_size = Some(self.disk_size().min(size)).filter(|stored| *stored < size);
         self.raw.size = size;
@@ -149,18 +148,19 @@ impl InodeState {
 }
 
 impl Inode {
-    /// Whether one write to it is one transaction or nothing of it.
+    /// Whether the file is marked: one write to it survives as a whole.
     pub(crate) fn is_atomic(&self) -> bool {
         self.is_atomic.load(Ordering::Relaxed)
     }
 
-    /// Makes it so or not; whether that is a change. The caller holds `lock` for writing.
+    /// Marks or unmarks the file. Returns true if that is a change. The caller holds `lock` for
+    /// writing.
     pub(crate) fn set_atomic(&self, is_atomic: bool) -> bool {
         self.is_atomic.swap(is_atomic, Ordering::Relaxed) != is_atomic
     }
 
-    /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size,
-    /// mapping, content).
+    /// Notes that `h` changed the inode. `data`: `fdatasync` must wait for it too (size, mapping,
+    /// content).
     pub(crate) fn note_change(&self, h: &Handle, data: bool) {
         let tid = h.tid().0;
         self.sync_tid.store(tid, Ordering::Relaxed);
@@ -169,12 +169,13 @@ impl Inode {
         }
     }
 
-    /// The ACLs may have changed.
+    /// Forgets which ACLs the inode has: they may have changed.
     pub(crate) fn forget_acls(&self) {
         self.acls.store(0, Ordering::Relaxed);
     }
 
-    /// Takes back what a change has noted that `fsync` (or `fdatasync`) need not wait for.
+    /// Sets the transaction that `fsync` (or `fdatasync`) waits for back to `tid`, after a change
+    /// that it need not wait for.
     pub(crate) fn restore_tid(&self, tid: Tid, datasync: bool) {
         let noted = if datasync {
             &self.datasync_tid

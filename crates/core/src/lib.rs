@@ -27,15 +27,14 @@
 //!
 //! A tour, from the outside in:
 //! - `fs.rs`, `open.rs`: the public operations; each is a few lines that call a module below.
-//! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it
-//!   is found damaged.
+//! - `mount/`, `options.rs`, `damage.rs`: mount, unmount, and what happens to a damaged volume.
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
 //! - `file.rs`, `group.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
-//! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
-//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory, and who is at work;
+//! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and permissions.
+//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory, and its locks;
 //!   `volume.rs` has the lock order.
 //! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
-//! - `evict.rs`, `orphan.rs`: freeing files, and what a crash must not leave behind.
+//! - `evict.rs`, `orphan.rs`: freeing files, also after a crash.
 //! - `testing.rs`, `tests/`: images made by mke2fs, judged by e2fsck, debugfs and the kernel.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]

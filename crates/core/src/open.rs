@@ -1,4 +1,4 @@
-//! Opening and closing, and questions to the volume as a whole.
+//! Open and close, and calls that concern the whole volume: statfs, trim.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ pub(crate) fn open(vol: &Scope<'_>, c: &Caller, ino: InodeNo, flags: OpenFlags) 
     attr::getattr(vol, &inode)
 }
 
-/// Whether the caller may open the inode so.
+/// Fails unless the caller may open the inode with these flags.
 fn check_open(vol: &Volume, c: &Caller, inode: &Inode, flags: OpenFlags) -> Result<()> {
     let (is_dir, inode_flags) = {
         let st = inode.state.read();
@@ -65,7 +65,7 @@ pub(crate) fn keep(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Counts one open less; frees the inode when that was the last and it has no name.
+/// Counts one open less. Frees the inode when that was the last and the inode has no name.
 pub(crate) fn release(vol: &Scope<'_>, ino: InodeNo) -> Result<()> {
     let Some(inode) = vol.icache.get(ino) else {
         return Err(Error::BadFile);
@@ -84,14 +84,14 @@ pub(crate) fn release(vol: &Scope<'_>, ino: InodeNo) -> Result<()> {
     if opens == 0 && unlinked && !vol.is_read_only() {
         return evict::evict(vol, &inode);
     }
-    // Even where it replaces what was there before without a rename, nobody finds it empty then.
+    // So nobody finds the file empty after a crash, even if it was rewritten in place.
     if inode.places_on_close.swap(false, Ordering::Relaxed) && !is_planted(Bug::UnplacedClose) {
         sync::place(vol, &inode)?;
     }
     Ok(())
 }
 
-/// Space, counts, limits (`ext4_statfs`).
+/// Returns sizes, free space and limits (`ext4_statfs`).
 pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
     let overhead = if vol.opts.minix_df {
@@ -111,7 +111,7 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
     }
 }
 
-/// Discards free blocks; see [`crate::Fs::trim`]. What can trim nothing is refused as
+/// Discards free blocks; see [`crate::Fs::trim`]. Refuses a range that can trim nothing, as
 /// `ext4_trim_fs` does.
 pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
     if !c.privileged {

@@ -1,15 +1,15 @@
 //! Orphans: files without a name that are still open, and files whose truncate is spread over
 //! several transactions.
 //!
-//! The superblock's `s_last_orphan` names the newest, each orphan's `i_dtime` the next older one, 0
-//! ends the chain. In memory the same chain is doubly linked, so that an orphan leaves it at the
-//! cost of one write wherever it is. At mount each is deleted (no links) or cut at its size
-//! (links). The chain is always a legal place for an orphan; the orphan file of the feature
-//! `orphan_file` is read at mount, its entries move to the chain, and it stays empty.
+//! The superblock's `s_last_orphan` names the newest orphan, each orphan's `i_dtime` the next older
+//! one, and 0 ends the chain. In memory the same chain is doubly linked, so that an orphan anywhere
+//! in it leaves it with one write. At mount, an orphan without links is deleted, and one with links
+//! is cut at its size. The chain is legal for every orphan, with the feature `orphan_file` too: the
+//! mount moves the entries of the orphan file to the chain, and the file stays empty.
 //!
-//! Locks: an orphan's own `state`, then `list`. Leaving the chain changes the newer neighbour's
-//! inode, so its `state` is taken too; never while `list` is held, and always from an older orphan
-//! to a newer one, so nobody waits in a circle.
+//! Locks: an orphan's own `state`, then `list`. An orphan that leaves the chain changes its newer
+//! neighbour, so it takes that `state` too: never while it holds `list`, and always from an older
+//! orphan to a newer one, so nobody waits in a circle.
 //!
 //! Order of writes, in one handle: the new orphan's `i_dtime`, then `s_last_orphan`.
 
@@ -25,7 +25,7 @@ use crate::volume::Volume;
 pub(crate) mod left;
 pub(crate) mod list;
 
-/// Blocks that adding or removing an orphan changes: the superblock and two inodes' blocks.
+/// Credits of adding or removing an orphan: the superblock and two inodes' blocks.
 pub(crate) const CREDITS: u32 = 3;
 
 /// The value of `i_dtime` or `s_last_orphan` that names `ino`.
@@ -33,7 +33,7 @@ fn number(ino: Option<InodeNo>) -> u32 {
     ino.map_or(0, |ino| ino.0)
 }
 
-/// How many there are.
+/// The number of orphans.
 pub(crate) fn count(vol: &Volume) -> u32 {
     must_fit_u32(vol.orphans.list.lock().links.len())
 }
@@ -50,8 +50,8 @@ pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
     Ok(())
 }
 
-/// Makes `inode` an ordinary inode again, or one that can be freed: its `i_dtime` becomes 0.
-/// Nothing happens when it is no orphan. The caller stores the inode in the same handle.
+/// Takes `inode` off the list, if it is on it: its `i_dtime` becomes 0. The caller stores the inode
+/// in the same handle.
 pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     loop {
         let mut list = vol.orphans.list.lock();
@@ -63,7 +63,7 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
             list.remove(inode.ino);
             break;
         };
-        // In memory, because it is open or somebody is at work on it; or it has links and can be
+        // The newer orphan is in memory, because it is open or in use; or it has links and can be
         // loaded.
         drop(list);
         let newer = vol.iget(newer)?;

@@ -14,13 +14,13 @@ use crate::volume::{ROOT_INO, Volume};
 /// The most symbolic links on one path (the kernel's MAXSYMLINKS).
 const LINKS_MAX: u32 = 40;
 
-/// The longest path in bytes, with its end (PATH_MAX).
+/// The longest path in bytes, with its terminating NUL (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
-/// What a name in a directory stands for.
+/// A function that returns the inode of a name in a directory.
 pub(crate) type Lookup<'a> = &'a mut dyn FnMut(InodeNo, &[u8]) -> Result<Arc<Inode>>;
 
-/// [`walk`] through the names as everybody sees them.
+/// Does [`walk`] through the names that everybody sees.
 pub(crate) fn resolve(
     vol: &Volume,
     c: &Caller,
@@ -32,8 +32,8 @@ pub(crate) fn resolve(
     walk(vol, start, path, follow, &mut lookup)
 }
 
-/// Walks `path` from `start`; a path that begins with `/` starts at the root. The last symbolic
-/// link is followed if `follow`, or if the path ends in `/`.
+/// Walks `path` from `start`, or from the root if it begins with `/`. Follows the last symbolic
+/// link if `follow` is true or the path ends in `/`.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `Access`, `Loop`, `NameTooLong`.
@@ -49,7 +49,7 @@ pub(crate) fn walk(
     if path.is_empty() {
         return Err(Error::NotFound);
     }
-    // What is still to be walked, last component first.
+    // The components that are still to be walked, last one first.
     let mut rest: Vec<Vec<u8>> = components(path);
     let mut must_be_dir = path.last() == Some(&b'/');
     if path[0] == b'/' {
@@ -81,7 +81,7 @@ pub(crate) fn walk(
     Ok(at)
 }
 
-/// [`walk_to_parent`] through the names as everybody sees them.
+/// Does [`walk_to_parent`] through the names that everybody sees.
 pub(crate) fn resolve_parent<'p>(
     vol: &Volume,
     c: &Caller,
@@ -92,7 +92,7 @@ pub(crate) fn resolve_parent<'p>(
     walk_to_parent(vol, start, path, &mut lookup)
 }
 
-/// Walks to the directory of the last component; gives the directory and that component.
+/// Walks to the directory of the last component. Returns the directory and that component.
 ///
 /// # Errors
 /// As [`walk`]; `Busy` for the root, `Invalid` when the last component is `.` or `..`.
@@ -146,7 +146,7 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The entry of an inode.
+/// Returns the entry of an inode.
 pub(crate) fn entry_of(vol: &Volume, inode: &Inode) -> Result<Entry> {
     crate::attr::getattr(vol, inode).map(Entry::from)
 }

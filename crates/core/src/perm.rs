@@ -1,11 +1,11 @@
-//! Who may do what: permission bits, ACLs, the sticky bit, immutable and append-only files, and
-//! what a new file inherits from its directory.
+//! Permissions: permission bits, ACLs, the sticky bit, immutable and append-only files, and what a
+//! new file inherits from its directory.
 //!
 //! The rules are those of the kernel's `fs/namei.c` (`inode_permission`, `may_create`,
-//! `may_delete`) and `inode_init_owner`. [`Caller::checks`] switches off only what the FUSE mount
-//! option `default_permissions` has checked already: bits, ACLs, the sticky bit, and which
-//! set-group-ID bits stay (it knows all groups of the caller). Inode flags are always honoured,
-//! because nobody above knows them.
+//! `may_delete`) and `inode_init_owner`. Without [`Caller::checks`], only those checks are left out
+//! that the FUSE mount option `default_permissions` has made already: bits, ACLs, the sticky bit,
+//! and which set-group-ID bits stay (the kernel knows all groups of the caller). Inode flags are
+//! always honoured, because no layer above knows them.
 
 use stetfs_format::inode::InodeFlags;
 
@@ -15,11 +15,11 @@ use crate::inode::{Inode, InodeState};
 use crate::types::{Access, Caller, mode};
 use crate::volume::Volume;
 
-/// Whether the caller may use the file as `want` says.
+/// Fails unless the caller may use the file as `want` says.
 ///
 /// # Errors
-/// [`Error::NotPermitted`] for writing to an immutable file, [`Error::ReadOnly`] for writing to
-/// anything but a device or a pipe on a read-only mount, [`Error::Access`] when bits or ACL deny
+/// [`Error::NotPermitted`] for writing to an immutable file; [`Error::ReadOnly`] for writing to
+/// anything but a device or a pipe on a read-only mount; [`Error::Access`] when bits or ACL deny
 /// it.
 pub(crate) fn permission(vol: &Volume, c: &Caller, inode: &Inode, want: Access) -> Result<()> {
     let (file_mode, owner, group) = {
@@ -49,7 +49,7 @@ pub(crate) fn permission(vol: &Volume, c: &Caller, inode: &Inode, want: Access) 
     }
 }
 
-/// What holds for every writer, also the superuser.
+/// Checks what binds every writer, the superuser too.
 fn check_writable(vol: &Volume, st: &InodeState) -> Result<()> {
     if st.raw.flags.contains(InodeFlags::IMMUTABLE) {
         return Err(Error::NotPermitted);
@@ -61,14 +61,14 @@ fn check_writable(vol: &Volume, st: &InodeState) -> Result<()> {
     Ok(())
 }
 
-/// CAP_DAC_OVERRIDE: everything on a directory, reading and writing of files, running what anybody
-/// may run.
+/// Whether the caller's CAP_DAC_OVERRIDE allows this: everything on a directory, reading and
+/// writing a file, and running a file that has any execute bit.
 fn privileged_may(c: &Caller, file_mode: u16, want: Access) -> bool {
     c.privileged
         && (mode::is_dir(file_mode) || !want.contains(Access::EXEC) || file_mode & 0o111 != 0)
 }
 
-/// Whether the caller may search the directory `dir`.
+/// Fails unless the caller may search the directory `dir`.
 ///
 /// # Errors
 /// [`Error::NotDirectory`], or those of [`permission`].
@@ -79,7 +79,7 @@ pub(crate) fn may_search(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
     permission(vol, c, dir, Access::EXEC)
 }
 
-/// Whether the caller may make an entry in `dir` (the kernel's `may_create`).
+/// Fails unless the caller may add an entry to `dir` (the kernel's `may_create`).
 ///
 /// # Errors
 /// Those of [`check_named`] and [`permission`].
@@ -88,7 +88,7 @@ pub(crate) fn may_create(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
     may_change_entries(vol, c, dir)
 }
 
-/// Whether the directory `dir` is there for others to find what is made in it.
+/// Fails unless the directory `dir` has a name, by which others find what is made in it.
 ///
 /// # Errors
 /// [`Error::NotFound`] when it was removed.
@@ -99,7 +99,7 @@ pub(crate) fn check_named(dir: &Inode) -> Result<()> {
     }
 }
 
-/// Whether the caller may make and remove entries in `dir`, which may be without a name itself.
+/// Fails unless the caller may add and remove entries in `dir`. `dir` may be without a name itself.
 ///
 /// # Errors
 /// Those of [`permission`].
@@ -107,8 +107,8 @@ pub(crate) fn may_change_entries(vol: &Volume, c: &Caller, dir: &Inode) -> Resul
     permission(vol, c, dir, Access::WRITE | Access::EXEC)
 }
 
-/// Whether the caller may remove `victim`'s entry from `dir` (the kernel's `may_delete`, without
-/// its checks of the file type).
+/// Fails unless the caller may remove `victim`'s entry from `dir` (the kernel's `may_delete`,
+/// without its checks of the file type).
 ///
 /// # Errors
 /// [`Error::NotPermitted`] when the directory or the victim is append-only, the victim is
@@ -134,8 +134,8 @@ pub(crate) fn may_delete(vol: &Volume, c: &Caller, dir: &Inode, victim: &Inode) 
     Ok(())
 }
 
-/// The group of a new file in `dir`, and its mode with the set-group-ID bit as the directory and
-/// the caller's rights make it (the kernel's `inode_init_owner` and `mode_strip_sgid`).
+/// Returns the group of a new file in `dir`, and its mode: the set-group-ID bit follows from the
+/// directory and the caller's rights (the kernel's `inode_init_owner` and `mode_strip_sgid`).
 pub(crate) fn inherit_group(
     vol: &Volume,
     c: &Caller,
@@ -163,7 +163,7 @@ pub(crate) fn inherit_group(
     }
 }
 
-/// The flags that a new file of mode `file_mode` takes over from its directory (EXT4_FL_INHERITED,
+/// The flags that a new file of mode `file_mode` inherits from its directory (EXT4_FL_INHERITED,
 /// `ext4_mask_flags`).
 pub(crate) fn inherit_flags(dir: InodeFlags, file_mode: u16) -> InodeFlags {
     let inherited = dir

@@ -1,10 +1,10 @@
-//! Places for dirty data at commit: the file system's side of delayed allocation.
+//! Gives dirty data places at a commit: the file system's side of delayed allocation.
 //!
-//! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous
-//! extent or else near its inode, from the blocks that were reserved when the data was written. A
-//! run in an unwritten extent becomes written where it is. Blocks that the scheme wants relocated
-//! are up to `relocate`. At last the size that is stored follows, up to the first delayed block.
-//! All of it is part of the committing transaction. No handle is open then, so nobody holds
+//! A run of blocks in a hole gets one contiguous run if there is one: after the file's previous
+//! extent, or else near its inode. It takes the blocks that were reserved when the data was
+//! written. A run in an unwritten extent becomes written where it is. `relocate` handles blocks
+//! that the scheme wants relocated. Last, the stored size grows up to the first delayed block. All
+//! of this is part of the committing transaction. No handle is open then, so nobody holds
 //! `Inode::state` across a wait.
 
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::mapping::{self, MapState, Run};
 use crate::relocate::Relocation;
 use crate::volume::Volume;
 
-/// What the journal calls at commit.
+/// The functions that the journal calls at a commit.
 pub(crate) struct Placement(Weak<Volume>);
 
 impl Placement {
@@ -28,7 +28,7 @@ impl Placement {
         Self(Arc::downgrade(vol))
     }
 
-    /// Does a part of a commit; what fails is told by `failed`.
+    /// Runs a part of a commit; `failed` turns an error into the journal's.
     fn run(
         &self,
         failed: impl Fn(String) -> JournalError,
@@ -71,7 +71,7 @@ fn place_all(
 ) -> Result<()> {
     let inode = vol.iget(ino)?;
     let mut st = inode.state.write();
-    // What is in the map's own blocks changes without the inode.
+    // A change in the map's own blocks does not show in the inode.
     let before = (st.raw.clone(), st.disk_size());
     let mut rest = blocks;
     while let Some(first) = rest.first() {
@@ -97,7 +97,7 @@ fn place_all(
     vol.store_inode(h, &inode, &st)
 }
 
-/// How many requests from the first on are of its kind and follow each other in the file.
+/// The length of the first run: requests of one kind that follow each other in the file.
 fn run_length(blocks: &[PlaceReq]) -> usize {
     let first = blocks[0];
     let follows = |(i, b): (u32, &PlaceReq)| {
@@ -109,7 +109,7 @@ fn run_length(blocks: &[PlaceReq]) -> usize {
         .count()
 }
 
-/// Places `count` blocks that have none.
+/// Gives places to `count` blocks that have none.
 fn place_run(
     vol: &Volume,
     h: &Handle,

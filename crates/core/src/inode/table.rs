@@ -20,7 +20,7 @@ use crate::types::mode;
 use crate::volume::{Volume, VolumeState};
 
 impl Inode {
-    /// An inode of this volume with this state whose newest transaction is `tid`.
+    /// Makes an inode in this state, whose newest transaction is `tid`.
     fn new(vol: &Volume, ino: InodeNo, slot: Slot, state: InodeState, tid: Tid) -> Self {
         let is_atomic = atomic::is_atomic(vol, &state.raw);
         Self {
@@ -47,7 +47,7 @@ impl Inode {
         self.data.get_or_init(|| vol.journal.file(self.ino))
     }
 
-    /// The file's data blocks, if any can be in memory: also from before the inode was loaded.
+    /// The file's data blocks, if any are in memory; these may be older than the loaded inode.
     pub(crate) fn data_if_any(&self, vol: &Volume) -> Option<Arc<FileData>> {
         match self.data.get() {
             Some(data) => Some(data.clone()),
@@ -55,7 +55,7 @@ impl Inode {
         }
     }
 
-    /// Sets the size to be stored: the file's size, or the start of its first delayed block. Every
+    /// Sets the size to store: the file's size, or the start of its first delayed block. Every
     /// change of the size or of the set of delayed blocks calls this before it stores the inode.
     pub(crate) fn settle_size(&self, vol: &Volume, st: &mut InodeState) {
         let Some(stored) = st.disk_size else {
@@ -74,17 +74,17 @@ impl Inode {
 }
 
 impl Volume {
-    /// The inode `ino`, which an entry or a caller names.
+    /// Returns the inode `ino`, which an entry or a caller names.
     ///
     /// # Errors
-    /// `Inconsistent::InodeNumber` out of range; `Stale` when it is not in use; what decoding
-    /// finds.
+    /// `Inconsistent::InodeNumber` out of range; `Stale` when it is not in use; the errors of
+    /// decoding.
     pub(crate) fn iget(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         self.icache.get_or_load(ino, || self.load_inode(ino))
     }
 
-    /// A new inode in memory, in place of whatever the cache held for the number. The caller, which
-    /// has allocated the number in `h`, writes its slot.
+    /// Adds a new inode to the cache; it replaces any with the same number. The caller has
+    /// allocated the number in `h`, and writes the slot.
     pub(crate) fn inode_created(
         &self,
         ino: InodeNo,
@@ -97,9 +97,9 @@ impl Volume {
         Ok(inode)
     }
 
-    /// Brings into memory what the inodes of these that are not there will be read from, with few
-    /// requests: blocks of a group's table that lie near each other in one. What cannot be read is
-    /// told when it is asked for.
+    /// Reads the table blocks of those inodes that are not in memory, with few requests: blocks of
+    /// one group's table that lie near each other are one request. A block that cannot be read
+    /// gives its error when it is asked for.
     pub(crate) fn read_ahead(&self, inos: &[InodeNo]) {
         let missing = inos.iter().filter(|ino| !self.icache.has(**ino));
         let place = |ino: &InodeNo| {
@@ -143,8 +143,8 @@ impl Volume {
         ))
     }
 
-    /// Writes what changed of `state` into the inode table and notes the transaction. Every change
-    /// of an inode ends here.
+    /// Writes the changes of `state` to the inode table, and notes the transaction. Every change of
+    /// an inode ends here.
     pub(crate) fn store_inode(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
         if state.raw.size > LARGE_FILE_MIN {
             self.need_large_file(h)?;
@@ -154,8 +154,8 @@ impl Volume {
         Ok(())
     }
 
-    /// [`store_inode`](Self::store_inode) where only times have changed, which `fdatasync` need not
-    /// wait for.
+    /// Does [`store_inode`](Self::store_inode) after a change of times only, for which `fdatasync`
+    /// need not wait.
     pub(crate) fn store_times(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
         self.write_state(h, inode, state)?;
         inode.note_change(h, false);
@@ -173,14 +173,15 @@ impl Volume {
         })
     }
 
-    /// The bytes of the inode's slot.
+    /// Reads the bytes of the inode's slot.
     pub(crate) fn read_slot(&self, inode: &Inode) -> Result<SmallVec<[u8; 256]>> {
         let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
         let at = u32_as_usize(inode.slot.offset);
         Ok(SmallVec::from_slice(&block[at..at + self.geo.inode_size()]))
     }
 
-    /// Lets `change` edit a copy of the inode's slot and writes what differs. The caller notes it.
+    /// Lets `change` edit a copy of the inode's slot, and writes what differs. The caller notes the
+    /// transaction.
     pub(crate) fn write_slot(
         &self,
         h: &Handle,
@@ -196,7 +197,7 @@ impl Volume {
         write_changed(h, place, block, at, &new)
     }
 
-    /// A file of 2 GiB or more sets a feature of the volume.
+    /// Sets the feature `large_file`, which a file of 2 GiB or more needs.
     fn need_large_file(&self, h: &Handle) -> Result<()> {
         if self
             .sb
@@ -210,8 +211,8 @@ impl Volume {
     }
 }
 
-/// How many bytes that nobody has asked for are read so that one request takes the place of two.
+/// Unneeded bytes between two blocks up to which one request for both is better than two.
 const AHEAD_GAP: u64 = 64 << 10;
 
-/// The largest size without the feature `large_file`.
+/// The largest size without the feature `large_file`, in bytes.
 const LARGE_FILE_MIN: u64 = 0x7fff_ffff;

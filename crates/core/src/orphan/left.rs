@@ -1,5 +1,5 @@
-//! Orphans that the last mount left: the chain and the orphan file are read, and each is deleted or
-//! cut.
+//! Orphans that the last mount left. The mount reads the chain and the orphan file, and deletes or
+//! cuts each orphan.
 
 use std::sync::Arc;
 
@@ -19,26 +19,27 @@ use crate::scope::Scope;
 use crate::volume::Volume;
 use crate::{evict, mapping, truncate};
 
-/// Orphans moved from the orphan file to the chain in one handle.
+/// How many orphans one handle moves from the orphan file to the chain.
 const MOVE_MAX: usize = 32;
 
-/// What was done with the orphans found at mount.
+/// What a mount did with the orphans that it found.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OrphanReport {
     /// Files without links, deleted.
     pub(crate) deleted: u32,
     /// Files with links, cut at their size.
     pub(crate) truncated: u32,
-    /// Something in the lists was no orphan: it was left out, and what a chain has behind it too.
+    /// An entry that was no orphan. It was skipped; in the chain, everything behind it was skipped
+    /// too.
     pub(crate) damage: Option<Error>,
 }
 
-/// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that
-/// may write, before anybody else uses the volume. What the lists name and is no orphan is left
-/// out, as by the kernel (`ext4_orphan_cleanup`), and reported.
+/// Deletes or cuts every orphan that the last mount left. Runs once, at a mount that may write,
+/// before anybody else uses the volume. Skips and reports entries that are no orphans, as the
+/// kernel does (`ext4_orphan_cleanup`).
 ///
 /// # Errors
-/// Whatever goes wrong in reading and deleting.
+/// Those of reading and deleting.
 pub(crate) fn process(vol: &Scope<'_>) -> Result<OrphanReport> {
     let mut report = OrphanReport {
         damage: load_chain(vol)?,
@@ -66,7 +67,7 @@ fn finish_all(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
     }
 }
 
-/// An inode that the volume says is an orphan.
+/// Returns an inode that the volume lists as an orphan.
 fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
     if !vol.geo.is_valid_inode(ino) || ino.0 < vol.geo.first_ino {
         return Err(Inconsistent::InodeNumber(ino).into());
@@ -77,8 +78,8 @@ fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
     vol.iget(ino)
 }
 
-/// Reads the chain that begins in the superblock, up to what is no orphan: that is given back, and
-/// not on the chain any more when the orphans before it are done.
+/// Reads the chain that begins in the superblock, up to the first entry that is no orphan. Returns
+/// the error of that entry. It leaves the chain when the orphans before it are done.
 fn load_chain(vol: &Scope<'_>) -> Result<Option<Error>> {
     let mut chain = Vec::new();
     let mut seen = HashSet::new();
@@ -111,7 +112,7 @@ fn load_chain(vol: &Scope<'_>) -> Result<Option<Error>> {
     Ok(damage)
 }
 
-/// Whether the error says of an inode that it is no orphan, and not that it could not be read.
+/// Whether the error means that an inode is no orphan, rather than that it could not be read.
 fn is_no_orphan(error: &Error) -> bool {
     error.kind() == Kind::Corrupted || matches!(error, Error::Stale)
 }
@@ -145,8 +146,8 @@ fn load_file(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
     })
 }
 
-/// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and
-/// out of the block at once.
+/// Moves the entries of one block of the orphan file, up to [`MOVE_MAX`] in each handle: onto the
+/// chain and out of the block at once.
 fn load_file_block(
     vol: &Scope<'_>,
     file: &Inode,

@@ -1,4 +1,4 @@
-//! The chain of orphans in memory: doubly linked, so that one leaves it wherever it is.
+//! The chain of orphans in memory. It is doubly linked, so that any orphan can leave it.
 
 use hashbrown::HashMap;
 use stetfs_format::InodeNo;

@@ -1,8 +1,8 @@
 //! Extended attributes: names, who may see and change them, and the four calls.
 //!
-//! `store` decides where an attribute lies (in the inode, else in a block), `view` tries changes
-//! out in memory, `shared` lets inodes with equal attributes have one block. POSIX ACLs pass
-//! through here by name and are handled in `acl.rs`, because they change the mode too.
+//! `store` decides where an attribute lies: in the inode, else in a block. `view` tries changes out
+//! in memory. `shared` lets inodes with equal attributes have one block. POSIX ACLs pass through
+//! here by name; `acl.rs` handles them, because they change the mode too.
 
 pub(crate) mod shared;
 pub(crate) mod store;
@@ -28,13 +28,13 @@ use crate::volume::Volume;
 use store::{CREDITS, Change, change, find};
 use view::View;
 
-/// The longest value that any file system takes (XATTR_SIZE_MAX).
+/// The longest value that any file system takes, in bytes (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;
 
-/// `security.capability`.
+/// The index and suffix of `security.capability`.
 pub(crate) const CAPABILITY: (u8, &[u8]) = (INDEX_SECURITY, b"capability");
 
-/// The value of `name`; as `view` has it, if there is one.
+/// Returns the value of `name`; if there is a `view`, its value there.
 ///
 /// # Errors
 /// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long,
@@ -64,7 +64,7 @@ pub(crate) fn get(
     value.ok_or(Error::NoData)
 }
 
-/// The names that the caller may see, each ended by a NUL; as `view` has them, if there is one.
+/// Returns the names that the caller may see, each ended by a NUL; if there is a `view`, its names.
 pub(crate) fn list(
     vol: &Volume,
     c: &Caller,
@@ -130,10 +130,10 @@ fn modify(
     vol.with_space(|| apply(vol, c, inode, name, value, how))
 }
 
-/// Index and suffix of an attribute, if the caller may change it so.
+/// Returns the index and suffix of an attribute, if the caller may change it to `value`.
 ///
 /// # Errors
-/// Those of [`set`], but for those of what the inode has, and of space.
+/// Those of [`set`], except those of existing attributes and of space.
 pub(crate) fn check_change<'n>(
     vol: &Volume,
     c: &Caller,
@@ -150,8 +150,7 @@ pub(crate) fn check_change<'n>(
     Ok(name)
 }
 
-/// Makes a change of which [`check_change`] has said that the caller may. He holds the inode's lock
-/// for writing.
+/// Makes a change that [`check_change`] has allowed. The caller holds the inode's lock for writing.
 pub(crate) fn apply(
     vol: &Scope<'_>,
     c: &Caller,
@@ -189,7 +188,7 @@ pub(crate) fn apply(
     })
 }
 
-/// Index and suffix of a full name.
+/// Splits a full name into index and suffix.
 fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     if name.is_empty() || name.len() > MAX_NAME_LEN {
         return Err(Error::Range);
@@ -197,7 +196,7 @@ fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     if name.contains(&0) {
         return Err(Error::Invalid);
     }
-    // A prefix alone is refused after the permissions were checked, as in the kernel.
+    // A bare prefix is refused after the permissions were checked, as in the kernel.
     let bare = [
         (b"user.".as_slice(), INDEX_USER),
         (b"trusted.", INDEX_TRUSTED),
@@ -220,8 +219,8 @@ fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     }
 }
 
-/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`), and whether there is a
-/// name at all.
+/// Checks that the caller may do this (the kernel's `xattr_permission`, `cap_inode_setxattr`), and
+/// that there is a name behind the prefix.
 fn check(
     vol: &Volume,
     c: &Caller,
@@ -278,7 +277,7 @@ fn check_permission(
     }
 }
 
-/// Whether the file has capabilities, which a change of content takes away.
+/// Whether the file has capabilities. A change of its content takes them away.
 pub(crate) fn has_capability(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<bool> {
     let (index, name) = CAPABILITY;
     Ok(find(vol, inode, st, index, name)?.is_some())

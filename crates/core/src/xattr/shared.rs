@@ -1,9 +1,8 @@
 //! Attribute blocks that several inodes may share.
 //!
-//! A small table from a block's hash to where such a block lies. It is only a hint: whoever takes a
-//! block from it reads the block and compares all attributes. Its lock is also the lock of every
-//! reference count: held from reading a count to writing it, inside a handle and inside
-//! `Inode::state`.
+//! A small table from a block's hash to a block that had it. The table is only a hint: its user
+//! reads the block and compares all attributes. Its lock also guards every reference count: it is
+//! held from reading a count to writing it, inside a handle and inside `Inode::state`.
 
 use hashbrown::HashMap;
 use parking_lot::MutexGuard;
@@ -27,12 +26,12 @@ impl SharedBlocks {
 }
 
 impl Known {
-    /// A block that once had this hash.
+    /// A block that had this hash when it was remembered.
     pub(super) fn find(&self, hash: u32) -> Option<BlockNo> {
         self.0.get(&hash).copied()
     }
 
-    /// Remembers a block. 0 is the hash of blocks that may not be shared.
+    /// Remembers a block. Hash 0 marks blocks that may not be shared.
     pub(super) fn insert(&mut self, hash: u32, block: BlockNo) {
         if hash == 0 {
             return;

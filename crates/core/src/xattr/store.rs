@@ -1,9 +1,9 @@
 //! Where attributes lie: in the inode behind its fields as long as they fit, else in one block.
 //!
-//! A change makes the new list of a place and writes the place as a whole. The block comes first,
-//! because only it can fail for want of space; then nothing has changed yet. A block that several
-//! inodes share is never rewritten: the inode that changes its attributes gets one of its own, or
-//! joins another that has just the attributes it wants.
+//! A change builds the new list of a place and writes the place as a whole. The block is written
+//! first: only it can fail for want of space, and then nothing has changed yet. A block that
+//! several inodes share is never rewritten. An inode that changes its attributes gets a block of
+//! its own, or joins another block that has exactly the attributes it wants.
 
 use std::cmp::Ordering;
 
@@ -26,24 +26,24 @@ use crate::types::SetXattr;
 use crate::volume::Volume;
 
 /// Credits of a change: the inode, a new block with bitmap and descriptor, an old block with bitmap
-/// and descriptor, and another to be shared.
+/// and descriptor, and another block to share.
 pub(crate) const CREDITS: u32 = 8;
 
-/// What is to become of one attribute.
+/// A change of one attribute.
 pub(crate) struct Change<'a> {
-    /// The kind of its name.
+    /// The index of its name's prefix.
     pub(crate) index: u8,
-    /// The name behind the prefix.
+    /// Its name without the prefix.
     pub(crate) name: &'a [u8],
-    /// Its new value; none removes it.
+    /// Its new value; `None` removes it.
     pub(crate) value: Option<&'a [u8]>,
-    /// Whether it must exist, or must not.
+    /// Whether the attribute must exist, must not, or either.
     pub(crate) how: SetXattr,
     /// The caller may use root's blocks.
     pub(crate) privileged: bool,
 }
 
-/// The value of an attribute, from the inode or else from the block.
+/// Returns the value of an attribute, from the inode or else from the block.
 pub(crate) fn find(
     vol: &Volume,
     inode: &Inode,
@@ -60,7 +60,7 @@ pub(crate) fn find(
     Ok(value)
 }
 
-/// Shows every attribute of the inode.
+/// Passes every attribute of the inode to a function.
 pub(super) fn each(
     vol: &Volume,
     inode: &Inode,
@@ -104,7 +104,7 @@ pub(super) struct Lists<'a> {
     pub(super) outside: List<'a>,
 }
 
-/// Which places are to be written.
+/// The places that a change writes.
 #[derive(Clone, Copy)]
 pub(super) struct Written {
     inside: bool,
@@ -112,8 +112,8 @@ pub(super) struct Written {
 }
 
 impl<'a> Lists<'a> {
-    /// Makes a change; gives what is to be written then. None: nothing is to be another than
-    /// before, and these lists are of no use any more, as after an error.
+    /// Makes a change. Returns which places to write; `None` when the attribute has this value
+    /// already. Do not use these lists after `None` or an error.
     ///
     /// # Errors
     /// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit.
@@ -153,7 +153,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Copies of the places that an inode's attributes lie in.
+/// Copies of the inode's slot and of its block of attributes.
 pub(super) struct Places {
     slot: SmallVec<[u8; 256]>,
     block: Option<BlockRef>,
@@ -187,7 +187,7 @@ impl Places {
     }
 }
 
-/// Takes `change`'s attribute out of a list; its old value, if it was there.
+/// Takes the attribute of `change` out of a list. Returns its value, if it was there.
 fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
     let at = list
         .iter()
@@ -195,11 +195,11 @@ fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
     Some(list.remove(at).value)
 }
 
-/// Changes one attribute; whether it is another one now. The caller holds the inode's lock for
-/// writing, and stores the inode.
+/// Changes one attribute. Returns false if it has this value already. The caller holds the inode's
+/// lock for writing, and stores the inode.
 ///
 /// # Errors
-/// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free: nothing
+/// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free. Nothing
 /// was changed then.
 pub(crate) fn change(
     vol: &Volume,
@@ -228,7 +228,7 @@ pub(crate) fn change(
     Ok(true)
 }
 
-/// Gives the inode a block with these attributes, or none when the list is empty.
+/// Gives the inode a block with these attributes; takes its block away when the list is empty.
 fn write_block(
     vol: &Volume,
     h: &Handle,
@@ -280,7 +280,7 @@ fn write_block(
     set_block(vol, st, block)
 }
 
-/// One more inode refers to a block that has exactly these attributes, if one is known.
+/// Adds a reference to a block that has exactly these attributes. Returns `None` if none is known.
 fn share(
     vol: &Volume,
     h: &Handle,
@@ -306,7 +306,7 @@ fn share(
     Ok(Some(block))
 }
 
-/// One inode less refers to `block`; the last one frees it.
+/// Drops one inode's reference to `block`. Dropping the last frees the block.
 fn drop_reference(
     vol: &Volume,
     h: &Handle,
@@ -333,7 +333,7 @@ fn drop_reference(
     }
 }
 
-/// Names the inode's block and counts its space.
+/// Sets the inode's block and counts its space; block 0 means none.
 fn set_block(vol: &Volume, st: &mut InodeState, block: BlockNo) -> Result<()> {
     let sectors = vol.geo.block.sectors_of(1);
     let others = match st.raw.file_acl {
@@ -349,7 +349,7 @@ fn set_block(vol: &Volume, st: &mut InodeState, block: BlockNo) -> Result<()> {
     }
 }
 
-/// Lets go of the inode's block, when the inode is freed. The caller stores the inode.
+/// Drops the reference to the inode's block, when the inode is freed. The caller stores the inode.
 pub(crate) fn release_block(
     vol: &Volume,
     h: &Handle,

@@ -1,5 +1,5 @@
-//! What an inode's attributes would be after changes that nobody has made yet: their names, their
-//! values, and whether there is room for them.
+//! An inode's attributes after changes that nobody has made yet: names, values, and whether there
+//! is room for them.
 
 use stetfs_format::xattr::Xattr;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 
-/// An attribute by itself.
+/// A copy of one attribute.
 #[derive(Clone, PartialEq, Eq)]
 struct Own {
     index: u8,
@@ -42,7 +42,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// As they are.
+    /// Copies the attributes as they are.
     pub(crate) fn of(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<Self> {
         let places = Places::read(vol, inode, st)?;
         Ok(Self::copy(&places.lists(vol, inode, st)?))
@@ -56,10 +56,11 @@ impl View {
         }
     }
 
-    /// Makes a change, of an inode in this state; whether a block of attributes is written for it.
+    /// Makes a change, for an inode in state `st`. Returns true if the change writes a block of
+    /// attributes.
     ///
     /// # Errors
-    /// As those of the change itself, but for a full volume; nothing has changed then.
+    /// Those of the real change, except a full volume. The view has not changed then.
     pub(crate) fn make(
         &mut self,
         vol: &Volume,
