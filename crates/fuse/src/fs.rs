@@ -310,8 +310,8 @@ impl<B: Backend> Server for FsServer<B> {
     }
 
     fn destroy(&self) {
-        // Leaves a clean image to the one who has unmounted it. The session reports an error when
-        // it ends.
+        // Leaves a clean image to the program that has unmounted it. The session reports an error
+        // when it ends.
         let _ = self.closing.close();
     }
 }

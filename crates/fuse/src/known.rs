@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stetfs_format::InodeNo;
 use stetfs_format::width::u32_as_usize;
 
-/// Number of bits, 256 KiB of them: so many inodes are told apart.
+/// Number of bits, 256 KiB in all.
 const INODES: usize = 1 << 21;
 
 /// The set. Inodes whose numbers are equal modulo [`INODES`] share a bit.

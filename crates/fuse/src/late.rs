@@ -18,7 +18,7 @@ use stetfs_format::InodeNo;
 
 use crate::opens::{Opens, Rest};
 
-/// How long a request waits at most. If a writer stays, the request is refused only then.
+/// The longest wait of a request. If a writer stays, the request is refused only then.
 const BOUND: Duration = Duration::from_secs(1);
 
 /// A request that waits, and until when.

@@ -33,10 +33,10 @@ use stetfs_format::width::usize_as_u64;
 
 use crate::backend::Backend;
 
-/// The kernel may hold dirty at most this fraction (one in so many) of what is free.
+/// The kernel may hold dirty at most a quarter of what is free.
 const DIRTY_PART: u64 = 4;
-/// Files are opened past the cache when less than one in so many bytes of the volume is free,
-/// within the limits below, in bytes.
+/// Files are opened past the cache when less than a sixteenth of the volume is free, within the
+/// limits below, in bytes.
 const SHORT_PART: u64 = 16;
 const SHORT_MIN: u64 = 1 << 20;
 const SHORT_MAX: u64 = 256 << 20;

@@ -50,7 +50,7 @@ fn a_group_is_its_owners_until_it_is_committed() {
         let path = volume.marked().join("file");
         let (owner, other) = (open(&path), open(&path));
         owner.write_all_at(&pages(&[1; 4]), 0).unwrap();
-        // One that reads through the page cache.
+        // A reader through the page cache.
         let reader = File::open(&path).unwrap();
         let seen = |file: &File| read(file, 4 * PAGE);
         assert_eq!(seen(&reader), pages(&[1; 4]));

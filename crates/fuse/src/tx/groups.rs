@@ -196,8 +196,8 @@ impl Groups {
         done
     }
 
-    /// Carries out a request, with a hold on the file. Without a hold it fails, since the file has
-    /// writers through the page cache.
+    /// Carries out a request, with a hold on the file. Without a hold, since the file has writers
+    /// through the page cache, the features are 0 and any other request fails.
     fn enter(
         &self,
         member: (InodeNo, u64),

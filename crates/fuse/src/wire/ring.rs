@@ -90,7 +90,7 @@ fn is_switched_on() -> Option<bool> {
     Some(matches!(parameter.trim(), "Y" | "1"))
 }
 
-/// Lets the thread run on this processor only, if there is such a one.
+/// Lets the thread run on this processor only, if it exists.
 pub(crate) fn run_on(processor: u16) {
     let mut set = CpuSet::new();
     set.set(usize::from(processor));

@@ -83,7 +83,8 @@ impl<B: Backend> FsServer<B> {
         self.fs.new_group().ok_or(Errno::NOTSUP)
     }
 
-    /// Leaves an aborted group: who begins or joins another group knows that it was aborted.
+    /// Leaves an aborted group, if the open file is in one. A program that begins or joins another
+    /// group knows that the first was aborted.
     fn leave_lost(&self, ino: InodeNo, handle: u64) {
         let Some(shared) = self.groups.of(ino, handle) else {
             return;
