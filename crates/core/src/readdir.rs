@@ -1,23 +1,23 @@
-//! Listing a directory.
+//! Lists a directory.
 //!
-//! A call starts at a *cookie* and hands out entries with the cookie behind each. Names that exist
-//! from the first call to the last come exactly once, whatever else is added or removed in between:
+//! A call starts at a *cookie* and passes entries on, each with the cookie of the next one. A name
+//! that exists from the first call to the last comes exactly once, whatever else is added or
+//! removed meanwhile:
 //!
 //! - A linear directory of several blocks is listed in the order of bytes; a cookie is a byte
 //!   offset. An entry never moves.
 //! - An indexed directory is listed in the order of hashes, as the kernel does it; a cookie is the
 //!   hash of the next entry (`hash2pos`: the major hash halved in the upper 32 bits, the minor in
-//!   the lower), so splitting a leaf does not matter. A linear directory of one block is listed
-//!   that way too, if the volume has `dir_index`, because the next name may turn it into an indexed
-//!   one. "." counts as hash 0 and ".." as hash 2.
+//!   the lower). So splitting a leaf does not matter. If the volume has `dir_index`, a linear
+//!   directory of one block is listed that way too, because the next name may turn it into an
+//!   indexed one. "." counts as hash 0 and ".." as hash 2.
 //!
 //! Names with the same 63 bits of hash share a cookie: if a listing stops between two of them, the
-//! first ones come again. (The "legacy" hash has no minor half, so there the checksum of the name
-//! takes its place.)
+//! first ones come again. (The "legacy" hash has no minor half, so the checksum of the name takes
+//! its place.)
 //!
-//! One call looks at the leaves from which it hands out entries and at the way to them, nothing
-//! else. The entries are gathered leaf by leaf under the directory's lock and handed out without
-//! it.
+//! One call reads only the leaves whose entries it passes on, and the path to them. It gathers the
+//! entries of a leaf under the directory's lock, and passes them on without the lock.
 
 use smallvec::SmallVec;
 use stetfs_format::checksum::crc32c;
@@ -39,15 +39,14 @@ const END: u64 = 0x7fff_ffff_ffff_ffff;
 /// The cookie of "..".
 const DOTDOT: u64 = 1 << 32;
 
-/// The most leaves over which the names of one hash may be spread. A leaf holds at least three
-/// names.
+/// The most leaves that the names of one hash may fill. A leaf holds at least three names.
 const CONTINUED_MAX: usize = 1024;
 
-/// The entries of a leaf that are yet to be handed out, in order.
+/// The entries of a leaf that are still to be passed on, in order.
 struct Batch {
     blocks: SmallVec<[DirBlock; 2]>,
     items: SmallVec<[Item; 128]>,
-    /// The cookie behind the last; none when nothing follows.
+    /// The cookie behind the last entry; `None` at the end of the directory.
     next: Option<u64>,
 }
 
@@ -55,15 +54,15 @@ struct Item {
     /// The entry's own cookie.
     cookie: u64,
     ino: InodeNo,
-    /// Which of the batch's blocks.
+    /// The index of its block in the batch.
     block: u16,
-    /// Where the name is there.
+    /// The offset of its name in the block.
     name: u16,
     name_len: u8,
     file_type: u8,
 }
 
-/// Hands out the entries from `cookie` on (0: all) until `sink` answers false, which means that it
+/// Passes the entries from `cookie` on (0: all) to `sink`, until `sink` returns false because it
 /// did not take the entry. `sink` may call back into the volume.
 ///
 /// # Errors
@@ -107,13 +106,13 @@ pub(crate) fn readdir(
     Ok(())
 }
 
-/// The `d_type` of a file type as entries hold it.
+/// The `d_type` of a directory entry's file type.
 fn d_type(file_type: u8) -> u8 {
     const D_TYPE: [u8; 8] = [0, 8, 4, 2, 6, 1, 12, 10];
     D_TYPE.get(usize::from(file_type)).copied().unwrap_or(0)
 }
 
-/// The entries of the first leaf that has any from `cookie` on.
+/// Returns the entries of the first leaf that has any from `cookie` on.
 fn gather(vol: &Volume, inode: &Inode, cookie: u64) -> Result<Batch> {
     let _shared = inode.lock.read();
     let st = inode.state.read();
@@ -154,8 +153,8 @@ impl Batch {
             if record.ino == 0 {
                 continue;
             }
-            // Once more for each name that goes out: a file that has this block too may have been
-            // written since it was checked.
+            // Check each name again: if a file has this block too, it may have been written since
+            // the block was checked.
             let name = record.name(&block.bytes);
             check_name(name, record.offset).map_err(|e| dir.corrupt(block.lblk, e))?;
             let Some(cookie) = cookie_of(&record, name).filter(|&c| c >= from) else {
@@ -174,7 +173,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds "." and "..", for whose places in the order of hashes the kernel has fixed values.
+    /// Adds "." and "..". The kernel fixed their places in the order of hashes.
     fn add_dots(&mut self, dir: Dir<'_>, parent: InodeNo, from: u64) {
         let file_type = file_type(dir.vol, crate::types::mode::S_IFDIR);
         let mut add = |cookie, ino| {

@@ -1,11 +1,10 @@
-//! New places for blocks of data that have a home: what a scheme asks for when it closes a
-//! transaction.
+//! Gives new homes to blocks of data, where a scheme asks for this when it closes a transaction.
 //!
-//! How far that may go is in the scheme's terms ([`Relocates`]). Where relocation is to be sparing,
-//! a run goes behind the block before it in the file, or else before the one behind it, if there is
-//! space: so a block that is overwritten twice comes back to where it was, since its old home is
-//! free by then. Otherwise it goes anywhere, if the bound on extents leaves room for that, and
-//! stays home if not. Only the map around the run is looked at.
+//! The scheme's terms say how far this may go ([`Relocates`]). Where relocation is to be sparing, a
+//! run goes behind the block before it in the file if there is space, or else before the block
+//! behind it. So a block that is overwritten twice comes back to its first home, which is free by
+//! then. Otherwise the run goes anywhere if the bound on extents allows it, and stays home if not.
+//! Only the map around the run is looked at.
 
 use std::ops::Range;
 
@@ -22,13 +21,13 @@ use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
 use crate::volume::Volume;
 
-/// Where the blocks of relocated data come from: nobody has reserved any.
+/// The source of new homes: nobody has reserved blocks for them.
 const FREE: Source = Source::Free { privileged: false };
 
-/// Beginnings of extents that relocation may leave in a window.
+/// The most extents that may begin in a window after a relocation.
 const STARTS_MAX: usize = 2;
 
-/// Blocks of a file that move, while their transaction is closed.
+/// Blocks of a file that move while their transaction is closed.
 pub(crate) struct Relocation<'a> {
     pub(crate) vol: &'a Volume,
     pub(crate) h: &'a Handle,
@@ -36,12 +35,12 @@ pub(crate) struct Relocation<'a> {
     pub(crate) st: &'a mut InodeState,
 }
 
-/// What is on the two sides of a run, where it is to be.
+/// Whether a run at its new home joins its neighbours.
 #[derive(Clone, Copy)]
 struct Joins {
-    /// It continues the extent before it.
+    /// The run continues the extent before it.
     before: bool,
-    /// The extent behind continues it.
+    /// The extent behind the run continues it.
     behind: bool,
 }
 
@@ -52,7 +51,7 @@ const ALONE: Joins = Joins {
 
 impl Relocation<'_> {
     /// Moves blocks that follow each other in the file, as far as there is space and the terms
-    /// allow it; the others stay. Appends the home of each to `homes`.
+    /// allow it. The others stay. Appends the home of each block to `homes`.
     pub(crate) fn relocate(&mut self, blocks: &[PlaceReq], homes: &mut Vec<BlockNo>) -> Result<()> {
         match self.vol.journal.terms().relocates {
             Relocates::No | Relocates::Freely => self.freely(blocks, homes),
@@ -60,7 +59,7 @@ impl Relocation<'_> {
         }
     }
 
-    /// To the free blocks next to the old home.
+    /// Moves blocks to the free blocks nearest to their old homes.
     fn freely(&mut self, blocks: &[PlaceReq], homes: &mut Vec<BlockNo>) -> Result<()> {
         let mut rest = blocks;
         let mut near = rest.first().and_then(|first| first.home);
@@ -107,7 +106,7 @@ impl Relocation<'_> {
         Ok(())
     }
 
-    /// Which of the blocks should move first, and where to.
+    /// Returns the blocks that should move first, and their new home; `None` when all should stay.
     fn plan(&self, all: Range<u32>, bound: Extents) -> Result<Option<(Range<u32>, BlockNo)>> {
         let len = all.end - all.start;
         let before = self.before(all.start)?;
@@ -152,7 +151,7 @@ impl Relocation<'_> {
         Ok(None)
     }
 
-    /// Whether the bound allows that a run becomes one piece which joins its neighbours like this.
+    /// Whether the bound allows the run to become one extent that joins its neighbours like this.
     fn is_granted(&self, run: &Range<u32>, joins: Joins, bound: Extents) -> Result<bool> {
         let (first, last) = (window(run.start, bound), window(run.end, bound));
         let ends = !joins.behind && self.run_at(run.end)?.state != MapState::Hole;
@@ -177,7 +176,7 @@ impl Relocation<'_> {
         Ok(run.end - run.start >= bound.run || has < had)
     }
 
-    /// The extents that begin in a window.
+    /// The blocks of a window at which an extent begins.
     fn starts(&self, window: &Range<u32>) -> Result<SmallVec<[u32; 8]>> {
         let mut starts = SmallVec::new();
         let mut before = match window.start.checked_sub(1) {
@@ -197,7 +196,7 @@ impl Relocation<'_> {
         Ok(starts)
     }
 
-    /// The first block after `at` from which on a run can be taken out of a window that is full.
+    /// The first block after `at` at which a run may begin without a new extent in a full window.
     fn start_after(&self, at: u32, bound: Extents) -> Result<u32> {
         let here = window(at, bound);
         if let Some(start) = self.starts(&here)?.into_iter().find(|start| *start > at) {
@@ -209,7 +208,7 @@ impl Relocation<'_> {
         Ok(if is_full { starts[0] } else { next.start })
     }
 
-    /// The last block before `end` up to which a run can be taken out of a window that is full.
+    /// The last block before `end` at which a run may end without a new extent in a full window.
     fn end_before(&self, end: u32, bound: Extents) -> Result<u32> {
         let here = window(end, bound);
         if let Some(start) = self.starts(&here)?.into_iter().rfind(|start| *start < end) {
@@ -222,7 +221,7 @@ impl Relocation<'_> {
         Ok(starts.last().copied().unwrap_or(last))
     }
 
-    /// How a run would lie from `new` on.
+    /// How the run would join its neighbours if its home began at `new`.
     fn joins(&self, run: &Range<u32>, new: BlockNo) -> Result<Joins> {
         let end = new.plus((run.end - run.start).into());
         Ok(Joins {
@@ -233,12 +232,12 @@ impl Relocation<'_> {
         })
     }
 
-    /// The home of the block before `at`.
+    /// The home of the block before `at`, if it has written data.
     fn before(&self, at: u32) -> Result<Option<BlockNo>> {
         at.checked_sub(1).map_or(Ok(None), |before| self.at(before))
     }
 
-    /// The home of a block, if data was written to it.
+    /// The home of block `at`, if it has written data.
     fn at(&self, at: u32) -> Result<Option<BlockNo>> {
         let run = self.run_at(at)?;
         Ok((run.state == MapState::Written).then_some(run.pblk))
@@ -248,7 +247,7 @@ impl Relocation<'_> {
         mapping::lookup(self.vol, self.inode, self.st, LBlock(at), 1)
     }
 
-    /// Some of the blocks that are wanted, if there is space.
+    /// Allocates up to `want` blocks; `None` when there is no space.
     fn allocate(&self, goal: BlockNo, want: u32) -> Result<Option<(BlockNo, u32)>> {
         match self.vol.alloc.allocate(self.h, goal, want, FREE) {
             Ok(taken) => Ok(Some(taken)),
@@ -257,7 +256,7 @@ impl Relocation<'_> {
         }
     }
 
-    /// Maps `count` blocks from `lblk` on to those from `new` on, and frees the old ones.
+    /// Maps `count` blocks from `lblk` on to homes from `new` on, and frees the old homes.
     fn switch(&mut self, lblk: LBlock, count: u32, new: BlockNo) -> Result<()> {
         let mut done = 0;
         while done < count {
@@ -272,12 +271,12 @@ impl Relocation<'_> {
     }
 }
 
-/// Whether what is at `b` belongs to the extent that `a` is the end of.
+/// Whether the run `b` continues the extent of the run `a` before it.
 fn continues(a: &Run, b: &Run) -> bool {
     a.state == b.state && a.pblk.plus(a.len.into()) == b.pblk
 }
 
-/// The window of a file that a block is in.
+/// The window of a file that contains block `at`.
 fn window(at: u32, bound: Extents) -> Range<u32> {
     let len = 2 * bound.mean.max(1);
     let start = at - at % len;

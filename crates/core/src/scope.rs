@@ -1,9 +1,8 @@
-//! What an operation changes: the volume, in transactions of its own, or in the span that it is a
-//! part of.
+//! The volume as an operation sees it: with transactions of its own, or within a span.
 //!
-//! A function that starts handles takes a [`Scope`], and hands it on to those that it calls. One
-//! that takes a [`Volume`] reads only, or changes what it changes through the handle that it is
-//! given. So nothing that a group repeats ([`Group`](crate::Group)) can leave its span unseen.
+//! A function that starts handles takes a [`Scope`], and passes it on to functions that do. A
+//! function that takes a [`Volume`] only reads, or changes things through the handle that it is
+//! given. So a step that a [`Group`](crate::Group) repeats cannot leave the group's span unnoticed.
 
 use std::ops::Deref;
 
@@ -31,21 +30,21 @@ impl Deref for Scope<'_> {
 }
 
 impl<'v> Scope<'v> {
-    /// For an operation with transactions of its own.
+    /// Makes the scope of an operation with transactions of its own.
     pub(crate) fn of(vol: &'v Volume) -> Self {
         Self { vol, span: None }
     }
 
-    /// For an operation that is a part of `span`: it commits nothing.
+    /// Makes the scope of an operation within `span`, which commits nothing.
     pub(crate) fn within(self, span: &'v Span) -> Self {
         let span = Some(span);
         Self { span, ..self }
     }
 
-    /// Does `work` in a handle for up to `credits` metadata blocks, on a volume that may be
-    /// changed: what it changes becomes durable together. When it meets an error that it
-    /// [cannot get over](Error::breaks) and has changed something, the journal stops; in a span
-    /// its holder sees to that.
+    /// Runs `work` in a handle for up to `credits` metadata blocks, on a volume that may be
+    /// changed. All its changes become durable together. When `work` has changed something and
+    /// fails with an error that it [cannot get over](Error::breaks), the journal stops. In a span,
+    /// the holder of the span sees to that.
     pub(crate) fn with_handle<T>(
         &self,
         credits: u32,
@@ -56,7 +55,7 @@ impl<'v> Scope<'v> {
         self.with_any_handle(credits, work)
     }
 
-    /// The same on any volume.
+    /// Does [`with_handle`](Self::with_handle) on a volume that need not be writable.
     pub(crate) fn with_any_handle<T>(
         &self,
         credits: u32,
@@ -73,7 +72,7 @@ impl<'v> Scope<'v> {
         result
     }
 
-    /// How often the operation may have a commit free blocks.
+    /// How many commits the operation may start to free blocks.
     pub(crate) fn retries(&self) -> Retries {
         match self.span {
             None => Retries::SOME,
@@ -81,8 +80,8 @@ impl<'v> Scope<'v> {
         }
     }
 
-    /// Makes `attempt`, which leaves nothing behind when there is no space, until it finds space or
-    /// a commit can free no more. No handle is open.
+    /// Repeats `attempt` until it finds space, or until a commit can free no more. A failed attempt
+    /// leaves nothing behind. No handle is open.
     pub(crate) fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = self.retries();
         loop {
@@ -93,8 +92,8 @@ impl<'v> Scope<'v> {
         }
     }
 
-    /// [Places](sync::place) the inode's data, for which the holder of a span has seen to before he
-    /// began it.
+    /// [Places](sync::place) the inode's data. In a span there is nothing to do: its holder has
+    /// placed the data before the span began.
     pub(crate) fn place(&self, inode: &Inode) -> Result<()> {
         match self.span {
             None => sync::place(self, inode),

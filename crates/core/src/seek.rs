@@ -1,4 +1,4 @@
-//! Where a file has data and where it has holes: SEEK_DATA, SEEK_HOLE and FIEMAP.
+//! Finds data and holes in a file: SEEK_DATA, SEEK_HOLE and FIEMAP.
 //!
 //! Written extents and delayed data count as data. An unwritten extent is a hole to a seek unless
 //! it holds delayed data, as in the kernel.
@@ -12,18 +12,18 @@ use crate::mapping::{self, MapState};
 use crate::types::{FiemapExtent, FiemapFlags, Whence};
 use crate::volume::Volume;
 
-/// What one piece of a file is.
+/// The state of one piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Piece {
-    /// Nothing: neither mapped nor delayed.
+    /// Neither mapped nor delayed.
     Hole,
     /// Delayed: new data without a home.
     Delayed,
-    /// Mapped here, and written or not.
+    /// Mapped to block `physical`.
     Mapped { physical: u64, unwritten: bool },
 }
 
-/// The piece that begins at `lblk`, and its length in blocks, at most `max`.
+/// Returns the piece that begins at `lblk`, and its length in blocks, at most `max`.
 fn piece_at(
     vol: &Volume,
     inode: &Inode,
@@ -51,7 +51,7 @@ fn piece_at(
     Ok((piece, len))
 }
 
-/// The first offset at or after `offset` that `whence` looks for.
+/// Returns the first offset at or after `offset` that has what `whence` looks for.
 ///
 /// # Errors
 /// `NoSuchDevice` at or beyond the end, and when no data follows.
@@ -92,8 +92,8 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     }
 }
 
-/// Tells the mapped and delayed ranges that touch `[offset, offset + len)` until `each` returns
-/// false.
+/// Passes the mapped and delayed ranges that touch `[offset, offset + len)` to `each`, until it
+/// returns false.
 pub(crate) fn fiemap(
     vol: &Volume,
     inode: &Inode,

@@ -1,4 +1,4 @@
-//! Making files durable.
+//! Makes files durable.
 
 use stetfs_format::Tid;
 use stetfs_journal::FileData;
@@ -15,15 +15,15 @@ enum Durability {
     Nothing,
     /// The file has delayed data, which joins a transaction first.
     Enlist,
-    /// Only file data has changed: if all of it was overwritten where it is, it goes home without
-    /// this transaction, which is committed otherwise.
+    /// Only file data has changed. If all of it was overwritten in place, it is written home;
+    /// otherwise this transaction is committed.
     Overwrite(Tid),
     /// Commits this transaction.
     Commit(Tid),
 }
 
-/// What makes the inode durable, with what it had when the caller first asked: new data that came
-/// since its own [was enlisted](Durability::Enlist) is not waited for.
+/// Returns what is left to do to make the inode durable as it was when the caller first asked. With
+/// `has_enlisted`, it does not wait for new data that came after [enlisting](Durability::Enlist).
 fn durability(
     vol: &Volume,
     inode: &Inode,
@@ -50,8 +50,8 @@ fn durability(
     }
 }
 
-/// Returns when the inode's data has a place and its newest transaction is durable. Costs nothing
-/// when it is already.
+/// Makes the inode durable: its data and its newest transaction. Costs nothing when it is durable
+/// already.
 pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     let data = inode.data_if_any(vol);
     let next = |has_enlisted| durability(vol, inode, data.as_deref(), datasync, has_enlisted);
@@ -61,7 +61,7 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
         found = next(true);
     }
     let tid = match (found, &data) {
-        // A commit would have found that out.
+        // A commit would have noticed that the file behind the device was cut or removed.
         (Durability::Nothing, _) => return Ok(vol.dev.check_backing()?),
         (Durability::Overwrite(_), Some(data)) if vol.journal.overwrite(data)? => return Ok(()),
         (Durability::Overwrite(tid) | Durability::Commit(tid), _) => tid,
@@ -75,8 +75,8 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     Ok(vol.journal.commit(tid)?)
 }
 
-/// Ends the delay of the inode's data: the running transaction places it, so that it is durable
-/// before anything that is done from now on (`ext4_alloc_da_blocks`). No handle may be open.
+/// Ends the delay of the inode's data. The running transaction places it, so that it is durable
+/// before any later change (`ext4_alloc_da_blocks`). No handle may be open.
 pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<()> {
     match inode.data_if_any(vol) {
         Some(data) => Ok(vol.journal.enlist(&data)?),

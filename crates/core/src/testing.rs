@@ -1,5 +1,5 @@
-//! For tests: images made by mke2fs, in memory, and judges that are not our code: e2fsck, debugfs,
-//! the kernel.
+//! Helpers of tests: images in memory, made by mke2fs, and judges that are not our code: e2fsck,
+//! debugfs, the kernel.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::options::MountOptions;
 
-/// The options of mke2fs for each kind of volume that tests go through.
+/// The kinds of volume that tests go through: name, and options of mke2fs.
 pub const KINDS: [(&str, &[&str]); 7] = [
     ("ext4", &["-t", "ext4", "-b", "4096"]),
     ("ext4, 1 KiB", &["-t", "ext4", "-b", "1024"]),
@@ -39,18 +39,18 @@ pub const KINDS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Seconds since 1970 at which the clock of a test mount begins.
+/// The time at which the clock of a test mount begins, in seconds since 1970.
 pub const CLOCK_START: u64 = 1_700_000_000;
 
 /// A volume in memory.
 #[derive(Clone)]
 pub struct Image {
-    /// The device; what is on it survives an [`Fs`] that was dropped.
+    /// The device. Its content survives an [`Fs`] that was dropped.
     pub dev: Arc<RamDev>,
 }
 
 impl Image {
-    /// An image of `mib` MiB made by `mke2fs ARGS`, with fixed UUID and hash seed.
+    /// Makes an image of `mib` MiB by `mke2fs ARGS`, with a fixed UUID and hash seed.
     ///
     /// # Panics
     /// When mke2fs is missing or fails.
@@ -74,10 +74,10 @@ impl Image {
         }
     }
 
-    /// Mounts with `options` as `-o` takes them, a clock that repeats, and no periodic commits.
+    /// Mounts with `options` as `-o` takes them, with a repeatable clock and no periodic commits.
     ///
     /// # Panics
-    /// When it cannot be mounted.
+    /// When the mount fails.
     pub fn mount(&self, options: &str) -> Fs {
         let options = MountOptions {
             clock: Clock::manual(CLOCK_START),
@@ -86,24 +86,24 @@ impl Image {
         Fs::mount(self.dev.clone(), options).expect("mount").0
     }
 
-    /// A copy of what is on the device now: what a crash leaves, were every write kept.
+    /// Copies the device as it is now: the state after a crash that kept every write.
     pub fn crash_copy(&self) -> Self {
         Self {
             dev: Arc::new(self.dev.fork()),
         }
     }
 
-    /// Runs `with` on a copy of the image in a file; changes to the file are not kept.
+    /// Runs `with` on a copy of the image in a file, and drops changes to that file.
     pub fn with_file<T>(&self, with: impl FnOnce(&Path) -> T) -> T {
         let file = NamedTempFile::new().expect("a temporary file");
         self.dev.to_file(file.path()).expect("write the image");
         with(file.path())
     }
 
-    /// What `e2fsck -fn` complains about, if it does.
+    /// Runs `e2fsck -fn`.
     ///
     /// # Errors
-    /// Its output.
+    /// The output of e2fsck, when it complains.
     pub fn e2fsck(&self) -> Result<(), String> {
         self.with_file(|path| {
             let out = Command::new("e2fsck")
@@ -119,20 +119,20 @@ impl Image {
         })
     }
 
-    /// Panics unless `e2fsck -fn` is content.
+    /// Panics unless `e2fsck -fn` accepts the image.
     pub fn assert_clean(&self) {
         if let Err(complaints) = self.e2fsck() {
             panic!("e2fsck: {complaints}");
         }
     }
 
-    /// The output of one debugfs command.
+    /// Returns the output of one debugfs command.
     pub fn debugfs(&self, command: &str) -> String {
         self.with_file(|path| run(Command::new("debugfs").args(["-R", command]).arg(path)))
     }
 
-    /// Runs `look` on a mount of the image by the kernel, read-only with `options` added. `None`,
-    /// and a loud line, where that is not possible (not root, no loop device).
+    /// Runs `look` on a mount of the image's copy by the kernel, with `options` besides `loop`.
+    /// Returns `None` and prints a warning where that is not possible (not root, no loop device).
     pub fn on_kernel<T>(&self, options: &str, look: impl FnOnce(&Path) -> T) -> Option<T> {
         self.with_file(|path| {
             let dir = tempfile::tempdir().expect("a directory");
@@ -162,13 +162,13 @@ impl Image {
         })
     }
 
-    /// The device as mounts take it.
+    /// The device, as a mount takes it.
     pub fn device(&self) -> Arc<dyn BlockDev> {
         self.dev.clone()
     }
 }
 
-/// Unmounts; others who look at every new mount may keep it busy for a moment.
+/// Unmounts. Programs that look at every new mount may keep it busy for a moment.
 fn unmount(dir: &Path) {
     for _ in 0..50 {
         let out = Command::new("umount")

@@ -1,9 +1,9 @@
-//! Cutting files, and growing them without data.
+//! Cuts files, and grows them without data.
 //!
-//! Order: the first handle sets the new size, zeroes what the last block holds beyond it, forgets
-//! cached blocks and unmaps as much as its credits allow. If blocks remain, the same handle puts
-//! the inode on the orphan list, and further handles go on until the last takes it off. A crash in
-//! between leaves an orphan whose blocks beyond its size are freed at mount.
+//! The first handle, in this order: sets the new size, zeroes the rest of the last block, forgets
+//! cached blocks, and unmaps as much as its credits allow. If blocks remain, it also puts the inode
+//! on the orphan list, and further handles go on until the last one takes it off. A crash in
+//! between leaves an orphan; the next mount frees the blocks beyond its size.
 
 use std::sync::atomic::Ordering;
 
@@ -20,16 +20,16 @@ use crate::scope::Scope;
 use crate::volume::Volume;
 
 /// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
-/// orphan list, the last block and the attribute block, and what freeing a handful of extents
-/// changes. It gets more on the way when it needs more.
+/// orphan list, the last block and the attribute block, and freeing a handful of extents. It asks
+/// for more on the way if needed.
 pub(crate) const TRUNCATE_CREDITS: u32 = 40;
 
 /// Sets the file's size. `change` makes the other changes of the inode that belong to the same
-/// operation. The caller holds the inode's lock for writing and has checked everything but the
-/// limit.
+/// operation. The caller holds the inode's lock for writing, and has checked everything but the
+/// size limit.
 ///
 /// # Errors
-/// `TooBig`; what the journal or the mapping says.
+/// `TooBig`; errors of the journal or the mapping.
 pub(crate) fn set_size(
     vol: &Scope<'_>,
     inode: &Inode,
@@ -53,7 +53,7 @@ pub(crate) fn set_size(
         }
         st.set_size(size);
         inode.settle_size(vol, &mut st);
-        // Also at the same size: blocks may be preallocated beyond it.
+        // At an unchanged size too: blocks may be preallocated beyond it.
         let done = size > old || cut(vol, h, inode, &mut st)?;
         if !done && !is_planted(Bug::UnlistedTruncate) {
             orphan::add(vol, h, inode, &mut st)?;
@@ -64,14 +64,14 @@ pub(crate) fn set_size(
     if done { Ok(()) } else { finish(vol, inode) }
 }
 
-/// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
-/// orphan list, unless it is there because it has no name. The caller holds the inode's lock for
-/// writing, or nobody else is there yet.
+/// Frees what an interrupted truncate left beyond the end of the file. Takes the inode off the
+/// orphan list, unless it has no name. The caller holds the inode's lock for writing, or nobody
+/// else knows the inode yet.
 pub(crate) fn finish(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     let step = |h: &Handle| {
         let mut st = inode.state.write();
         let done = cut(vol, h, inode, &mut st)?;
-        // Without a name it stays an orphan until its last open ends.
+        // Without a name, the inode stays an orphan until it is closed for the last time.
         if done && st.raw.links_count > 0 {
             orphan::del(vol, h, inode, &mut st)?;
         }
@@ -82,14 +82,15 @@ pub(crate) fn finish(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Credits with which [`mapping::remove`] makes progress, and the inode can be freed. The inode's
-/// state must be free while a handle is waited for: a commit takes it to place the file's data.
+/// Credits that let [`mapping::remove`] make progress, and let the inode be freed. The caller must
+/// not hold the inode's state while it waits for a handle: a commit takes it to place the file's
+/// data.
 pub(crate) fn removal_credits(vol: &Volume, inode: &Inode) -> u32 {
     let credits = mapping::credits_for_remove(vol, &inode.state.read());
     credits.max(TRUNCATE_CREDITS).min(vol.journal.max_credits())
 }
 
-/// Forgets and unmaps blocks beyond `size`; false when credits ran out first.
+/// Forgets and unmaps the blocks beyond the file's size. Returns false when credits ran out first.
 fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
     let from = vol.end_block(st.raw.size);
     forget(vol, h, inode, st, from, None)?;
@@ -97,7 +98,7 @@ fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<b
     mapping::remove(vol, h, inode, st, from, None)
 }
 
-/// Forgets cached blocks of `[from, to)` and gives back what was reserved for them.
+/// Forgets the cached blocks of `[from, to)`, and releases the blocks reserved for them.
 pub(crate) fn forget(
     vol: &Volume,
     h: &Handle,

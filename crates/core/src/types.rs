@@ -1,11 +1,11 @@
-//! What goes in and out of the public operations.
+//! Arguments and results of the public operations.
 
 use bitflags::bitflags;
 use smallvec::SmallVec;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
 
-/// On whose behalf an operation runs.
+/// The caller of an operation: user, groups, privileges.
 ///
 /// ```
 /// use stetfs::Caller;
@@ -22,14 +22,14 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: SmallVec<[u32; 8]>,
-    /// The file creation mask, applied when the directory has no default ACL. 0 when the mode is
-    /// masked already.
+    /// The file creation mask, applied when the directory has no default ACL. 0 when it was applied
+    /// before.
     pub umask: u16,
-    /// May do what root may (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_SYS_RESOURCE,
-    /// CAP_SYS_ADMIN).
+    /// The caller may do what root may (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID,
+    /// CAP_SYS_RESOURCE, CAP_SYS_ADMIN).
     pub privileged: bool,
     /// Whether permissions are checked here. False when the FUSE mount's `default_permissions` has
-    /// done it.
+    /// checked them.
     pub checks: bool,
 }
 
@@ -60,26 +60,26 @@ impl Caller {
     }
 }
 
-/// Everything that `statx` tells of a file.
+/// The attributes of a file, as `statx` returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
     pub ino: InodeNo,
-    /// Generation: tells apart two files that had the same number.
+    /// Generation: distinguishes files that had the same inode number one after the other.
     pub generation: u32,
     /// File type and permission bits.
     pub mode: u16,
-    /// Number of links. 1 for a directory with more subdirectories than the format counts.
+    /// Number of links; 1 for a directory with more subdirectories than the format can count.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device major and minor, of device files.
+    /// Device major and minor numbers, of device files.
     pub rdev: (u32, u32),
     /// Length in bytes.
     pub size: u64,
-    /// Space in 512-byte units, with blocks that have no place yet.
+    /// Space in units of 512 bytes, delayed blocks included.
     pub blocks: u64,
     /// Preferred unit of input and output, in bytes.
     pub blksize: u32,
@@ -104,7 +104,7 @@ impl Attr {
     }
 }
 
-/// A name's inode.
+/// The inode that a name stands for.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Inode number.
@@ -126,7 +126,7 @@ impl From<Attr> for Entry {
     }
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
     /// The clock's time (UTIME_NOW); needs write permission only.
@@ -135,8 +135,8 @@ pub enum SetTime {
     At(Time),
 }
 
-/// What `setattr` is to change. All of it happens in one handle, except that a large truncate goes
-/// on in further ones.
+/// The changes of one `setattr`; `None` leaves an attribute alone. All are made in one handle; a
+/// large truncate goes on in further ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.
@@ -151,9 +151,9 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the content.
     pub mtime: Option<SetTime>,
-    /// Last change of the inode, when a writeback cache above keeps it.
+    /// Last change of the inode, from a writeback cache above that keeps it.
     pub ctime: Option<Time>,
-    /// The size is set through a file open for writing (`ftruncate`): permission was checked at
+    /// The size is set through a file open for writing (`ftruncate`); permission was checked at
     /// open.
     pub through_handle: bool,
     /// Clear set-user-ID and set-group-ID as a write by this caller would
@@ -161,7 +161,7 @@ pub struct SetAttr {
     pub kill_suid: bool,
 }
 
-/// What `statfs` tells; counts are in blocks.
+/// Sizes and limits of the volume (`statfs`); space is counted in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes in a block.
@@ -170,7 +170,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Free blocks that an unprivileged writer can have.
+    /// Free blocks that an unprivileged writer may use.
     pub blocks_available: u64,
     /// Inodes.
     pub files: u64,
@@ -182,12 +182,12 @@ pub struct StatFs {
     pub uuid: [u8; 16],
 }
 
-/// One entry that `readdir` hands out.
+/// One entry of a listing (`readdir`).
 #[derive(Debug, Clone, Copy)]
 pub struct DirEntry<'a> {
     /// Inode number.
     pub ino: InodeNo,
-    /// Where the next call goes on after this entry.
+    /// The cookie at which the next call goes on after this entry.
     pub next: u64,
     /// File type as in `d_type` (`DT_REG` 8, `DT_DIR` 4, ..., 0 unknown).
     pub kind: u8,
@@ -209,7 +209,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// How a file is opened, as far as this layer cares.
+    /// How a file is opened, as far as it matters to this layer.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct OpenFlags: u32 {
         /// For reading.
@@ -228,24 +228,27 @@ bitflags! {
 }
 
 bitflags! {
-    /// How a write is to be done.
+    /// How to carry out a write.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct WriteFlags: u32 {
         /// At the end of the file, whatever the offset says (O_APPEND).
         const APPEND = 1;
-        /// Durable when the call returns, data and what is needed to read it (O_DSYNC).
+        /// Return when data and what is needed to read it are durable (O_DSYNC).
         const DATASYNC = 2;
-        /// Durable when the call returns, with all attributes (O_SYNC).
+        /// Return when data and all attributes are durable (O_SYNC).
         const SYNC = 4;
-        /// From a page cache above: no permission, time or set-ID change is due (FUSE_WRITE_CACHE).
+        /// From a page cache above: check no permission, and change no times or set-ID bits
+        /// (FUSE_WRITE_CACHE).
         const CACHED = 8;
         /// Clear set-user-ID and set-group-ID even for a privileged caller
         /// (FUSE_WRITE_KILL_SUIDGID).
         const KILL_SUID = 16;
-        /// The offset is the end of the file as a cache above has it, which appends (O_APPEND).
+        /// An append by a cache above: the offset is the end of the file as that cache knows it
+        /// (O_APPEND).
         const AT_END = 32;
-        /// All of it, or an error and no longer file: whoever asks cannot tell a short write from
-        /// a broken disk (FUSE, of O_DIRECT). What the file had already may be overwritten in part.
+        /// Write all, or fail and leave the file no longer; its old content may be overwritten in
+        /// part. For callers that cannot tell a short write from a broken disk (FUSE with
+        /// O_DIRECT).
         const WHOLE = 64;
     }
 }
@@ -254,17 +257,17 @@ bitflags! {
     /// `fallocate` modes (Linux `falloc.h`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct FallocateMode: u32 {
-        /// Leave the length alone.
+        /// Keep the length.
         const KEEP_SIZE = 0x01;
         /// Make a hole; needs KEEP_SIZE.
         const PUNCH_HOLE = 0x02;
-        /// Remove a range; refused.
+        /// Remove a range; not supported.
         const COLLAPSE_RANGE = 0x08;
-        /// Make a range read as zeros, keeping its blocks.
+        /// Make a range read as zeros, and keep its blocks.
         const ZERO_RANGE = 0x10;
-        /// Insert a range; refused.
+        /// Insert a range; not supported.
         const INSERT_RANGE = 0x20;
-        /// Unshare blocks; there are none to unshare.
+        /// Unshare blocks; does nothing, since no blocks are shared.
         const UNSHARE_RANGE = 0x40;
     }
 }
@@ -279,7 +282,7 @@ pub enum Whence {
 }
 
 bitflags! {
-    /// What a mapped range is, as FIEMAP tells it (Linux `fiemap.h`).
+    /// Properties of a mapped range (Linux `fiemap.h`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct FiemapFlags: u32 {
         /// The last range of the file.
@@ -295,7 +298,7 @@ bitflags! {
     }
 }
 
-/// One range that `fiemap` tells, in bytes.
+/// One range that `fiemap` reports, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FiemapExtent {
     /// Offset in the file.
@@ -308,10 +311,10 @@ pub struct FiemapExtent {
     pub flags: FiemapFlags,
 }
 
-/// How `setxattr` treats an attribute that exists, or does not.
+/// What `setxattr` does about an existing attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
-    /// Set it either way.
+    /// Set it in any case.
     #[default]
     Any,
     /// Fail when it exists (XATTR_CREATE).
@@ -320,19 +323,19 @@ pub enum SetXattr {
     Replace,
 }
 
-/// How a shutdown treats what is not durable yet (FS_IOC_SHUTDOWN, xfs's `godown`).
+/// What a shutdown does with changes that are not durable yet (FS_IOC_SHUTDOWN, xfs's `godown`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
     /// Write everything first, then stop (GOING_FLAGS_DEFAULT).
     Full,
     /// Commit the journal, then stop (GOING_FLAGS_LOGFLUSH).
     LogFlush,
-    /// Stop at once (GOING_FLAGS_NOLOGFLUSH): an honest crash.
+    /// Stop at once, like a crash (GOING_FLAGS_NOLOGFLUSH).
     NoLogFlush,
 }
 
 bitflags! {
-    /// What a caller wants to do with a file (`access`).
+    /// The access to a file that a caller asks for (`access`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Access: u16 {
         /// Execute, or search a directory.
@@ -344,7 +347,7 @@ bitflags! {
     }
 }
 
-/// File type bits of `i_mode` and questions about them.
+/// The file type bits of `i_mode`, and functions to test them.
 pub mod mode {
     /// The type's bits.
     pub const S_IFMT: u16 = 0o170000;
@@ -371,19 +374,19 @@ pub mod mode {
     /// Group execute.
     pub const S_IXGRP: u16 = 0o010;
 
-    /// A directory.
+    /// True for a directory.
     pub const fn is_dir(mode: u16) -> bool {
         mode & S_IFMT == S_IFDIR
     }
-    /// A regular file.
+    /// True for a regular file.
     pub const fn is_reg(mode: u16) -> bool {
         mode & S_IFMT == S_IFREG
     }
-    /// A symbolic link.
+    /// True for a symbolic link.
     pub const fn is_lnk(mode: u16) -> bool {
         mode & S_IFMT == S_IFLNK
     }
-    /// A character or block device.
+    /// True for a character or block device.
     pub const fn is_device(mode: u16) -> bool {
         matches!(mode & S_IFMT, S_IFCHR | S_IFBLK)
     }

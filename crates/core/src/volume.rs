@@ -1,14 +1,20 @@
-//! The mounted volume: what every operation reaches for.
+//! The mounted volume, which every operation uses.
 //!
-//! Lock order: the share of `world` that each operation holds, then `rename_lock`, then
-//! `Inode::lock` (a parent before its child, two of a kind by ascending number), then a handle,
-//! then `Inode::state`, then what `Alloc` and the journal lock inside. `Inode::state` is never held
-//! across the start of a handle or a commit; no `Inode::lock` is taken while a handle is open,
-//! except of an inode that nobody else can know yet, and in a span, whose holder has `world` alone.
+//! Lock order:
+//! 1. the share of `world` that each operation holds
+//! 2. `rename_lock`
+//! 3. `Inode::lock`: a parent before its child, two of a kind by ascending number
+//! 4. a handle
+//! 5. `Inode::state`
+//! 6. the locks inside `Alloc` and the journal
 //!
-//! The superblock changes in two ways. While the journal runs, through a handle
-//! ([`Volume::update_super`]); at mount, at unmount and after the journal has failed, directly on
-//! the device (`mount.rs`), when nothing of it is in flight.
+//! Nobody holds `Inode::state` across the start of a handle or a commit. Nobody takes an
+//! `Inode::lock` while a handle is open, with two exceptions: an inode that nobody else can know
+//! yet, and a span, whose holder has `world` alone.
+//!
+//! The superblock changes in two ways. While the journal runs, it changes through a handle
+//! ([`Volume::update_super`]). At mount, at unmount and after the journal has failed, it is written
+//! directly to the device (`mount.rs`), when no block of it is in flight.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,36 +38,36 @@ use crate::options::{MountOptions, OnError};
 pub(crate) struct Volume {
     /// The superblock in memory. Its free counts are stale: `alloc` has the true ones.
     pub(crate) sb: RwLock<Superblock>,
-    /// What never changes while mounted.
+    /// The parts of the superblock that never change while mounted.
     pub(crate) geo: Geometry,
-    /// Blocks and transactions.
+    /// The journal: blocks and transactions.
     pub(crate) journal: Arc<Journal>,
-    /// The device below the journal; for discard, and for the superblock when no journal runs.
+    /// The device below the journal; for discards, and for the superblock when no journal runs.
     pub(crate) dev: Arc<dyn BlockDev>,
-    /// The persistent memory that the scheme has beside it; for its counts.
+    /// The scheme's persistent memory beside the volume, if any; for its counts.
     pub(crate) nvm: Option<Arc<dyn Pmem>>,
     /// Block and inode allocation.
     pub(crate) alloc: crate::alloc::Alloc,
-    /// What is the same for all directories.
+    /// What all directories share.
     pub(crate) dirs: crate::dir::dirs::Dirs,
     /// Inodes in memory.
     pub(crate) icache: InodeCache,
-    /// Removed inodes that a cache above has not forgotten.
+    /// Removed inodes that a cache above still knows.
     pub(crate) held: crate::held::Held,
-    /// How it was mounted.
+    /// The options of the mount.
     pub(crate) opts: MountOptions,
-    /// Time.
+    /// The clock.
     pub(crate) clock: Clock,
-    /// Unlinked inodes that are still to be freed, and truncates in progress.
+    /// Inodes without names that are still to be freed, and truncates in progress.
     pub(crate) orphans: crate::orphan::list::Orphans,
-    /// Held by every operation; alone by a group that changes names (`group/names.rs`).
+    /// Shared by all operations; held alone by a group that changes names (`group/names.rs`).
     pub(crate) world: crate::world::World,
     /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they
     /// change a directory's parent, shared when they do not.
     pub(crate) rename_lock: RwLock<()>,
-    /// Attribute blocks that inodes can share.
+    /// Attribute blocks that several inodes can share.
     pub(crate) shared_xattrs: crate::xattr::shared::SharedBlocks,
-    /// Blocks of the journal inside the volume.
+    /// The number of journal blocks inside the volume.
     pub(crate) journal_blocks: u64,
     /// [`VolumeState`] bits.
     pub(crate) state: AtomicU32,
@@ -69,9 +75,9 @@ pub(crate) struct Volume {
     pub(crate) bytes_read: AtomicU64,
     /// Bytes that callers have written to files.
     pub(crate) bytes_written: AtomicU64,
-    /// Gives data its blocks at commit.
+    /// Gives data places at a commit.
     pub(crate) placement: OnceLock<Arc<dyn Placer>>,
-    /// Says to others that the volume is in use.
+    /// Tells other users of the device that the volume is in use.
     pub(crate) protection: OnceLock<crate::mount::mmp::Protection>,
 }
 
@@ -79,7 +85,7 @@ pub(crate) struct Volume {
 pub(crate) struct VolumeState;
 
 impl VolumeState {
-    /// Mounted read-only, or made so by an error.
+    /// Mounted read-only, or read-only since an error.
     pub(crate) const READ_ONLY: u32 = 1;
     /// Damage was found; `s_state` says so.
     pub(crate) const ERROR: u32 = 2;
@@ -87,7 +93,7 @@ impl VolumeState {
     pub(crate) const SHUT_DOWN: u32 = 4;
     /// Orphans are being processed at mount: inodes without links are expected.
     pub(crate) const ORPHANS: u32 = 8;
-    /// Being unmounted: what is under way finishes, nothing else begins.
+    /// Being unmounted: running operations finish, and no new ones begin.
     pub(crate) const CLOSING: u32 = 16;
 }
 
@@ -104,7 +110,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Fails unless the volume may be changed.
+    /// Fails unless the volume can be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let state = self.state.load(Ordering::Relaxed);
         if state & VolumeState::SHUT_DOWN != 0 {
@@ -116,29 +122,29 @@ impl Volume {
         Ok(())
     }
 
-    /// The time now, as an inode of this volume can hold it.
+    /// The present time, in the precision and range of this volume's inodes.
     pub(crate) fn now(&self) -> Time {
         self.kept(self.clock.now())
     }
 
-    /// The nearest time that an inode of this volume can hold (`timestamp_truncate`).
+    /// The time nearest to `time` that an inode of this volume can hold (`timestamp_truncate`).
     pub(crate) fn kept(&self, time: Time) -> Time {
         time.kept(self.geo.inode_size() > GOOD_OLD_INODE_SIZE)
     }
 
-    /// Whether the volume is read-only now.
+    /// Whether the volume is read-only at present.
     pub(crate) fn is_read_only(&self) -> bool {
         self.state.load(Ordering::Relaxed) & VolumeState::READ_ONLY != 0
     }
 
-    /// Holds one transaction open for several operations ([`Journal::span`]), on a volume that may
-    /// be changed.
+    /// Holds one transaction open for several operations ([`Journal::span`]). Fails unless the
+    /// volume can be changed.
     pub(crate) fn span(&self, credits: u32) -> Result<Span> {
         self.check_writable()?;
         Ok(self.journal.span(credits)?)
     }
 
-    /// Fails when one transaction does not hold so many blocks, all of them a group's.
+    /// Fails with `GroupTooBig` when one transaction cannot hold `wanted` blocks.
     pub(crate) fn fits_transaction(&self, wanted: u32) -> Result<()> {
         match self.journal.max_credits() {
             limit if wanted > limit => Err(Error::GroupTooBig { wanted, limit }),
@@ -177,23 +183,23 @@ impl Volume {
         write_changed(h, (block, Class::Superblock), content, offset, &new)
     }
 
-    /// The number of blocks that `bytes` fill, the last perhaps in part.
+    /// The number of blocks that hold `bytes` bytes, rounded up.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
         self.geo.block.blocks_for(bytes)
     }
 
-    /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size
-    /// that cannot be.
+    /// The first block of a file that lies beyond its first `bytes` bytes; `u32::MAX` beyond the
+    /// largest file.
     pub(crate) fn end_block(&self, bytes: u64) -> LBlock {
         LBlock(u32::try_from(self.blocks_for(bytes)).unwrap_or(u32::MAX))
     }
 
-    /// The block of a file that holds byte `at`; the last there can be, for a byte that cannot be.
+    /// The block of a file that holds byte `at`; `u32::MAX` beyond the largest file.
     pub(crate) fn block_of(&self, at: u64) -> LBlock {
         LBlock(u32::try_from(self.geo.block.block_of(at)).unwrap_or(u32::MAX))
     }
 
-    /// The same, and where in that block the byte lies.
+    /// The block of a file that holds byte `at`, and the byte's offset in it.
     pub(crate) fn split(&self, at: u64) -> (LBlock, usize) {
         (self.block_of(at), self.geo.block.within(at))
     }
@@ -203,11 +209,11 @@ impl Volume {
         self.geo.block.offset_of(lblk.0.into())
     }
 
-    /// What `errors=` asks for: the option, else what the superblock says.
+    /// What to do on an error: the option `errors=`, or else what the superblock says.
     pub(crate) fn on_error(&self) -> OnError {
         self.opts.errors.unwrap_or(match self.sb.read().errors {
-            // 3 asks the kernel to panic. An image must not end the process that looks at it; only
-            // its owner may ask for that.
+            // 3 asks the kernel to panic. Only the owner of this process may ask for that, not an
+            // image.
             2 | 3 => OnError::RemountReadOnly,
             _ => OnError::Continue,
         })

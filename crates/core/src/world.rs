@@ -1,9 +1,8 @@
-//! Who is at work on the volume: everybody at once, or one alone.
+//! The lock that lets all operations run at once, or one caller alone.
 //!
-//! Every operation holds a share of the [`World`] while it runs. Whoever has it alone knows that no
-//! operation is under way and none begins, so nobody holds a lock of an inode, and whatever he does
-//! in several operations is one for all others. The lock comes before all others of a volume
-//! (`volume.rs`).
+//! Every operation holds a share of the [`World`] while it runs. When somebody has the world alone,
+//! no operation runs and none begins, so nobody holds an inode's lock, and several operations of
+//! his look like one to all others. This lock comes before all others of a volume (`volume.rs`).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use stetfs_sync::RwLock;
 
-/// How many locks there are: threads up to so many at once do not pass one cache line around.
+/// The number of locks. Up to this many threads do not share a cache line.
 const PARTS: usize = 16;
 
-/// A lock on cache lines of its own.
+/// A lock with cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Part(RwLock<()>);
@@ -28,8 +27,8 @@ pub(crate) struct Alone<'a>(
 );
 
 impl World {
-    /// Waits until nobody is alone. Not to be called by who holds a share: somebody may be waiting
-    /// for that.
+    /// Waits until nobody has the world alone. Not for a holder of a share: somebody may be waiting
+    /// for that share, and both would wait forever.
     #[inline]
     pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
