@@ -1,10 +1,11 @@
-//! Anchors: two slots, each a ring of blocks of the anchors' region, in which an anchor is written
+//! Anchors: two slots, each a ring of blocks of the anchors' region. A slot programs each anchor
 //! behind the one before it.
 //!
-//! Every anchor is in both slots, the first one first, and counts for what is freed when both have
-//! it; so bit errors in one are no loss, and a cut leaves the old anchor in the second slot while
-//! the first is written. After a mount each slot begins with another block, because a page of the
-//! present one may be half programmed and look erased.
+//! Both slots hold every anchor. Each anchor is written to the first slot, then to the second, and
+//! blocks are freed by it only when both have it. So bit errors in one slot lose nothing, and while
+//! the first slot is written, the second still has the old anchor. After a mount each slot
+//! continues in another block, because a page of its present block may be half programmed and look
+//! erased.
 
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_media::nand::NandGeometry;
@@ -22,7 +23,7 @@ pub(crate) struct Anchors {
 }
 
 impl Anchors {
-    /// On a part of which the blocks of the region that `is_bad` says are bad.
+    /// The anchors of a part; `is_bad` tells which blocks of the region are bad.
     pub(crate) fn new(geometry: NandGeometry, is_bad: impl Fn(BlockAddr) -> bool) -> Self {
         let slot = |parity| Slot {
             ring: (0..ANCHOR_BLOCKS)
@@ -38,7 +39,7 @@ impl Anchors {
         }
     }
 
-    /// Lets the slot of `block` go on behind that block.
+    /// Makes the slot of `block` continue behind that block.
     pub(crate) fn begin_behind(&mut self, block: BlockAddr) {
         for slot in &mut self.slots {
             if let Some(at) = slot.ring.iter().position(|b| *b == block) {
@@ -49,8 +50,8 @@ impl Anchors {
 }
 
 impl Slot {
-    /// The page to be programmed next, or the block to be erased before; none when all have gone
-    /// bad.
+    /// Returns the page to program next, or the block to erase before; `None` when all blocks have
+    /// gone bad.
     pub(crate) fn next(&self, geometry: &NandGeometry) -> Option<Next> {
         let block = *self.ring.get(self.current)?;
         if self.next < geometry.pages_per_block {
@@ -68,7 +69,7 @@ impl Slot {
         self.next = 0;
     }
 
-    /// A block of the ring has gone bad.
+    /// Removes a block that has gone bad from the ring.
     pub(crate) fn remove(&mut self, block: BlockAddr, geometry: &NandGeometry) {
         let Some(at) = self.ring.iter().position(|b| *b == block) else {
             return;
@@ -78,14 +79,14 @@ impl Slot {
             self.next = geometry.pages_per_block;
         }
         if at <= self.current {
-            // The one behind it is the next one.
+            // The block behind the bad one becomes the next.
             let len = self.ring.len().max(1);
             self.current = (self.current + len - 1) % len;
         }
     }
 }
 
-/// What is to be done for the next anchor.
+/// The next step for writing an anchor.
 pub(crate) enum Next {
     Page(PageNo),
     Erase(BlockAddr),

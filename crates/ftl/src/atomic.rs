@@ -1,7 +1,8 @@
 //! Writes of several pages as a whole.
 //!
 //! The pages are programmed one after the other, and only the last one says that all of them count.
-//! When it can be read, the others were programmed before it. So no program is needed for that.
+//! If it can be read, the others were programmed before it. So a whole write needs no extra
+//! program.
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::width::{must_fit, u32_as_usize};
@@ -12,15 +13,16 @@ use crate::core::Core;
 use crate::dev::Ftl;
 use crate::error::{Stop, too_long};
 
-/// A page to be written: its logical page, its content, what it is.
+/// A page to be written: its logical page, its content, its label.
 pub(crate) type Page<'a> = (u32, &'a [u8], Tag);
 
 impl Core {
-    /// Pages that can be written as a whole.
+    /// Returns how many pages can be written as a whole.
     ///
-    /// Meanwhile the old ones are live too. When no full block has a dead page any more, as many
-    /// blocks are free beside those that garbage collection keeps as these pages may take: those
-    /// that are neither kept back nor full of what can be live. And a mount must be able to log
+    /// Until such a write is complete, the old pages are live too. So the new ones must fit into
+    /// blocks that are neither reserved nor needed for all live pages: even when no full block has
+    /// a dead page, that many blocks are free beyond the ones that garbage collection keeps. And a
+    /// mount must be able to log all of the pages.
     /// all of them.
     pub(crate) fn pages_max(&self) -> usize {
         let blocks = self.blocks.good().saturating_sub(self.shape.full_blocks());
@@ -28,13 +30,13 @@ impl Core {
         pages.min(self.shape.runs_max())
     }
 
-    /// Writes logical pages, no one twice; all are durable when this returns, or a cut leaves none.
-    /// They are at most [`pages_max`](Self::pages_max).
+    /// Writes logical pages, each at most once. On return all are durable; a cut before that leaves
+    /// none. There are at most [`pages_max`](Self::pages_max) of them.
     pub(crate) fn write_whole(&mut self, pages: &[Page<'_>]) -> Result<(), Stop> {
         let blocks = pages
             .len()
             .div_ceil(u32_as_usize(self.geometry().pages_per_block));
-        // One more: each of two streams may end in a block that it has begun.
+        // One more, since each of two streams may end in a block that it has begun.
         self.make_room_for(must_fit::<_, u32>(blocks) + 1)?;
         let mut changes = Vec::with_capacity(pages.len());
         for (i, &(logical, data, tag)) in pages.iter().enumerate() {
@@ -47,7 +49,7 @@ impl Core {
             };
             let stream = self.stream_of(logical);
             let page = self.program(stream, kind, logical, data, tag)?;
-            // Before it is in the map: its block must not be taken for free.
+            // Counted before the page is in the map: its block must not look free.
             let block = self.geometry().block_of(page);
             self.blocks.add_live(block);
             changes.push((logical, page.0));

@@ -1,8 +1,8 @@
 //! Erase blocks: what each is used for, how many live pages it has, how often it was erased.
 //!
-//! Full blocks of data stand in lists, one for each number of live pages, the one whose pages died
-//! longest ago first. So the best victim of each number is the first of its list, whatever the size
-//! of the part.
+//! Full blocks of data stand in lists, one for each number of live pages. Each list begins with the
+//! block whose pages died longest ago. So the best victim for each number is the first of its list,
+//! whatever the size of the part.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use stetfs_format::width::{must_fit, nearest_f64, u32_as_usize, usize_as_u64};
 pub(crate) enum Use {
     /// It holds nothing that counts, and is erased before it is programmed.
     Free,
-    /// The same, and a durable list says that it will be programmed next.
+    /// A free block that a durable list names as one of the next to be programmed.
     Pool,
     /// It is being programmed.
     Open,
-    /// Data.
+    /// It holds data and is not programmed any further.
     Data,
-    /// Data that is being moved elsewhere.
+    /// Its data is being moved elsewhere.
     Emptied,
     /// Map and log.
     Map,
@@ -30,7 +30,7 @@ pub(crate) enum Use {
     Bad,
 }
 
-/// Where the list ends.
+/// Marks the end of a list.
 const END: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
@@ -39,11 +39,11 @@ pub(crate) struct Block {
     /// Live pages of data.
     pub(crate) live: u32,
     pub(crate) erases: u32,
-    /// When it was opened, in pages that the host had written.
+    /// When it was opened, as a number of pages that the host had written.
     pub(crate) born: u64,
-    /// Whether what the host was expected to overwrite soon is in it.
+    /// Whether it holds data that the host was expected to overwrite soon.
     pub(crate) hot: bool,
-    /// When a page in it died last, likewise; or when it was full.
+    /// When a page in it died last, or when it became full; in pages like `born`.
     pub(crate) changed: u64,
     before: u32,
     behind: u32,
@@ -53,10 +53,10 @@ pub(crate) struct Blocks {
     all: Vec<Block>,
     /// First and last block of each list.
     lists: Vec<(u32, u32)>,
-    /// Free ones by wear.
+    /// Free blocks by erase count.
     free: BTreeSet<(u32, BlockAddr)>,
-    /// Sum of the erase counts of blocks that are neither bad nor the anchors', and how many those
-    /// are.
+    /// Sum of the erase counts of blocks that are neither bad nor the anchors'; `good` is how many
+    /// those are.
     erases: u64,
     good: u32,
 }
@@ -94,12 +94,12 @@ impl Blocks {
         (0..).map(BlockAddr).zip(&self.all)
     }
 
-    /// Blocks that are neither bad nor the anchors'.
+    /// How many blocks are neither bad nor the anchors'.
     pub(crate) fn good(&self) -> u32 {
         self.good
     }
 
-    /// Mean of their erase counts, rounded down.
+    /// The mean of their erase counts, rounded down.
     pub(crate) fn mean_erases(&self) -> u32 {
         u32::try_from(self.erases / u64::from(self.good.max(1))).unwrap_or(u32::MAX)
     }
@@ -108,7 +108,7 @@ impl Blocks {
         must_fit(self.free.len())
     }
 
-    /// Uses a block for something else. `now` is the time in pages that the host has written.
+    /// Changes the use of a block. `now` is the time in pages that the host has written.
     pub(crate) fn put_to(&mut self, block: BlockAddr, used: Use, now: u64) {
         let state = self.get(block).clone();
         if state.used == used {
@@ -125,7 +125,7 @@ impl Blocks {
                 assert_eq!(state.live, 0, "live pages of free erase block {block}");
                 self.free.insert((state.erases, block));
             }
-            // Anchors' blocks are not counted to begin with.
+            // The anchors' blocks were never counted.
             Use::Bad | Use::Anchor if state.used != Use::Anchor => {
                 self.good -= 1;
                 self.erases -= u64::from(state.erases);
@@ -143,12 +143,13 @@ impl Blocks {
         }
     }
 
-    /// Says what kind of data an open block takes.
+    /// Sets whether an open block takes hot data.
     pub(crate) fn set_hot(&mut self, block: BlockAddr, hot: bool) {
         self.get_mut(block).hot = hot;
     }
 
-    /// Ends the programming of a block of data: it can be collected, or is free at once.
+    /// Ends the programming of a block of data: it can be collected from now on, or is free at
+    /// once.
     pub(crate) fn close(&mut self, block: BlockAddr, now: u64) {
         let used = if self.get(block).live == 0 {
             Use::Free
@@ -158,14 +159,14 @@ impl Blocks {
         self.put_to(block, used, now);
     }
 
-    /// A page of the block became live.
+    /// Counts a page of the block that became live.
     pub(crate) fn add_live(&mut self, block: BlockAddr) {
         let state = self.get_mut(block);
         assert_ne!(state.used, Use::Data, "a full block gets live pages");
         state.live += 1;
     }
 
-    /// A page of the block died. A full block without live pages is free.
+    /// Counts a page of the block that died. A full block without live pages becomes free.
     pub(crate) fn remove_live(&mut self, block: BlockAddr, now: u64) {
         let is_listed = self.get(block).used == Use::Data;
         if is_listed {
@@ -183,7 +184,7 @@ impl Blocks {
         }
     }
 
-    /// The block was erased so often by now.
+    /// Sets how often the block was erased.
     pub(crate) fn set_erases(&mut self, block: BlockAddr, erases: u32) {
         let state = self.get_mut(block);
         let (used, before) = (state.used, std::mem::replace(&mut state.erases, erases));
@@ -196,8 +197,8 @@ impl Blocks {
         }
     }
 
-    /// The free blocks to be used next: the least worn, and, for what will stay long where it is,
-    /// of four one of the most worn.
+    /// Returns the free blocks to use next: three quarters are the least worn; one quarter, for
+    /// data that will stay long, are the most worn.
     pub(crate) fn next_free(&self, count: usize) -> Vec<BlockAddr> {
         let count = count.min(self.free.len());
         let worn = self.free.iter().rev().take(count / 4);
@@ -205,9 +206,9 @@ impl Blocks {
         fresh.chain(worn).map(|(_, block)| *block).collect()
     }
 
-    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of
-    /// live pages (Kawaguchi, Nishioka, Motoda, USENIX 1995). None when every page of every full
-    /// block lives.
+    /// Returns the block whose collection pays best, by cost-benefit: age * (1 - u) / 2u with the
+    /// share u of live pages (Kawaguchi, Nishioka, Motoda, USENIX 1995). `None` if every page of
+    /// every full block is live.
     pub(crate) fn victim(&self, now: u64) -> Option<BlockAddr> {
         let pages = self.lists.len() - 1;
         let mut best = None;
@@ -227,7 +228,7 @@ impl Blocks {
         best
     }
 
-    /// The full block that was erased least.
+    /// Returns the full block with the fewest erases.
     pub(crate) fn least_erased(&self) -> Option<BlockAddr> {
         let data = self.iter().filter(|(_, block)| block.used == Use::Data);
         data.min_by_key(|(_, block)| block.erases)

@@ -1,20 +1,22 @@
 //! Checkpoints: the map on the part.
 //!
-//! The map is an array of numbers (places of logical pages, then erase counts of blocks) in map
-//! pages. A checkpoint programs those that changed, the directory that says where all of them lie,
-//! and in the end the anchor with the place of the directory. Until the anchor is durable the old
+//! The map is an array of numbers in map pages: places of logical pages, then erase counts of
+//! blocks. A checkpoint programs the map pages that changed, the directory that says where all map
+//! pages lie, and at the end the anchor with the place of the directory. Until the anchor is
+//! durable, the old checkpoint counts, and its pages are still there:
 //! checkpoint counts, whose pages are still there:
-//!
+//! 1. map pages; erase counts last, because opening blocks for the map changes them
 //! 1. map pages, erase counts last, because opening blocks for the map changes them
 //! 2. directory
 //! 3. anchor, in both slots (`anchors.rs`)
-//! 4. blocks of the old map and log that hold nothing of the new map are free
+//! 4. the blocks of the old map and log that hold nothing of the new map become free
 //!
-//! Map pages that did not change stay where they are, in blocks that hold fewer and fewer that
-//! count. When such blocks become too many, the emptiest are rewritten with the next checkpoint.
+//! Map pages that did not change stay where they are, in blocks that hold fewer and fewer valid
+//! pages. When there are too many such blocks, the next checkpoint rewrites the emptiest.
 //!
-//! A checkpoint is due when sixteen times as many pages were programmed as it would take, so it
-//! costs little, and a mount reads at most so many pages behind it; or when the log is long.
+//! A checkpoint is due when the log is long, or when sixteen times as many pages were programmed as
+//! the checkpoint would take. So it costs little, and a mount reads at most that many pages beyond
+//! it.
 
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::ftl::{FtlAnchor, FtlSpare, NO_PAGE, PageKind, put_entry};
@@ -33,8 +35,8 @@ impl Core {
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let anchors: u32 = must_fit(self.anchors.slots.len());
         let pages = self.table.dirty_count + self.shape.directories + anchors;
-        // Otherwise a few map pages that change all the time would wear out the anchors' blocks
-        // before the others.
+        // Without this minimum, a few map pages that change all the time would wear out the
+        // anchors' blocks before the others.
         let least = u64::from(self.geometry().pages() / 64);
         self.table.checkpoint_now
             || self.log.pages >= self.shape.log_pages / 2
@@ -94,7 +96,7 @@ impl Core {
         }
     }
 
-    /// The anchor of a checkpoint, as things are.
+    /// Returns the anchor of a checkpoint, from the present state.
     fn anchor(&self, checkpoint: u64) -> FtlAnchor {
         let geometry = self.geometry();
         FtlAnchor {
@@ -116,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Programs an anchor into both slots. It is durable when this returns.
+    /// Programs an anchor into both slots; durable on return.
     pub(crate) fn write_anchor(&mut self, anchor: &FtlAnchor) -> Result<(), Stop> {
         let mut data = vec![0; self.geometry().page_len()];
         anchor.encode(&mut data);
@@ -131,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Returns whether there was a good block.
+    /// Programs an anchor into one slot. Returns false if the slot has no good block left.
     fn write_to_slot(&mut self, slot: usize, data: &[u8]) -> Result<bool, Stop> {
         let geometry = *self.geometry();
         loop {
@@ -169,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Map pages of the present map in each block.
+    /// Counts the valid pages of the present map in each block.
     fn live_map_pages(&self) -> HashMap<BlockAddr, u32> {
         let mut live = HashMap::new();
         let places = self.table.places.iter().filter(|page| **page != NO_PAGE);
@@ -182,8 +184,8 @@ impl Core {
         live
     }
 
-    /// Has map pages rewritten that lie in bad blocks, or in the emptiest when the map takes too
-    /// many.
+    /// Marks map pages for rewriting that lie in bad blocks, or in the emptiest blocks if the map
+    /// takes too many.
     fn touch_scattered(&mut self) {
         let live = self.live_map_pages();
         let mut blocks: Vec<(u32, BlockAddr)> = live.iter().map(|(b, n)| (*n, *b)).collect();
@@ -220,7 +222,7 @@ impl Core {
         Ok(())
     }
 
-    /// Frees the blocks of maps and logs of which the present checkpoint needs nothing.
+    /// Frees the blocks of maps and logs that hold nothing of the present checkpoint.
     pub(crate) fn free_old_maps(&mut self) {
         let live = self.live_map_pages();
         let is_old = |block: &BlockAddr| !live.contains_key(block);

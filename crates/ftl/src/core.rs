@@ -1,5 +1,4 @@
-//! The state of a mounted layer, and how a page is programmed: streams, the pool, blocks that go
-//! bad.
+//! The state of a mounted layer, and how it programs a page: streams, the pool, blocks that go bad.
 
 use stetfs_format::ftl::{FtlSpare, NO_PAGE, PageKind, pool};
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -17,19 +16,20 @@ use crate::ledger::{Lifespan, Log, Table};
 use crate::map::Map;
 use crate::shape::{POOL_LOW, STREAMS, Shape};
 
-/// Map, log and anchors.
+/// The label of map, log and anchors.
 pub(crate) const MAP_TAG: Tag = Tag::new(Class::Mapping, Cause::Map);
-/// Data that is moved.
+/// The label of data that is moved.
 pub(crate) const GC_TAG: Tag = Tag::new(Class::Data, Cause::Gc);
 
-/// Blocks are open for each of these at the same time, so that what dies together lies together.
+/// A kind of data. Each stream has a block open for itself, so that pages that die together lie
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
-    /// What the host writes and probably soon writes again.
+    /// Data that the host writes and will probably overwrite soon.
     Hot,
-    /// What else the host writes.
+    /// All other data that the host writes.
     Cold,
-    /// What is moved: it has stayed long already.
+    /// Moved data, which has already stayed long.
     Moved,
     /// Map and log.
     Map,
@@ -51,7 +51,7 @@ pub(crate) struct OpenBlock {
     next: u32,
 }
 
-/// What the layer has done since it was made.
+/// Counts of what the layer has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FtlStats {
     /// Mounts.
@@ -67,7 +67,7 @@ pub struct FtlStats {
 }
 
 impl FtlStats {
-    /// Pages programmed for each page that the user wrote; nothing before the first one.
+    /// Pages programmed for each page that the user wrote; `None` before the first one.
     pub fn write_amplification(&self) -> Option<f64> {
         let all = self.host_pages + self.gc_pages + self.map_pages;
         (self.host_pages > 0).then(|| nearest_f64(all) / nearest_f64(self.host_pages))
@@ -86,23 +86,23 @@ pub(crate) struct Core {
     pub(crate) streams: [Option<OpenBlock>; STREAMS],
     pub(crate) pool: Vec<BlockAddr>,
     is_refilling: bool,
-    /// Bad blocks whose live pages are to be saved.
+    /// Bad blocks whose live pages are still to be saved.
     pub(crate) retired: Vec<BlockAddr>,
     /// The next sequence number.
     pub(crate) seq: u64,
     /// Pages programmed since the last checkpoint.
     pub(crate) programs: u64,
-    /// Blocks erased since wear was looked at.
+    /// Blocks erased since wear was last checked.
     pub(crate) erases: u32,
     pub(crate) lifespan: Lifespan,
     pub(crate) stats: FtlStats,
     pub(crate) stopped: Option<Stop>,
-    /// For a page that is being moved.
+    /// A buffer for a page that is being moved.
     pub(crate) copy: Vec<u8>,
 }
 
 impl Core {
-    /// A layer with an empty map on a part whose marks are read.
+    /// A layer with an empty map, on a part whose bad block marks have been read.
     pub(crate) fn new(flash: Flash, shape: Shape, uuid: [u8; 16]) -> Result<Self, NandError> {
         let geometry = shape.geometry;
         let mut blocks = Blocks::new(geometry.blocks, geometry.pages_per_block);
@@ -142,7 +142,7 @@ impl Core {
         &self.shape.geometry
     }
 
-    /// The time, in pages that the host has written.
+    /// The time, counted in pages that the host has written.
     pub(crate) fn now(&self) -> u64 {
         self.stats.host_pages
     }
@@ -152,7 +152,7 @@ impl Core {
         self.seq - 1
     }
 
-    /// Ends all writing.
+    /// Ends all writing; the first reason stays.
     pub(crate) fn stop(&mut self, why: Stop) -> Stop {
         self.stopped.get_or_insert(why).clone()
     }
@@ -161,7 +161,7 @@ impl Core {
         self.stop(Stop::Nand(error))
     }
 
-    /// Programs the next page of a stream, in another block when that one goes bad.
+    /// Programs the next page of a stream; if its block goes bad, in another one.
     pub(crate) fn program(
         &mut self,
         stream: Stream,
@@ -196,7 +196,8 @@ impl Core {
         } += 1;
     }
 
-    /// The page of a stream that is programmed next; of another block when the present one is full.
+    /// Returns the page of a stream to program next; opens another block if the present one is
+    /// full.
     fn next_page(&mut self, stream: Stream) -> Result<PageNo, Stop> {
         if let Some(page) = self.room(stream) {
             return Ok(page);
@@ -213,7 +214,7 @@ impl Core {
             let refilled = self.refill_pool();
             self.is_refilling = false;
             refilled?;
-            // The list itself may have opened a block of the map's.
+            // Writing the list may have opened a block for the map.
             if let Some(page) = self.room(stream) {
                 return Ok(page);
             }
@@ -229,8 +230,8 @@ impl Core {
         (open.next < geometry.pages_per_block).then(|| geometry.page_at(open.block, open.next))
     }
 
-    /// Erases a block of the pool and opens it: the most worn for what will stay, the least worn
-    /// otherwise.
+    /// Erases a block of the pool and opens it: the most worn for moved data, the least worn for
+    /// all else.
     fn open(&mut self, stream: Stream) -> Result<(), Stop> {
         loop {
             let by_wear = |at: &usize| self.blocks.get(self.pool[*at]).erases;
@@ -282,9 +283,8 @@ impl Core {
         Ok(())
     }
 
-    /// A program has failed in the open block of a stream: nothing more is programmed there. What
-    /// is in it is saved by the next [`make_room`](Self::make_room), what is of the map by the next
-    /// checkpoint.
+    /// Retires the open block of a stream after a failed program. The next
+    /// [`make_room`](Self::make_room) saves its data; the next checkpoint saves its map pages.
     fn retire_open(&mut self, stream: Stream) -> Result<(), Stop> {
         let open = self.streams[stream.index()].take();
         let block = open.expect("a page of it was programmed").block;
@@ -297,9 +297,8 @@ impl Core {
         Ok(())
     }
 
-    /// Lists the blocks that are opened next, so that a mount finds them. Everything that made them
-    /// free is durable before the list is: so no block is erased that an older state of the map
-    /// needs.
+    /// Lists the blocks to open next, so that a mount finds them. Every change that freed them is
+    /// durable before the list is, so no block is erased that an older state of the map needs.
     fn refill_pool(&mut self) -> Result<(), Stop> {
         self.flush_log()?;
         let blocks = self.next_free();
@@ -314,7 +313,7 @@ impl Core {
         Ok(())
     }
 
-    /// As many free blocks as the pool has room for.
+    /// Returns as many free blocks as the pool has room for.
     pub(crate) fn next_free(&self) -> Vec<BlockAddr> {
         let room = self.shape.pool_blocks.saturating_sub(self.pool.len());
         self.blocks.next_free(room)
@@ -328,7 +327,7 @@ impl Core {
         self.pool.extend(blocks);
     }
 
-    /// Blocks that can be opened.
+    /// How many blocks can be opened.
     pub(crate) fn free_blocks(&self) -> u32 {
         self.blocks.free_count() + must_fit::<_, u32>(self.pool.len())
     }
@@ -338,7 +337,8 @@ impl Core {
         self.assign_as(changes, false);
     }
 
-    /// The same; `are_counted`: the blocks of pages that nobody owned count them as live already.
+    /// Assigns as [`assign`](Self::assign) does. `are_counted`: pages without an owner are already
+    /// counted as live in their blocks.
     pub(crate) fn assign_as(
         &mut self,
         changes: impl IntoIterator<Item = (u32, u32)>,
@@ -368,7 +368,7 @@ impl Core {
         }
     }
 
-    /// Writes a logical page. It is durable when this returns.
+    /// Writes a logical page; durable on return.
     pub(crate) fn write(&mut self, logical: u32, data: &[u8], tag: Tag) -> Result<(), Stop> {
         self.make_room()?;
         let stream = self.stream_of(logical);

@@ -1,13 +1,13 @@
-//! The layer as a block device that can remap: sectors are logical pages.
+//! The layer as a block device that can remap. Sectors are logical pages.
 //!
-//! Without a write buffer every write is durable when it returns, and a flush has only trims to
-//! write. With one ([`MountOptions::write_buffer_pages`]), pages that are written again before the
-//! next flush are programmed once; they are written in the order of their addresses, and a remap,
-//! or a write of several ranges as a whole, writes them first. A power cut loses what is in it.
+//! Without a write buffer every write is durable on return, and a flush only writes trims. With one
+//! ([`MountOptions::write_buffer_pages`]), a page written several times before a flush is
+//! programmed once. Buffered pages are written in the order of their addresses. A remap, or a write
+//! of several ranges as a whole, writes them first. A power cut loses the content of the buffer.
 //!
-//! Everything is counted by the meter of the part: pages under the cause that the caller gives,
-//! what is moved under [`Cause::Gc`], map, log and anchors under [`Cause::Map`]. Flushes and
-//! discards are not requests to the part and not counted.
+//! The meter of the part counts everything: pages under the caller's cause, moved pages under
+//! [`Cause::Gc`], map, log and anchors under [`Cause::Map`]. Flushes and discards are not requests
+//! to the part, so they are not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,22 +32,22 @@ use crate::recovery::{MountReport, load};
 use crate::shape::{FtlOptions, Shape};
 use crate::wear::Wear;
 
-/// How a layer is used.
+/// How to use a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct MountOptions {
-    /// Pages that are kept in memory until a flush or until there are more; 0 for none, so that
-    /// every write is durable when it returns.
+    /// How many written pages stay in memory until a flush. More than that are written earlier; 0:
+    /// no buffer, so that every write is durable on return.
     pub write_buffer_pages: usize,
-    /// Whether nothing is changed on the part. What a power cut has left behind stays, and reads
-    /// work all the same.
+    /// Whether to change nothing on the part. Remains of a power cut stay there; reads work all the
+    /// same.
     pub read_only: bool,
-    /// Whether [`close`](BlockDev::close) writes a checkpoint: it keeps the counts of what has been
-    /// done, and the next mount has nothing to scan. Without it, the next mount scans.
+    /// Whether [`close`](BlockDev::close) writes a checkpoint. With one, the statistics are kept
+    /// and the next mount has nothing to scan; without one, the next mount scans.
     pub checkpoint_at_end: bool,
 }
 
-/// A flash translation layer in use.
+/// A mounted flash translation layer.
 pub struct Ftl {
     nand: Arc<dyn Nand>,
     size: u64,
@@ -65,8 +65,8 @@ pub(crate) struct State {
 }
 
 impl Ftl {
-    /// Makes a layer on a part, over whatever is there, and mounts it. `uuid` must be a new one: it
-    /// tells the layer's pages from those of an earlier one.
+    /// Makes a layer on a part, over whatever is there, and mounts it. `uuid` must be new: it tells
+    /// the layer's pages from those of an earlier layer.
     pub fn create(
         nand: Arc<dyn Nand>,
         uuid: [u8; 16],
@@ -81,8 +81,8 @@ impl Ftl {
         let flash = Flash::new(Arc::clone(&nand), &uuid);
         core = Core::new(flash, shape, uuid)?;
         core.forget_anchors()?;
-        // No list of them has to be durable: before the first anchor there is nothing that a block
-        // could be needed for.
+        // These blocks need no durable list: before the first anchor nothing can need their
+        // content.
         let blocks = core.next_free();
         core.add_to_pool(blocks);
         core.stats.mounts = 1;
@@ -109,7 +109,7 @@ impl Ftl {
             nand,
             size: u64::from(core.shape.logical_pages) * u64::from(sector),
             sector,
-            // At worst each pair takes a run for the home and one for the journal.
+            // At worst each pair takes two runs, one for the home and one for the journal.
             max_pairs: core.shape.runs_max() / 2,
             buffer_pages: options.write_buffer_pages,
             checkpoint_at_end: options.checkpoint_at_end,
@@ -126,23 +126,23 @@ impl Ftl {
         &self.nand
     }
 
-    /// What mounting found; of a new layer nothing.
+    /// What mounting found; all zero for a new layer.
     pub fn mount_report(&self) -> MountReport {
         self.report
     }
 
-    /// What the layer has done since it was made.
+    /// Counts of what the layer has done since it was made.
     pub fn stats(&self) -> FtlStats {
         self.state.lock().core.stats
     }
 
-    /// How the erases are spread.
+    /// The distribution of the erases.
     pub fn wear(&self) -> Wear {
         let core = &self.state.lock().core;
         Wear::of(&core.blocks, core.shape.least_good_blocks())
     }
 
-    /// Writes what is buffered and a checkpoint, after which the next mount has nothing to scan.
+    /// Writes the buffer and a checkpoint, after which the next mount has nothing to scan.
     pub fn checkpoint(&self) -> Result<(), MediaError> {
         let mut state = self.state.lock();
         let done = state.write_buffered().and_then(|()| {
@@ -152,8 +152,8 @@ impl Ftl {
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
     }
 
-    /// First logical page and number of logical pages of a range in whole sectors within the
-    /// device.
+    /// Returns the first logical page and the number of logical pages of a range, which must be in
+    /// whole sectors within the device.
     fn pages(&self, op: Op, offset: u64, len: u64) -> Result<(u32, u32), MediaError> {
         let sector = u64::from(self.sector);
         if !offset.is_multiple_of(sector) || !len.is_multiple_of(sector) {
@@ -175,7 +175,7 @@ impl Ftl {
         }
     }
 
-    /// The length of parts that are to be written to `offset`, and what each logical page gets.
+    /// Returns the length of `parts` and the new content of each logical page from `offset` on.
     pub(crate) fn pages_of<'a>(
         &self,
         offset: u64,
@@ -199,7 +199,7 @@ impl Ftl {
         Ok((len, (first..).zip(pages)))
     }
 
-    /// Lets a range read as zeros.
+    /// Makes a range read as zeros.
     fn clear(&self, op: Op, offset: u64, len: u64, durably: bool) -> Result<(), MediaError> {
         let (first, count) = self.pages(op, offset, len)?;
         let mut state = self.state.lock();
@@ -215,7 +215,7 @@ impl Ftl {
 }
 
 impl State {
-    /// What a write that has returned still needs.
+    /// Makes every write that has returned durable.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
         self.write_buffered()?;
         self.core.flush_log()
@@ -229,7 +229,7 @@ impl State {
         Ok(())
     }
 
-    /// Fills `out` with a logical page; false when it cannot be read any more. Notes the page if it
+    /// Reads a logical page into `out`; false if it cannot be read any more. Notes the page if it
     /// should be moved.
     fn read(
         &mut self,
@@ -311,8 +311,8 @@ impl BlockDev for Ftl {
             }
         }
         for page in weak {
-            // What was read is right all the same; whether anything can be written is told to who
-            // writes.
+            // The read succeeded in any case. If nothing can be written any more, the next write
+            // reports it.
             let room = state.core.make_room();
             let _ = room.and_then(|()| state.core.move_page(page));
         }
@@ -350,7 +350,8 @@ impl BlockDev for Ftl {
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
     }
 
-    /// What takes no writes any more has none to keep for the next mount.
+    /// Writes a checkpoint, unless the layer is read-only or has stopped: then there is nothing to
+    /// keep.
     fn close(&self) -> Result<(), MediaError> {
         if self.checkpoint_at_end && !self.read_only() {
             self.checkpoint()
@@ -359,8 +360,8 @@ impl BlockDev for Ftl {
         }
     }
 
-    /// Until it is written, it reads as zeros; after a power cut before the next flush perhaps as
-    /// before.
+    /// Makes a range read as zeros until it is written. After a power cut before the next flush it
+    /// may read as before.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         self.clear(Op::Discard, offset, len, false)
     }
@@ -439,8 +440,8 @@ impl Remap for Ftl {
 }
 
 impl Core {
-    /// What a remap changes: the homes in order of the list, then the journal's pages that are
-    /// released.
+    /// Returns the changes of a remap: the homes in the order of the list, then the journal's
+    /// released pages.
     fn changes_of(&self, list: &[(u32, u32)], journal: JournalCopy) -> Vec<(u32, u32)> {
         let mut homes = HashSet::with_capacity(list.len());
         let mut changes = Vec::with_capacity(2 * list.len());
@@ -460,8 +461,8 @@ impl Core {
         changes
     }
 
-    /// Makes changes durable as a whole, and only then in memory: the journal's pages count as
-    /// needed until then.
+    /// Makes changes durable as a whole, and only then in memory: until then the journal's pages
+    /// count as needed.
     fn remap(
         &mut self,
         changes: Vec<(u32, u32)>,

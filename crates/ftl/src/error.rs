@@ -1,4 +1,4 @@
-//! Why a layer cannot be made or mounted, and what makes a mounted one stop writing.
+//! The reasons why a layer cannot be made or mounted, or stops writing.
 
 use stetfs_format::ftl::{FtlCorrupt, PageKind};
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -13,12 +13,12 @@ pub enum FtlError {
     /// The spare area has no room for the layer's record.
     #[error("spare areas of {found} bytes: the flash translation layer needs {needed}")]
     SpareTooSmall {
-        /// Bytes that the part has.
+        /// Bytes of the part's spare area.
         found: u32,
-        /// Bytes that are needed.
+        /// Bytes needed.
         needed: u32,
     },
-    /// So many pages need a longer list of map pages than an anchor has room for.
+    /// The part has so many pages that the list of map pages does not fit into an anchor.
     #[error("{pages} pages of {page_bytes} bytes: too many for an anchor")]
     TooLarge {
         /// Pages of the part.
@@ -26,7 +26,7 @@ pub enum FtlError {
         /// Bytes of a page.
         page_bytes: u32,
     },
-    /// What the layer keeps for itself leaves nothing.
+    /// The layer's own blocks leave nothing to export.
     #[error("{good} good erase blocks: the flash translation layer keeps {reserved} for itself")]
     TooSmall {
         /// Good blocks outside the anchors' region.
@@ -34,24 +34,24 @@ pub enum FtlError {
         /// Blocks that are not exported.
         reserved: u32,
     },
-    /// Not a percentage for which there can be a layer.
+    /// The over-provisioning is not from 1 to 90 percent.
     #[error("over-provisioning of {0} %: it must be from 1 to 90")]
     OverProvisioning(u32),
-    /// No block of the anchors' region holds anything that the layer wrote.
+    /// No block of the anchors' region holds anything that a layer wrote.
     #[error("no flash translation layer on this part")]
     NotFormatted,
-    /// There are anchors, and none of them can be used; the reason is that of the newest.
+    /// There are anchors, but none is usable; the reason is that of the newest.
     #[error("no anchor can be used: {0}")]
     NoAnchor(FtlCorrupt),
-    /// The anchor is that of another part.
+    /// The anchor belongs to another part.
     #[error("the layer was made for {made} and is on {found} (page bytes, pages a block, blocks)")]
     OtherPart {
-        /// Numbers of the part in the anchor.
+        /// The part's properties according to the anchor.
         made: String,
-        /// Numbers of the part.
+        /// The properties of this part.
         found: String,
     },
-    /// A number in an anchor, map, log or pool page that cannot be.
+    /// An impossible number in an anchor, map, log or pool page.
     #[error("{record}: {what} {value} cannot be")]
     Impossible {
         /// The record.
@@ -61,21 +61,21 @@ pub enum FtlError {
         /// Its value.
         value: u64,
     },
-    /// A page of the map or its directory cannot be read, or is another one.
+    /// A page of the map or its directory is unreadable, or is another page.
     #[error("page {page} does not hold {kind:?} page {index}")]
     MapPage {
         /// The page.
         page: PageNo,
-        /// What it should be.
+        /// What kind of page it should be.
         kind: PageKind,
-        /// Which one.
+        /// Which page of that kind it should be.
         index: u32,
     },
     /// A page that fails a check of its own.
     #[error(transparent)]
     Corrupt(#[from] FtlCorrupt),
-    /// Every block in which an anchor can lie has gone bad, or there is no free block left: it
-    /// cannot be written to.
+    /// The layer can no longer be written: no block for anchors is good any more, or no block is
+    /// free.
     #[error("the part is worn out: too many erase blocks have gone bad")]
     WornOut,
     /// The part failed.
@@ -83,14 +83,14 @@ pub enum FtlError {
     Nand(#[from] NandError),
 }
 
-/// What ends all writing to a mounted layer.
+/// The reasons that end all writing to a mounted layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Too few good blocks are left.
     WornOut,
-    /// It is mounted for reading only.
+    /// The layer is mounted read-only.
     ReadOnly,
-    /// The part did not do as it was told: what it holds now only a mount can find out.
+    /// A request to the part failed: only a mount can find out what the part holds now.
     Nand(NandError),
 }
 
@@ -105,7 +105,7 @@ impl From<Stop> for FtlError {
 }
 
 impl Stop {
-    /// As a block device says it.
+    /// Converts to the error of a block device.
     pub(crate) fn into_media(self, op: Op, offset: u64, len: u64) -> MediaError {
         let io = |source| MediaError::Io {
             op,
@@ -123,7 +123,7 @@ impl Stop {
     }
 }
 
-/// A block number that was read, within the part.
+/// Checks that a block number read from the part lies within it.
 pub(crate) fn check_block(
     record: &'static str,
     block: BlockAddr,
@@ -139,7 +139,7 @@ pub(crate) fn check_block(
     })
 }
 
-/// The error for a write or a list of remaps that there is no room for.
+/// The error for a write or a list of remaps for which there is no room.
 pub(crate) fn too_long(offset: u64, len: u64) -> MediaError {
     MediaError::Io {
         op: Op::Write,

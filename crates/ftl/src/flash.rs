@@ -1,4 +1,4 @@
-//! Pages of the part with the layer's record in their spare area.
+//! Pages of the part, with the layer's record in their spare area.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_media::nand::{Nand, NandError};
 use stetfs_media::{Cause, Tag};
 
-/// How often a page that cannot be read is read again.
+/// How often to repeat a read that failed.
 const RETRIES: u32 = 2;
 
 pub(crate) struct Flash {
     nand: Arc<dyn Nand>,
     codec: SpareCodec,
-    /// A page with so many corrected bits is moved.
+    /// A page with this many corrected bits is moved.
     move_bits: u32,
     spare: Vec<u8>,
 }
 
-/// What a page holds.
+/// The content of a page.
 pub(crate) enum Found {
-    /// What was programmed.
+    /// The page as it was programmed.
     Page(FtlSpare),
-    /// The same, and it should be moved before it cannot be read any more.
+    /// The page as it was programmed, but so weak that it should be moved.
     Weak(FtlSpare),
-    /// Nothing, as far as it can be seen.
+    /// Apparently nothing.
     Erased,
-    /// Something that is not what was programmed, or was not programmed by this layer.
+    /// Something other than what was programmed, or a page that this layer did not program.
     Damaged,
 }
 
@@ -45,8 +45,8 @@ impl Flash {
         let strength = nand.ecc().strength_bits;
         Self {
             codec: SpareCodec::new(uuid, geometry.bad_mark),
-            // Three quarters of what is corrected: a strength of one bit says nothing before it is
-            // used up.
+            // Three quarters of the bits that the code corrects. A code that corrects one bit warns
+            // only when that bit is used up.
             move_bits: if strength == 0 {
                 u32::MAX
             } else {
@@ -77,7 +77,7 @@ impl Flash {
         })
     }
 
-    /// Reads a page that was programmed; a few times, if need be.
+    /// Reads a programmed page; repeats the read a few times if it fails.
     pub(crate) fn read(
         &mut self,
         page: PageNo,

@@ -1,15 +1,15 @@
-//! Garbage collection: live pages of a block go elsewhere, and the block is free.
+//! Garbage collection: it moves the live pages of a block elsewhere, which frees the block.
 //!
-//! - Victims are chosen by cost-benefit (`blocks.rs`), and collected as long as fewer blocks are
-//!   free than a checkpoint, a log and the moving itself may need. As what is exported leaves dead
-//!   pages in full blocks (`shape.rs`), there is always a victim.
-//! - Hot and cold data lie in different blocks. Moved pages have blocks of their own. A page that
-//!   the host overwrites goes to the hot ones when the old version did not live longer than blocks
-//!   of hot data do on average, as its block tells (Wang and others, FAST 2022).
-//! - A page that cannot be read any more is not forgotten: a page that says so takes its place, and
-//!   reading it stays an error.
-//! - A moved page names its first owner in its spare area. The further ones are noted in the log,
-//!   and so is nothing else: a copy is newer than whatever said before where its owner lies.
+//! - It chooses victims by cost-benefit (`blocks.rs`), and collects as long as fewer blocks are
+//!   free than a checkpoint, a log and the moving itself may need. There is always a victim,
+//!   because the exported pages are so few that full blocks contain dead pages (`shape.rs`).
+//! - Hot and cold data lie in different blocks, and moved pages in blocks of their own. A page that
+//!   the host overwrites is hot if its old version lived no longer than blocks of hot data do on
+//!   average, judged by the age of the old version's block (Wang and others, FAST 2022).
+//! - An unreadable page is not forgotten: a page that records the loss takes its place, and reading
+//!   it stays an error.
+//! - A moved page names its first owner in its spare area, and the log notes only the further
+//!   owners: a copy is newer than any earlier record of its owner's place.
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -20,7 +20,8 @@ use crate::core::{Core, GC_TAG, Stream};
 use crate::error::Stop;
 
 impl Core {
-    /// Whether the host will probably soon overwrite what it writes to `logical` now.
+    /// Returns the stream for a write to `logical`: hot if the host will probably overwrite it
+    /// soon.
     pub(crate) fn stream_of(&self, logical: u32) -> Stream {
         let Some(old) = self.map.place(logical) else {
             return Stream::Cold;
@@ -33,13 +34,13 @@ impl Core {
         }
     }
 
-    /// Does what is due before something is written: saves what is in bad blocks, frees blocks,
-    /// makes a checkpoint, levels wear.
+    /// Does what is due before a write: saves the data of bad blocks, frees blocks, makes a
+    /// checkpoint, levels wear.
     pub(crate) fn make_room(&mut self) -> Result<(), Stop> {
         self.make_room_for(0)
     }
 
-    /// The same, and frees so many blocks more than are always free.
+    /// Does the same, and frees `blocks` more blocks than are always free.
     pub(crate) fn make_room_for(&mut self, blocks: u32) -> Result<(), Stop> {
         if let Some(stop) = &self.stopped {
             return Err(stop.clone());
@@ -57,7 +58,7 @@ impl Core {
         self.level_wear()
     }
 
-    /// Frees blocks until so many are free.
+    /// Frees blocks until `least` are free.
     fn collect(&mut self, least: u32) -> Result<(), Stop> {
         let mut last_resort = true;
         while self.free_blocks() < least {
@@ -67,7 +68,7 @@ impl Core {
                     self.checkpoint()?;
                 }
             } else if std::mem::take(&mut last_resort) {
-                // It frees blocks of the map and the log.
+                // A checkpoint frees blocks of the map and the log.
                 self.checkpoint()?;
             } else {
                 return Err(self.stop(Stop::WornOut));

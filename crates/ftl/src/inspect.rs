@@ -1,4 +1,4 @@
-//! Looking at a layer without using it: nothing is programmed or erased.
+//! Inspecting a layer without using it: nothing is programmed or erased.
 
 use std::sync::Arc;
 
@@ -20,47 +20,47 @@ pub struct Inspection {
     pub report: MountReport,
 }
 
-/// What a layer is.
+/// The properties of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FtlInfo {
     /// Its UUID.
     pub uuid: [u8; 16],
     /// Logical pages: the capacity.
     pub logical_pages: u32,
-    /// Of these, pages that hold something.
+    /// How many of these hold something.
     pub mapped_pages: u32,
     /// Pages that hold the content of several logical pages.
     pub shared_pages: u32,
-    /// What it has done up to the last checkpoint.
+    /// Counts of what it has done up to the last checkpoint.
     pub stats: FtlStats,
 }
 
-/// What is wrong with a layer's data.
+/// The damage in a layer's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FtlCheck {
     /// Pages that were read.
     pub pages: u64,
     /// Logical pages that cannot be read.
     pub unreadable: Vec<u32>,
-    /// Logical pages whose content was lost earlier, which reading them says.
+    /// Logical pages whose content was lost earlier, and whose page records the loss.
     pub lost: Vec<u32>,
     /// Logical pages whose page holds something else.
     pub foreign: Vec<u32>,
-    /// Logical pages whose page was written for another one, as it is after a remap.
+    /// How many logical pages lie in a page that was written for another one, as after a remap.
     pub remapped: u64,
-    /// Pages that should be moved, because they had nearly as many wrong bits as are corrected: a
-    /// mount and a read do it.
+    /// Pages that should be moved because they had nearly as many wrong bits as the code corrects.
+    /// A mount or a read moves them.
     pub weak: u64,
 }
 
 impl Inspection {
-    /// Reads what a mount reads.
+    /// Reads what a mount would read.
     pub fn new(nand: Arc<dyn Nand>) -> Result<Self, FtlError> {
         let (core, report) = load(nand)?.into_view();
         Ok(Self { core, report })
     }
 
-    /// What the layer is.
+    /// Returns the layer's properties.
     pub fn info(&self) -> FtlInfo {
         FtlInfo {
             uuid: self.core.uuid,
@@ -71,7 +71,7 @@ impl Inspection {
         }
     }
 
-    /// How the erases are spread.
+    /// Returns the distribution of the erases.
     pub fn wear(&self) -> Wear {
         Wear::of(&self.core.blocks, self.core.shape.least_good_blocks())
     }

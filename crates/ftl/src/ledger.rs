@@ -9,7 +9,7 @@ use crate::shape::Shape;
 
 /// Where the map pages lie, and which of them have changed.
 pub(crate) struct Table {
-    /// For each map page its page, or `NO_PAGE`.
+    /// The place of each map page, or `NO_PAGE`.
     pub(crate) places: Vec<u32>,
     pub(crate) dirty: Vec<bool>,
     pub(crate) dirty_count: u32,
@@ -29,14 +29,14 @@ impl Table {
         }
     }
 
-    /// A number of a map page has changed.
+    /// Notes that a number of a map page has changed.
     pub(crate) fn touch(&mut self, map_page: u32) {
         let dirty = &mut self.dirty[u32_as_usize(map_page)];
         self.dirty_count += u32::from(!*dirty);
         *dirty = true;
     }
 
-    /// A map page was programmed.
+    /// Notes that a map page was programmed.
     pub(crate) fn clean(&mut self, map_page: u32) {
         let dirty = &mut self.dirty[u32_as_usize(map_page)];
         self.dirty_count -= u32::from(*dirty);
@@ -44,7 +44,7 @@ impl Table {
     }
 }
 
-/// A change that is not written yet.
+/// A change that the log has not written yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Pending {
     pub(crate) logical: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Pending {
     pub(crate) seq: u64,
 }
 
-/// What the map log has still to write.
+/// The state of the map log, and the changes that it has still to write.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) pending: Vec<Pending>,
@@ -62,7 +62,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A checkpoint holds everything.
+    /// Empties the log after a checkpoint, which holds all of its changes.
     pub(crate) fn clear(&mut self) {
         self.pending.clear();
         self.pages = 0;
@@ -70,7 +70,7 @@ impl Log {
 }
 
 /// How long blocks of hot data live, in pages that the host writes: a moving average over about 16
-/// of them. Before the first, forever.
+/// such blocks. Before the first one, forever.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifespan(pub(crate) u64);
 

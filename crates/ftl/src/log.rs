@@ -1,9 +1,9 @@
-//! The map log: changes of the map that no spare area tells, in records that count as a whole.
+//! The map log: changes of the map that no spare area shows, in records that count as a whole.
 //!
-//! A remap is a record of its own and durable before anything else is done about it. What nobody
-//! waits for is collected, each change with the sequence number of when it happened: trims, and the
-//! further owners of a page that was moved (its spare area names the first one). It is written when
-//! a page is full, at a flush, and before any block may be erased that it made free.
+//! A remap is a record of its own, and durable before anything else happens with it. Changes that
+//! nobody waits for are collected, each with the sequence number of its moment: trims, and the
+//! further owners of a moved page (its spare area names the first one). They are written when they
+//! fill a page, at a flush, and before any block that they freed may be erased.
 
 use stetfs_format::ftl::{FtlLog, FtlRun, NO_PAGE, PageKind};
 use stetfs_format::width::{must_fit, u32_as_usize};
@@ -12,7 +12,7 @@ use crate::core::{Core, MAP_TAG, Stream};
 use crate::error::Stop;
 use crate::ledger::Pending;
 
-/// Changes of single logical pages, as runs in their order.
+/// Combines changes of single logical pages into runs, in their order.
 pub(crate) fn runs_of(changes: impl IntoIterator<Item = (u32, u32)>) -> Vec<FtlRun> {
     let mut runs = Vec::new();
     for (logical, page) in changes {
@@ -21,7 +21,7 @@ pub(crate) fn runs_of(changes: impl IntoIterator<Item = (u32, u32)>) -> Vec<FtlR
     runs
 }
 
-/// Adds a change of one logical page.
+/// Adds a change of one logical page to the runs.
 fn extend_runs(runs: &mut Vec<FtlRun>, logical: u32, page: u32) {
     if let Some(last) = runs.last_mut() {
         let follows = match last.page {
@@ -73,15 +73,15 @@ impl Core {
             count: change.count,
             age: must_fit(seq - change.seq),
         });
-        // They stay in the list until they are written: opening a block for them may list free
-        // blocks, which needs them too.
+        // The changes stay in the list until they are written: opening a block for the record may
+        // list free blocks, which needs these changes too.
         let runs: Vec<FtlRun> = runs.collect();
         self.write_record(seq, &runs)?;
         self.log.pending.clear();
         Ok(())
     }
 
-    /// Writes a record. It is durable when this returns, and counts for nothing before.
+    /// Writes a record. It is durable on return, and counts for nothing before.
     pub(crate) fn write_record(&mut self, seq: u64, runs: &[FtlRun]) -> Result<(), Stop> {
         let parts = runs.chunks(self.runs_a_page());
         let count = must_fit(parts.len());
@@ -100,7 +100,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets logical pages lie nowhere: they read as zeros, durably after
+    /// Takes the places of logical pages away: they read as zeros, durably after
     /// [`flush_log`](Self::flush_log).
     pub(crate) fn trim(&mut self, first: u32, count: u32) -> Result<(), Stop> {
         self.make_room()?;

@@ -1,10 +1,9 @@
-//! The map in memory: where each logical page lies, and the reverse: whose each page is.
+//! The map in memory: where each logical page lies; and the reverse map: who owns each page.
 //!
-//! - A page has no owner, one, or, after a remap that kept the journal's copy, several. It is
-//!   *live* while it has one.
-//! - The reverse map, not the spare area, says whose a page is. The two differ after a remap: the
-//!   spare area still names the journal's address. The spare area is right again when the page has
-//!   been moved.
+//! - A page has no owner or one. After a remap that kept the journal's copy it has several. It is
+//!   *live* while it has any.
+//! - The reverse map, not the spare area, says who owns a page. The two differ after a remap: the
+//!   spare area still names the journal's address until the page is moved.
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -12,7 +11,7 @@ use stetfs_format::ftl::NO_PAGE;
 use stetfs_format::num::PageNo;
 use stetfs_format::width::{must_fit, u32_as_usize};
 
-/// In the reverse map: the page has further owners.
+/// A flag in the reverse map: the page has further owners.
 const SHARED: u32 = 1 << 31;
 
 /// Owners of a page.
@@ -20,9 +19,9 @@ pub(crate) type Owners = SmallVec<[u32; 4]>;
 
 #[derive(Default)]
 pub(crate) struct Map {
-    /// For each logical page its page, or `NO_PAGE`.
+    /// The page of each logical page, or `NO_PAGE`.
     places: Vec<u32>,
-    /// For each page its first owner, with a flag when there are more, or `NO_PAGE`.
+    /// The first owner of each page, flagged if there are more, or `NO_PAGE`.
     owners: Vec<u32>,
     /// Further owners.
     sharers: HashMap<u32, Owners>,
@@ -37,24 +36,24 @@ impl Map {
         }
     }
 
-    /// Where a logical page lies, if anywhere.
+    /// Where a logical page lies; `None`: nowhere.
     pub(crate) fn place(&self, logical: u32) -> Option<PageNo> {
         let page = self.places[u32_as_usize(logical)];
         (page != NO_PAGE).then_some(PageNo(page))
     }
 
-    /// The same as a number.
+    /// The page number where a logical page lies, or `NO_PAGE`.
     pub(crate) fn raw_place(&self, logical: u32) -> u32 {
         self.places[u32_as_usize(logical)]
     }
 
-    /// Sets a place and leaves the reverse map alone, which [`build_owners`](Self::build_owners)
-    /// makes in the end.
+    /// Sets a place without updating the reverse map; [`build_owners`](Self::build_owners) makes
+    /// that at the end.
     pub(crate) fn load_place(&mut self, logical: u32, page: u32) {
         self.places[u32_as_usize(logical)] = page;
     }
 
-    /// Makes the reverse map.
+    /// Builds the reverse map.
     pub(crate) fn build_owners(&mut self) {
         for logical in 0..must_fit(self.places.len()) {
             if let Some(page) = self.place(logical) {
@@ -63,12 +62,12 @@ impl Map {
         }
     }
 
-    /// Logical pages that lie somewhere.
+    /// How many logical pages lie somewhere.
     pub(crate) fn mapped(&self) -> u32 {
         must_fit(self.places.iter().filter(|page| **page != NO_PAGE).count())
     }
 
-    /// Pages with more than one owner.
+    /// How many pages have more than one owner.
     pub(crate) fn shared(&self) -> u32 {
         must_fit(self.sharers.len())
     }
@@ -77,8 +76,8 @@ impl Map {
         self.owners[page.index()] != NO_PAGE
     }
 
-    /// All owners of a page; the first is the one that a spare area names when the page is
-    /// programmed.
+    /// Returns all owners of a page. The first is the one that a spare area names if the page is
+    /// programmed again.
     pub(crate) fn owners(&self, page: PageNo) -> Owners {
         let first = self.owners[page.index()];
         let mut all = Owners::new();
@@ -103,7 +102,7 @@ impl Map {
         false
     }
 
-    /// Ends that. Returns whether the page is dead now.
+    /// Removes `logical` as an owner of `page`. Returns whether the page is dead now.
     fn remove_owner(&mut self, page: PageNo, logical: u32) -> bool {
         let first = &mut self.owners[page.index()];
         if *first & SHARED == 0 {
@@ -126,7 +125,7 @@ impl Map {
     }
 
     /// Gives `logical` the place `page`, in addition to the old one, which [`leave`](Self::leave)
-    /// takes away. Returns the old one, and whether the new one became live.
+    /// takes away. Returns the old place, and whether the new page became live.
     pub(crate) fn enter(&mut self, logical: u32, page: u32) -> (u32, bool) {
         let old = std::mem::replace(&mut self.places[u32_as_usize(logical)], page);
         let is_new = page != NO_PAGE && self.add_owner(PageNo(page), logical);
@@ -138,7 +137,7 @@ impl Map {
         page != NO_PAGE && self.remove_owner(PageNo(page), logical)
     }
 
-    /// Gives the owners of a page the page `to` instead, which has none. Returns them.
+    /// Makes the owners of a page owners of `to` instead, which has none yet. Returns them.
     pub(crate) fn move_page(&mut self, from: PageNo, to: PageNo) -> Owners {
         let owners = self.owners(from);
         for logical in &owners {

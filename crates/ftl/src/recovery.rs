@@ -1,35 +1,35 @@
 //! Mounting: from what is on the part to the state in memory.
 //!
-//! Every mount is a recovery, because a clean one cannot be told: the last page may be the one that
-//! was in flight. What is found (first column) becomes a list of changes, each with its sequence
-//! number; in order, they are made to the map of the checkpoint.
+//! Every mount is a recovery, because nothing marks a clean unmount: the last page may be the one
+//! that was in flight. Each thing found (first column) becomes a list of changes with sequence
+//! numbers. The mount applies them in order to the map of the checkpoint.
 //!
 //! | found | done | why that is right |
 //! |---|---|---|
 //! | several anchors | the newest that is valid counts | an anchor is programmed when everything it names is durable; the old checkpoint's pages are kept until the new anchor is |
-//! | a page of the map that is not valid | refused by name | it was durable before the anchor: it is damage |
+//! | a page of the map that is not valid | an error that names it | it was durable before the anchor: it is damage |
 //! | a data page, newer than the checkpoint | its logical page lies there from then on | it was complete, and its write may have returned |
-//! | a data page, not newer | nothing | the map of the checkpoint knows better: it may have been trimmed or remapped since |
-//! | an old copy of a page, newer than the checkpoint, also in a block that was being erased | the newer change wins | a block is erased only when every change that made its pages dead is durable |
-//! | the spare area of a remapped page | counts from its own time | the record of the remap is newer, and when a checkpoint has swallowed that, the page is not newer than the checkpoint |
+//! | a data page, not newer | nothing | the map of the checkpoint decides: the page may have been trimmed or remapped since |
+//! | an old copy of a page, newer than the checkpoint, even in a block that was being erased | the newer change wins | a block is erased only when every change that made its pages dead is durable |
+//! | the spare area of a remapped page | counts with its own sequence number | the record of the remap is newer; once a checkpoint contains the remap, the page is not newer than the checkpoint |
 //! | pages of a write of several, and the last of them | as for data pages, newer than the checkpoint | the others were programmed before the last one |
-//! | the same without the last | nothing | the write has not returned; it is the newest of all, since a mount that finds it makes a checkpoint |
-//! | a log record with all its parts | its changes are made | that is how a remap is atomic |
+//! | such pages without the last | nothing | the write has not returned; it is the newest of all, since a mount that finds it makes a checkpoint |
+//! | a log record with all its parts | its changes are made | this makes a remap atomic |
 //! | a record with a part missing | nothing | its remap has not returned |
-//! | a pool page | its blocks are looked into as well | it was durable before they were opened |
-//! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or stands for one that was programmed again elsewhere; a page that was durable has not vanished at a cut |
-//! | a page that reads as erased | the rest of its block is left alone, as is every block that was open | it may have been in flight: it must not be programmed |
-//! | the newest page of all | left out at first; programmed again elsewhere, then its change is made as if it were new | it may be the one that was in flight and be unreadable the next time; it may also be an old one that was durable. Until the second copy is durable no block is opened that is needed with it or without it |
-//! | a block that is marked bad and has live pages | they are saved | its program has failed, and what was there before stays readable |
+//! | a pool page | its blocks are scanned as well | it was durable before they were opened |
+//! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or it is the first copy of a page that was programmed again elsewhere; a cut does not destroy a durable page |
+//! | a page that reads as erased | the rest of its block is left alone, like every block that was open | it may have been in flight: it must not be programmed |
+//! | the newest page of all | left out at first; programmed again elsewhere, then its change is made as if it were new | it may be the one that was in flight, and be unreadable the next time; or it may be an old one that was durable. Until the second copy is durable, the mount opens no block that is needed with this page or without it |
+//! | a block that is marked bad and has live pages | they are saved | its program has failed, and its earlier pages stay readable |
 //!
-//! Then, in this order: the anchor again, with a higher sequence number to begin with (so that no
-//! number is given twice, whatever could not be read); the newest page again; a checkpoint. A cut
-//! in between finds the same or less of what was in flight, and nothing else has changed. Only then
-//! is anything freed or shown.
+//! The mount then writes, in this order: the anchor again, with a higher sequence number (so that
+//! no number is given twice, whatever could not be read); the newest page again; a checkpoint.
+//! After a cut in between, the next mount finds the same state, or less of what was in flight;
+//! nothing else has changed. Only then does the mount free or show anything.
 //!
-//! Read are the anchors' blocks (first pages, and the newest block of each slot), the map, and what
-//! was programmed since the checkpoint: at most as much as is due before the next
-//! (`checkpoint.rs`).
+//! A mount reads the anchors' blocks (first pages, and the newest block of each slot), the map, and
+//! everything programmed since the checkpoint. This is at most as much as is programmed before the
+//! next one is due (`checkpoint.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,18 +52,18 @@ use crate::log::runs_of;
 use crate::shape::{ANCHOR_BLOCKS, Shape};
 
 const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
-/// Sequence numbers that a mount leaves out: more than can have been given without a trace. There
-/// are enough for 2^27 mounts.
+/// How many sequence numbers a mount skips: more than can have been used without a trace. The
+/// numbers last for 2^27 mounts.
 const SEQ_GAP: u64 = 1 << 20;
-/// Where the layer's life ends: a part is worn out long before 2^47 pages were programmed.
+/// The end of the layer's life: a part is worn out long before it has programmed 2^47 pages.
 const SEQ_END: u64 = 1 << 47;
 
-/// What mounting found.
+/// Counts of what mounting found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountReport {
     /// Pages read in all.
     pub pages_read: u64,
-    /// Of these, pages looked at because they could be newer than the checkpoint.
+    /// How many of these were read because they could be newer than the checkpoint.
     pub pages_scanned: u64,
     /// Data pages newer than the checkpoint.
     pub data_pages: u64,
@@ -80,16 +80,16 @@ struct FoundAnchor {
     page: PageNo,
 }
 
-/// A change of the map.
+/// A change of the map, with its sequence number.
 struct Change {
     seq: u64,
     run: FtlRun,
-    /// Whether it counts only because of the newest page.
+    /// Whether it counts only if the newest page does.
     by_newest: bool,
 }
 
 impl Change {
-    /// What the spare area of a page of data says.
+    /// The change that the spare area of a data page describes.
     fn of_page(record: &FtlSpare, page: PageNo, by_newest: bool) -> Self {
         Self {
             seq: record.seq,
@@ -110,38 +110,38 @@ struct Newest {
     data: Vec<u8>,
 }
 
-/// What the scan finds.
+/// The results of the scan.
 #[derive(Default)]
 struct Scan {
     report: MountReport,
     changes: Vec<Change>,
-    /// Pages of writes of several.
+    /// Pages of writes of several pages as a whole.
     staged: Vec<(FtlSpare, PageNo)>,
-    /// Log records by sequence number: how many parts they have, and those that were found.
+    /// Log records by sequence number: the number of their parts, and the parts found.
     records: BTreeMap<u64, (u32, BTreeMap<u32, Vec<FtlRun>>)>,
     newest: Option<Newest>,
-    /// Blocks that were looked into, and how often each was listed.
+    /// Scanned blocks, and how often each was listed.
     listed: HashMap<BlockAddr, u32>,
-    /// Those of them in which something newer than the checkpoint was found, and those in which it
-    /// was log or pool.
+    /// Scanned blocks with something newer than the checkpoint; `logs`: those in which it was log
+    /// or pool.
     used: HashSet<BlockAddr>,
     logs: HashSet<BlockAddr>,
     last_seq: u64,
 }
 
-/// A layer as it is on the part: nothing has been programmed yet.
+/// A layer as it is on the part, before anything is programmed.
 pub(crate) struct Loaded {
     pub(crate) core: Core,
     pub(crate) report: MountReport,
     anchor: FtlAnchor,
     newest: Option<Newest>,
-    /// The changes that the newest page makes, which the map is without.
+    /// The changes of the newest page, which the map does not have yet.
     redo: BTreeMap<u32, u32>,
-    /// Blocks that are needed with these changes.
+    /// Blocks that are needed only with these changes.
     kept: Vec<BlockAddr>,
 }
 
-/// Reads everything that is needed. Changes nothing.
+/// Reads everything that a mount needs. Changes nothing.
 pub(crate) fn load(nand: Arc<dyn Nand>) -> Result<Loaded, FtlError> {
     let before = nand.meter().snapshot();
     let geometry = nand.geometry();
@@ -200,7 +200,7 @@ pub(crate) fn load(nand: Arc<dyn Nand>) -> Result<Loaded, FtlError> {
 }
 
 impl Loaded {
-    /// Makes sure of everything that was found, and begins to use the layer.
+    /// Secures everything that was found, and begins to use the layer.
     pub(crate) fn settle(self) -> Result<(Core, MountReport), FtlError> {
         let Self {
             mut core,
@@ -225,7 +225,7 @@ impl Loaded {
         Ok((core, report))
     }
 
-    /// The layer as a mount would have it, for looking only.
+    /// Returns the layer as a mount would have it, for inspection only.
     pub(crate) fn into_view(mut self) -> (Core, MountReport) {
         self.core.assign(self.redo);
         (self.core, self.report)
@@ -240,12 +240,12 @@ fn impossible(record: &'static str, what: &'static str, value: u64) -> FtlError 
     }
 }
 
-/// Data in a block of anchors, map or log.
+/// The error for data in a block of anchors, map or log.
 fn mixed(block: BlockAddr) -> FtlError {
     impossible("FTL map", "data in erase block", block.0.into())
 }
 
-/// Whether the anchor can be one of this part.
+/// Checks that the anchor can belong to this part.
 fn check_anchor(anchor: &FtlAnchor, nand: &Arc<dyn Nand>) -> Result<(), FtlError> {
     const RECORD: &str = "FTL anchor";
     let geometry = nand.geometry();
@@ -265,7 +265,7 @@ fn check_anchor(anchor: &FtlAnchor, nand: &Arc<dyn Nand>) -> Result<(), FtlError
         let value = anchor.logical_pages.into();
         return Err(impossible(RECORD, "number of logical pages", value));
     }
-    // So that neither a sequence number nor a counter can run over.
+    // Neither a sequence number nor a counter may overflow.
     if anchor.next_seq >= SEQ_END {
         return Err(impossible(RECORD, "sequence number", anchor.next_seq));
     }
@@ -287,7 +287,7 @@ fn check_anchor(anchor: &FtlAnchor, nand: &Arc<dyn Nand>) -> Result<(), FtlError
     lists.try_for_each(|block| check_block(RECORD, *block, geometry.blocks))
 }
 
-/// The newest anchors: of each slot all in the block that was begun last.
+/// Finds the newest anchors: those in the block of each slot that was begun last.
 fn find_anchors(nand: &Arc<dyn Nand>) -> Result<Vec<FoundAnchor>, FtlError> {
     let geometry = nand.geometry();
     let mut all = Vec::new();
@@ -332,7 +332,8 @@ enum Look {
     Erased,
 }
 
-/// Reads a page that may be an anchor. Its checksum begins with the UUID that it says to have.
+/// Reads a page that may be an anchor. Its checksum begins with the UUID that the page itself
+/// names.
 fn read_anchor(nand: &Arc<dyn Nand>, page: PageNo) -> Result<Look, NandError> {
     let geometry = nand.geometry();
     let mut data = vec![0; geometry.page_len()];
@@ -428,7 +429,7 @@ impl Core {
         Ok(())
     }
 
-    /// Looks at everything that may be newer than the checkpoint.
+    /// Scans everything that may be newer than the checkpoint.
     fn scan(&mut self, anchor: &FtlAnchor, scan: &mut Scan) -> Result<(), FtlError> {
         let mut data = vec![0; self.geometry().page_len()];
         let mut blocks: Vec<(BlockAddr, bool)> = Vec::new();
@@ -448,7 +449,7 @@ impl Core {
         Ok(())
     }
 
-    /// Looks into a block. Returns the blocks that a pool page in it lists.
+    /// Scans a block. Returns the blocks that pool pages in it list.
     fn scan_block(
         &mut self,
         block: BlockAddr,
@@ -471,7 +472,7 @@ impl Core {
             };
             if record.seq <= checkpoint {
                 if index == 0 && !was_open {
-                    // It was not erased since it was listed.
+                    // The block was not erased since it was listed.
                     break;
                 }
                 continue;
@@ -508,15 +509,15 @@ impl Core {
                     }
                 }
                 PageKind::Staged | PageKind::Last => scan.staged.push((record, page)),
-                // Of a checkpoint that was not finished.
+                // Pages of a checkpoint that was not finished.
                 PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
             }
         }
         Ok(listed)
     }
 
-    /// Makes the changes that are newer than the checkpoint, in order. Returns those that the
-    /// newest page makes.
+    /// Applies the changes that are newer than the checkpoint, in order. Returns the changes of the
+    /// newest page, which it does not apply.
     fn replay(&mut self, checkpoint: u64, scan: &mut Scan) -> Result<BTreeMap<u32, u32>, FtlError> {
         let mut newest_log = None;
         match &scan.newest {
@@ -534,7 +535,7 @@ impl Core {
         let newest_seq = scan.newest.as_ref().map(|newest| newest.record.seq);
         let mut staged = std::mem::take(&mut scan.staged);
         staged.sort_unstable_by_key(|(record, _)| record.seq);
-        // What remains behind the last one that ends a write was cut.
+        // Pages behind the last end of a write belong to a write that was cut.
         for write in staged.split_inclusive(|(record, _)| record.kind == PageKind::Last) {
             let Some((last, _)) = write.last().filter(|last| last.0.kind == PageKind::Last) else {
                 break;
@@ -564,7 +565,7 @@ impl Core {
                 }
             }
         }
-        // Changes with the same number are those of one record, which stay in their order.
+        // Changes with the same number belong to one record; the sort keeps their order.
         if !is_planted(Bug::UnsortedChanges) {
             scan.changes.sort_by_key(|change| change.seq);
         }
@@ -595,8 +596,8 @@ impl Core {
         Ok(redo)
     }
 
-    /// Finds out what each block is used for. Returns those that are needed only with the changes
-    /// of the newest page: neither free nor to be collected until these are made.
+    /// Determines the use of each block. Returns the blocks that are needed only with the changes
+    /// of the newest page: until these are made, they are neither free nor collected.
     fn sort_blocks(
         &mut self,
         anchor: &FtlAnchor,
@@ -612,7 +613,7 @@ impl Core {
             }
         }
         for (block, times) in &scan.listed {
-            // Each time that it was listed it was erased once, but perhaps not the last time.
+            // Each listing led to one erase, except perhaps the last.
             let erases = self.blocks.get(*block).erases;
             let was_used = scan.used.contains(block) && !anchor.open.contains(block);
             let times = times - 1 + u32::from(was_used);
@@ -654,7 +655,7 @@ impl Core {
             }
         }
         kept.retain(|block| self.blocks.get(*block).used == Use::Emptied);
-        // Blocks that were listed already can be opened; others have to be listed before.
+        // Blocks that are already listed can be opened; others have to be listed first.
         let mut pool: Vec<BlockAddr> = scan.listed.keys().copied().collect();
         pool.retain(|block| self.blocks.get(*block).used == Use::Free);
         pool.sort_unstable();
@@ -663,8 +664,7 @@ impl Core {
         Ok(kept)
     }
 
-    /// Programs the newest page again, because it may be one that cannot be read a second time;
-    /// then makes its changes.
+    /// Programs the newest page again, because it may become unreadable; then makes its changes.
     fn secure(&mut self, newest: &Newest, mut redo: BTreeMap<u32, u32>) -> Result<(), Stop> {
         let FtlSpare { kind, index, .. } = newest.record;
         match kind {
@@ -676,7 +676,8 @@ impl Core {
             PageKind::Log | PageKind::Pool => {
                 self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
             }
-            // Another page like that would end another write: a record says what it says.
+            // A second page of this kind would end another write, so a log record makes the changes
+            // instead.
             PageKind::Last => {
                 let kind = PageKind::Staged;
                 let page = self.program(Stream::Moved, kind, index, &newest.data, GC_TAG)?;
@@ -685,7 +686,7 @@ impl Core {
                 let seq = self.take_seq();
                 self.write_record(seq, &runs)?;
             }
-            // Of a checkpoint that was not finished, of a write that has not returned.
+            // Pages of a checkpoint that was not finished, or of a write that has not returned.
             PageKind::Map | PageKind::Directory | PageKind::Anchor | PageKind::Staged => {}
         }
         self.assign(redo);

@@ -1,9 +1,10 @@
-//! How much of a part is exported, and what the rest is for.
+//! How much of a part is exported, and how the rest is used.
 //!
-//! Blocks are kept back, beside the anchors' region, so that the layer can always go on: free ones
-//! for a checkpoint, for a log and for moving pages before anything can be freed, those that the
-//! map of two checkpoints takes, and a share for blocks that go bad. Of what remains,
-//! over-provisioning is not exported: the dead pages that let garbage collection find victims.
+//! Besides the anchors' region the layer reserves blocks so that it can always continue: free
+//! blocks for a checkpoint, a log and moving pages before anything can be freed; the blocks that
+//! the maps of two checkpoints take; and a share for blocks that go bad. Of the remaining blocks a
+//! share is not exported either (over-provisioning): it holds the dead pages that let garbage
+//! collection find victims.
 
 use stetfs_format::ftl::{FtlAnchor, FtlLog, SpareCodec, entries_of, pool};
 use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
@@ -11,27 +12,27 @@ use stetfs_media::nand::NandGeometry;
 
 use crate::error::FtlError;
 
-/// Blocks at the beginning of a part that hold nothing but anchors.
+/// Blocks at the beginning of a part that hold only anchors.
 pub(crate) const ANCHOR_BLOCKS: u32 = 8;
-/// Blocks that are open for programming at the same time, one a stream.
+/// Blocks that are open for programming at the same time, one per stream.
 pub(crate) const STREAMS: usize = 4;
-/// When so many are left in the pool, others are listed: enough for those that are opened, or found
-/// bad, until the list is durable.
+/// When the pool is down to this many blocks, more are listed: enough for those that are opened, or
+/// found bad, until the list is durable.
 pub(crate) const POOL_LOW: usize = 4;
 const POOL_MAX: u32 = 64;
-/// How many pages are programmed for each page that the next checkpoint would take: a checkpoint
-/// costs a sixteenth at most.
+/// How many pages are programmed for each page of the next checkpoint before it is due. So a
+/// checkpoint costs at most a sixteenth.
 pub(crate) const PROGRAMS_A_CHECKPOINT_PAGE: u64 = 16;
 
-/// What a new layer is to be like.
+/// The properties of a new layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct FtlOptions {
-    /// Share of the pages for data that are not exported, in percent, from 1 to 90. More of it
+    /// Share of the data pages that are not exported, in percent, from 1 to 90. A larger share
     /// makes garbage collection cheaper.
     pub over_provisioning_percent: u32,
-    /// Share of all blocks that may go bad before the layer can no longer be written to, in
-    /// percent, beside those that are bad already.
+    /// Share of all blocks that may go bad before the layer can no longer be written, in percent,
+    /// not counting those that are bad already.
     pub bad_blocks_percent: u32,
 }
 
@@ -58,13 +59,13 @@ pub(crate) struct Shape {
     pub(crate) directories: u32,
     /// Pages of the log between two checkpoints.
     pub(crate) log_pages: u32,
-    /// Garbage collection keeps so many blocks free.
+    /// Blocks that garbage collection keeps free.
     pub(crate) low_blocks: u32,
     /// Blocks that a checkpoint of the whole map takes.
     pub(crate) checkpoint_blocks: u32,
     /// Blocks that map and log may take: half of the map may be dead.
     map_blocks: u32,
-    /// Blocks that are listed at a time.
+    /// Blocks that a pool list names at most.
     pub(crate) pool_blocks: usize,
 }
 
@@ -86,7 +87,7 @@ impl Shape {
             .saturating_sub(directories + must_fit_u32(STREAMS))
             .min(POOL_MAX)
             .min(pool::room(geometry.page_bytes));
-        // The flag of shared pages takes a bit of a page's number.
+        // The flag for shared pages takes one bit of a page number.
         if pool_blocks < 2 * must_fit_u32(POOL_LOW) || geometry.pages() >= 1 << 31 {
             return Err(FtlError::TooLarge {
                 pages: geometry.pages(),
@@ -113,8 +114,8 @@ impl Shape {
         })
     }
 
-    /// The shape of a new layer on a part of which `good` blocks outside the anchors' region are
-    /// good.
+    /// Returns the shape of a new layer on a part; `good`: how many blocks outside the anchors'
+    /// region are good.
     pub(crate) fn of_new(
         geometry: NandGeometry,
         good: u32,
@@ -135,28 +136,30 @@ impl Shape {
         Self::new(geometry, must_fit(logical))
     }
 
-    /// Blocks that hold no data that was exported, so that garbage collection goes on when
-    /// everything else is full.
+    /// Blocks that hold no exported data, so that garbage collection can continue when all others
+    /// are full.
     fn reserved_blocks(&self) -> u32 {
         self.low_blocks + must_fit_u32(STREAMS) + self.map_blocks + 2
     }
 
-    /// Those, and as many as there are when every logical page lives and no block has a dead one.
+    /// The reserved blocks, and the blocks that hold all logical pages when every page is live and
+    /// no block has a dead one.
     pub(crate) fn full_blocks(&self) -> u32 {
         self.reserved_blocks() + self.data_blocks()
     }
 
-    /// Blocks that are full of all logical pages.
+    /// Blocks that all logical pages fill.
     fn data_blocks(&self) -> u32 {
         self.logical_pages.div_ceil(self.geometry.pages_per_block)
     }
 
-    /// With fewer good blocks outside the anchors' region nothing is written any more.
+    /// The fewest good blocks outside the anchors' region with which the layer can still be
+    /// written.
     pub(crate) fn least_good_blocks(&self) -> u32 {
         self.full_blocks() + self.data_blocks() / 64
     }
 
-    /// Runs that a record of the log may have.
+    /// How many runs a record of the log may have.
     pub(crate) fn runs_max(&self) -> usize {
         u32_as_usize(self.log_pages / 2 * FtlLog::room(self.geometry.page_bytes))
     }

@@ -1,10 +1,10 @@
-//! Wear levelling, and what a part has gone through.
+//! Wear levelling, and the wear of a part.
 //!
-//! Dynamic: free blocks that were erased least are opened first, for moved pages those that were
-//! erased most (`core.rs`, `blocks.rs`). Static: a block that keeps its data is not erased while
-//! the others are; once it is behind the mean by a limit, its data goes to a worn block, and it
-//! takes its share. One block at most for each 16 that are erased, so that levelling never costs
-//! more than a fifteenth of the erases.
+//! Dynamic levelling opens the least worn of the free blocks first, but the most worn ones for
+//! moved pages (`core.rs`, `blocks.rs`). Static levelling: a block that keeps its data is not
+//! erased while the others are. When its erase count falls behind the mean by a limit, its data
+//! goes to a worn block, and it takes its share of the erases. This happens to at most one block
+//! for each 16 erased, so levelling never costs more than a fifteenth of the erases.
 
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 
@@ -12,16 +12,16 @@ use crate::blocks::{Blocks, Use};
 use crate::core::Core;
 use crate::error::Stop;
 
-/// Erases after which wear is looked at.
+/// Erases between two checks of the wear.
 const ERASES_A_LOOK: u32 = 16;
 
-/// How far a block may be behind the mean.
+/// How many erases a block may be behind the mean.
 fn limit(mean: u32) -> u32 {
     2 + mean / 32
 }
 
 impl Core {
-    /// Moves the data of the least worn block, when it is due.
+    /// Moves the data of the least worn block elsewhere, if that is due.
     pub(crate) fn level_wear(&mut self) -> Result<(), Stop> {
         if self.erases < ERASES_A_LOOK {
             return Ok(());
@@ -37,22 +37,22 @@ impl Core {
     }
 }
 
-/// How the erases are spread over a part. Erase counts are those of the layer's own book, which
-/// after a power cut can be one too low for a block whose erase was under way.
+/// How the erases are distributed over a part, by the layer's own counts. After a power cut such a
+/// count can be one too low for a block whose erase was under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wear {
     /// Blocks that are not bad, the anchors' included.
     pub good_blocks: u32,
     /// Blocks that must not be used, from the factory or grown bad.
     pub bad_blocks: u32,
-    /// Blocks that may yet go bad before the layer cannot be written to any more.
+    /// Blocks that may still go bad before the layer can no longer be written.
     pub spare_blocks: u32,
-    /// Blocks that hold data, live or dead, or are being filled with it. What else is good is free
-    /// or holds the map and its log.
+    /// Blocks that hold data, live or dead, or are being filled with it. The other good blocks are
+    /// free or hold the map and its log.
     pub data_blocks: u32,
-    /// Erases of the blocks that are neither bad nor the anchors', ascending.
+    /// Erase counts of the blocks that are neither bad nor the anchors', ascending.
     pub erases: Vec<u32>,
-    /// Erases of the anchors' blocks.
+    /// Erase counts of the anchors' blocks.
     pub anchor_erases: Vec<u32>,
 }
 
@@ -78,19 +78,19 @@ impl Wear {
         wear
     }
 
-    /// Mean of the erases.
+    /// The mean of the erase counts.
     pub fn mean(&self) -> f64 {
         let sum: u64 = self.erases.iter().map(|n| u64::from(*n)).sum();
         nearest_f64(sum) / nearest_f64(usize_as_u64(self.erases.len().max(1)))
     }
 
-    /// The least and the most worn block.
+    /// The lowest and the highest erase count.
     pub fn range(&self) -> (u32, u32) {
         let end = |n: Option<&u32>| n.copied().unwrap_or(0);
         (end(self.erases.first()), end(self.erases.last()))
     }
 
-    /// Standard deviation of the erases.
+    /// The standard deviation of the erase counts.
     pub fn deviation(&self) -> f64 {
         let mean = self.mean();
         let squares = self.erases.iter().map(|n| (f64::from(*n) - mean).powi(2));

@@ -1,9 +1,9 @@
 //! The layer on a real part behind Linux's MTD layer. `STETFS_MTD=/dev/mtdN` names one, **whose
-//! content is lost**; without it these tests say that they are left out. `make test-mtd` runs them
-//! in a virtual machine on parts of the kernel's own nandsim, in order, in one thread.
+//! content is lost**; without it these tests report that they are left out. `make test-mtd` runs
+//! them in a virtual machine on parts of the kernel's own nandsim, in order, in one thread.
 //!
-//! What nandsim was told about its part comes in `STETFS_MTD_BAD`, an erase block that is bad, and
-//! `STETFS_MTD_FLIPS`, when it flips bits.
+//! Two variables repeat what nandsim was told: `STETFS_MTD_BAD` is an erase block that is bad, and
+//! `STETFS_MTD_FLIPS` is set if it flips bits.
 
 #[path = "ftl/chance.rs"]
 mod chance;
@@ -122,7 +122,7 @@ fn the_layer_is_a_plain_device() {
     let mut chance = Chance(1);
     let mut n = 0;
     for round in 0..4 {
-        // Enough that everything is written several times.
+        // Enough steps to write everything several times.
         for _ in 0..pages * 2 / 3 {
             n += 1;
             let first = match chance.below(3) {
@@ -195,7 +195,7 @@ fn the_layer_is_a_plain_device() {
     );
 }
 
-/// In `STETFS_MTD_SMALL`, when it is there: too few free out-of-band bytes.
+/// `STETFS_MTD_SMALL` names a part with too few free out-of-band bytes, if there is one.
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let Some(path) = std::env::var_os("STETFS_MTD_SMALL") else {
@@ -207,7 +207,7 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(refused.to_string().contains("out-of-band"), "{refused}");
 }
 
-/// After the others: marks a block bad.
+/// Runs after the others, because it marks a block bad.
 #[test]
 fn z_a_block_that_is_marked_bad_is_not_used() {
     let Some(path) = part() else { return };
@@ -225,7 +225,7 @@ fn z_a_block_that_is_marked_bad_is_not_used() {
     drop(made.expect("a layer"));
     let wear = Inspection::new(nand.clone()).expect("a layer").wear();
     assert!(wear.bad_blocks >= 1);
-    // And what was never a layer is said to be none.
+    // A part that never held a layer is reported as not formatted.
     for block in (0..8).map(BlockAddr) {
         if nand.is_bad(block) == Ok(false) {
             nand.erase(block, Cause::Gc).expect("an erase");

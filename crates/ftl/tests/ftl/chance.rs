@@ -1,4 +1,4 @@
-//! Random numbers and contents, always the same.
+//! Random numbers and contents, the same in every run.
 
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -15,7 +15,7 @@ impl Chance {
     }
 }
 
-/// Bytes that belong to a number; zeros to 0.
+/// Returns the bytes that belong to a number; zeros for 0.
 pub(crate) fn content(n: u64, len: usize) -> Vec<u8> {
     let mut chance = Chance(n);
     let words = (0..len.div_ceil(8)).map(|_| if n == 0 { 0 } else { chance.next() });

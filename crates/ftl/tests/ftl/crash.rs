@@ -1,7 +1,6 @@
-//! The power goes off at every change of a workload, the change in flight with every outcome, and
-//! again at the changes of the mount that follows. What had returned must be there, a remap or a
-//! write of several ranges is there as a whole or not at all, and nothing is there that was not
-//! written.
+//! The power goes off at every change of a workload, with every outcome of the change in flight,
+//! and again at the changes of the following mount. Everything that had returned must be there. A
+//! remap or a write of several ranges is there as a whole or not at all. Nothing else may be there.
 
 use std::process::Command;
 
@@ -11,22 +10,22 @@ use stetfs_media::nand::{NandCrashPoint, NandEntry, Outcome};
 use stetfs_media::sim::{Fault, Rig};
 use stetfs_planted::{BUGS, find_bug, plant};
 
-/// A workload and what it promised at each moment.
+/// A workload, and what it promised at each moment.
 struct Recorded {
     name: String,
     nand: Arc<NandSim>,
     steps: Vec<Step>,
-    /// Before each step: how many changes there were, and what the device held. One more for the
-    /// end.
+    /// For each step, the number of changes before it and what the device held then; one more entry
+    /// for the end.
     before: Vec<(u64, Model)>,
 }
 
-/// Ages a layer until it collects garbage all the time, and records what comes then.
+/// Ages a layer until it collects garbage all the time, and records the steps after that.
 fn record(part: NandPart, seed: u64, steps: u64, buffer: usize) -> Recorded {
     record_with(part, seed, steps, buffer, &[])
 }
 
-/// The same with errors in what is recorded.
+/// Records with errors planned for the recorded steps.
 fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[Fault]) -> Recorded {
     let nand = Arc::new(NandSim::new(part));
     let ftl = create(&nand, buffer);
@@ -47,8 +46,7 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
         carry_out(&ftl, &step).expect("a step");
         model.apply(&step);
     }
-    // Pages that were remapped and stay, so that garbage collection meets them; some of them are
-    // shared.
+    // Remapped pages that stay, some of them shared, so that garbage collection meets them.
     let remapped = if seed % 2 == 1 { pages / 2 } else { 0 };
     for n in 0..remapped {
         let journal = pages - 1 - chance.below(pages / 4);
@@ -101,7 +99,8 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
     recorded
 }
 
-/// Whether each page holds one of the contents that a model allows: if so, which.
+/// Returns which content each page holds, or the first page that holds none of the contents that
+/// the models allow.
 fn found_in(all: &[Vec<u8>], model: &Model, also: Option<&Model>) -> Result<Vec<u64>, usize> {
     let mut found = Vec::new();
     for (page, data) in all.iter().enumerate() {
@@ -114,19 +113,19 @@ fn found_in(all: &[Vec<u8>], model: &Model, also: Option<&Model>) -> Result<Vec<
 }
 
 impl Recorded {
-    /// The model and the step in flight when the power goes off at a change.
+    /// Returns the model and the step in flight for a cut at a change.
     fn moment(&self, position: u64) -> (&Model, Option<&Step>) {
         let done = self.before.partition_point(|(at, _)| *at <= position);
         let index = done.saturating_sub(1);
         let (at, model) = &self.before[index];
-        // Before the first step the layer is being mounted.
+        // No step is in flight before the first one: the layer is being mounted.
         let step = (done > 0 && *at <= position)
             .then(|| self.steps.get(index))
             .flatten();
         (model, step)
     }
 
-    /// What a layer holds after a cut, or the panic that it must not.
+    /// Returns what a layer holds after a cut; panics if it must not hold that.
     fn judge(&self, ftl: &Ftl, position: u64, what: &dyn Fn() -> String) -> Vec<u64> {
         let (before, step) = self.moment(position);
         let all = read_all(ftl).unwrap_or_else(|e| panic!("{}: {}: {e}", self.name, what()));
@@ -161,13 +160,13 @@ fn describe(point: &NandCrashPoint, outcome: Outcome) -> String {
     )
 }
 
-/// Mounts what a cut left.
+/// Mounts the part that a cut left.
 fn mount_left(nand: &Arc<NandSim>, name: &str, what: &dyn Fn() -> String) -> Ftl {
     let mounted = Ftl::mount(nand.clone(), MountOptions::default());
     mounted.unwrap_or_else(|e| panic!("{name}: {}: {e}", what()))
 }
 
-/// A layer that came out of a cut is as good as any.
+/// Uses the layer further: after a cut it must work like any other.
 fn use_further(ftl: Ftl, nand: &Arc<NandSim>, found: Vec<u64>, what: &dyn Fn() -> String) {
     let mut model = Model::new(pages_of(&ftl), false);
     model.now = found;
@@ -186,8 +185,8 @@ fn use_further(ftl: Ftl, nand: &Arc<NandSim>, found: Vec<u64>, what: &dyn Fn() -
     same.unwrap_or_else(|page| panic!("{}: page {page} is another one later", what()));
 }
 
-/// Every cut with every outcome; behind each `nested`-th of these every cut of the mount, and so
-/// on.
+/// Tries every cut with every outcome; after each `nested`-th of these, every cut of the mount, and
+/// so on.
 fn explore(recorded: &Recorded, nested: usize, depth: u32) -> usize {
     let mut states = 0;
     for point in recorded.nand.tape().crash_points() {
@@ -209,7 +208,7 @@ fn explore(recorded: &Recorded, nested: usize, depth: u32) -> usize {
     states
 }
 
-/// Cuts during the mount that has just been.
+/// Tries cuts during the mount that has just run.
 fn again(
     recorded: &Recorded,
     nand: &NandSim,
@@ -246,7 +245,7 @@ fn every_cut_of_a_busy_layer() {
     }
 }
 
-/// The same at length: `make ftl-long`.
+/// The cuts of many seeds, at length: `make ftl-long`.
 #[test]
 #[ignore = "takes minutes; make ftl-long"]
 fn every_cut_at_length() {
@@ -264,11 +263,11 @@ fn every_cut_with_a_write_buffer() {
     assert!(explore(&recorded, 211, 1) > 300);
 }
 
-/// Blocks go bad in programs and erases, data, map and anchors, while the power goes off.
+/// Blocks go bad in programs and erases, in data, map and anchors, while the power goes off.
 #[test]
 fn every_cut_with_blocks_that_go_bad() {
     let mut part = small(80, 4);
-    // So rarely that none does by itself; but the layer is made for it.
+    // So rarely that no block does by itself; but the layer reserves blocks for it.
     part.wear.early_bad_ppm = 1;
     let faults = [
         Fault::nth(Op::Write, 5),
@@ -285,7 +284,8 @@ fn every_cut_with_blocks_that_go_bad() {
     assert!(explore(&recorded, 211, 1) > 500);
 }
 
-/// Making a layer over another one: the old one, none, or the new one, which is empty.
+/// A cut while a layer is made over another one leaves the old one, none, or the new one, which is
+/// empty.
 #[test]
 fn every_cut_while_a_layer_is_made() {
     let nand = Arc::new(NandSim::new(small(56, 4)));
@@ -319,7 +319,8 @@ fn every_cut_while_a_layer_is_made() {
     }
 }
 
-/// Run by the next one, in a process of its own, since a bug is planted for all of it.
+/// The next test runs this one in a process of its own, because a planted bug affects all of a
+/// process.
 #[test]
 #[ignore = "fails: a bug is planted"]
 fn with_a_planted_bug() {
@@ -335,7 +336,7 @@ fn with_a_planted_bug() {
 
 const PLANTED: &str = "STETFS_FTL_BUG";
 
-/// The judge is judged.
+/// The judge finds each planted bug.
 #[test]
 fn planted_bugs_are_found() {
     let this = std::env::current_exe().expect("this program");

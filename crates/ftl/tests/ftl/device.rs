@@ -1,4 +1,4 @@
-//! What a block device promises, remap, bit errors, and the account of it all.
+//! The promises of a block device, remap, bit errors, and the account of all requests.
 
 use super::*;
 use stetfs_ftl::Inspection;
@@ -92,7 +92,8 @@ fn requests_outside_are_refused_by_name() {
     assert!(!ftl.read_only());
 }
 
-/// Swapped, in a ring, twice the same home, home and journal the same, nothing in the journal.
+/// Remaps that swap, form a ring, name a home twice, have home and journal the same, or an empty
+/// journal.
 #[test]
 fn a_remap_takes_effect_at_once() {
     let nand = Arc::new(NandSim::new(small(96, 8)));
@@ -118,7 +119,7 @@ fn a_remap_takes_effect_at_once() {
     check(&mount(&nand));
 }
 
-/// A journal of 64 pages becomes home without one of them being programmed again: the log takes a
+/// A journal of 64 pages becomes home and none of its pages is programmed again: the log takes a
 /// page or two.
 #[test]
 fn a_remap_programs_the_log_alone() {
@@ -140,8 +141,8 @@ fn a_remap_programs_the_log_alone() {
     }
 }
 
-/// Pages that are written as a whole are programmed once, and nothing else is. More than the part
-/// has room for are refused.
+/// A whole write programs each of its pages once and nothing else. More pages than the part has
+/// room for are refused.
 #[test]
 fn a_whole_write_costs_no_program_more() {
     let nand = Arc::new(NandSim::new(small(96, 8)));
@@ -171,7 +172,7 @@ fn a_whole_write_costs_no_program_more() {
     assert!(read(&ftl, most - 1) == content(99));
 }
 
-/// What the meter of the part says is what the layer says of itself, by cause.
+/// The meter of the part agrees with the layer's own counts, by cause.
 #[test]
 fn the_meter_has_everything() {
     let nand = Arc::new(NandSim::new(small(96, 8)));
@@ -198,8 +199,8 @@ fn the_meter_has_everything() {
     assert!(meter.total_erases() > 0);
 }
 
-/// A page with nearly as many wrong bits as are corrected is read and moved; reading it again finds
-/// it well.
+/// A page with nearly as many wrong bits as the code corrects is read and moved; the next read
+/// finds it good.
 #[test]
 fn a_page_is_moved_before_it_is_lost() {
     let mut part = small(96, 8);
@@ -230,8 +231,8 @@ fn a_page_is_moved_before_it_is_lost() {
     assert!(moved > 64, "{moved} pages were moved");
 }
 
-/// What can no longer be read is an error, also when it has been moved, and not something else;
-/// written again it is all right.
+/// An unreadable page gives an error, never something else, even after it was moved; writing it
+/// again repairs it.
 #[test]
 fn what_is_lost_stays_lost_until_it_is_written() {
     const LOST: u64 = 3;
@@ -264,8 +265,8 @@ fn what_is_lost_stays_lost_until_it_is_written() {
         *source == Errno::IO && *offset == LOST * PAGE as u64
     };
     assert!(is_io(&lost(&ftl)));
-    // Until garbage collection has moved everything, and the place that cannot be read is another
-    // page's.
+    // Long enough for garbage collection to move everything, so that the unreadable place belongs
+    // to another page.
     let mut chance = Chance(8);
     for n in 0..8 * pages {
         let page = chance.below(pages - 1);
@@ -275,7 +276,7 @@ fn what_is_lost_stays_lost_until_it_is_written() {
     assert!(is_io(&lost(&ftl)));
     drop(ftl);
     let mut found = Inspection::new(nand.clone()).expect("a layer");
-    // Others that came to lie there are lost, too.
+    // Other pages that came to lie there are lost, too.
     assert!(
         found
             .check()
@@ -289,7 +290,7 @@ fn what_is_lost_stays_lost_until_it_is_written() {
     assert!(read(&ftl, LOST) == content(77));
 }
 
-/// Pages that are written again before a flush are programmed once.
+/// A page that is written several times before a flush is programmed once.
 #[test]
 fn the_write_buffer_swallows_what_is_written_again() {
     let nand = Arc::new(NandSim::new(small(96, 8)));

@@ -1,4 +1,5 @@
-//! Parts that hold no layer, another one, or a damaged one: refused by name, and never a panic.
+//! Parts without a layer, or with a foreign or damaged one, give an error that names the cause,
+//! never a panic.
 
 use super::*;
 use stetfs_format::ftl::{FtlAnchor, FtlCorrupt, FtlSpare, PageKind, SpareCodec};
@@ -22,7 +23,8 @@ fn untaped(part: NandPart) -> NandSim {
     options.build()
 }
 
-/// An anchor that could be the first of a layer on [`PART`], but that its directory is not there.
+/// Returns an anchor that could be the first of a layer on [`PART`], except that its directory is
+/// missing.
 fn anchor() -> FtlAnchor {
     FtlAnchor {
         uuid: UUID,
@@ -38,8 +40,8 @@ fn anchor() -> FtlAnchor {
     }
 }
 
-/// A part with this for its only anchor, and what is done to the page's bytes before and after the
-/// checksum is made.
+/// Makes a part whose only anchor is this one. The two functions change the page's bytes before and
+/// after its checksum is made.
 fn with_anchor(
     anchor: &FtlAnchor,
     before: impl Fn(&mut [u8]),
@@ -48,7 +50,7 @@ fn with_anchor(
     with_anchor_in(0, anchor, before, after)
 }
 
-/// The same, in a block of the part.
+/// Makes such a part with the anchor in a given block.
 fn with_anchor_in(
     block: u32,
     anchor: &FtlAnchor,
@@ -121,7 +123,8 @@ fn no_layer_or_another() {
     assert_eq!(refusal(empty), FtlError::NotFormatted);
     let version = with_anchor(&anchor(), |data| data[8] = 2, |_| {});
     assert_eq!(refusal(version), FtlError::NoAnchor(FtlCorrupt::Version(2)));
-    // Anchors are in two slots, each of every other block; one may have none.
+    // Anchors are in two slots, one in the even blocks and one in the odd ones; either may have
+    // none.
     for block in 0..2 {
         let damaged = with_anchor_in(block, &anchor(), |_| {}, |data| data[0x30] ^= 1);
         let refused = refusal(damaged);
@@ -171,7 +174,7 @@ fn no_layer_or_another() {
     );
 }
 
-/// A layer in use, page by page: what can be programmed into another part.
+/// Returns the pages of a layer in use, which can be programmed into another part.
 fn pages_of_a_layer() -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
     let nand = Arc::new(untaped(PART));
     let ftl = create(&nand, 0);
@@ -189,8 +192,8 @@ fn pages_of_a_layer() -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
     pages.map(page).collect()
 }
 
-/// Numbers in pages of the layer's own are changed, with a checksum that fits: whatever a mount
-/// says, it says it.
+/// Numbers in the layer's own pages are changed, with a matching checksum: a mount may succeed or
+/// fail, but must return.
 #[test]
 fn damage_behind_a_good_checksum() {
     let pages = pages_of_a_layer();
@@ -204,7 +207,7 @@ fn damage_behind_a_good_checksum() {
         .map(PageNo)
         .filter(|page| record_of(*page).is_some())
         .collect();
-    // The last ones, which count.
+    // The newest pages, which count.
     own.sort_by_key(|page| std::cmp::Reverse(record_of(*page).map(|record| record.seq)));
     own.truncate(24);
     let (mut refused, mut mounted) = (0, 0);
@@ -242,7 +245,7 @@ fn damage_behind_a_good_checksum() {
             continue;
         };
         mounted += 1;
-        // What it holds is anybody's guess.
+        // Its content may be anything.
         let _ = read_all(&ftl);
         for number in 0..60 {
             let _ = carry_out(&ftl, &any_step(&mut chance, &ftl, number));

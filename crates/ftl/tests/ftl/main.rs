@@ -31,7 +31,7 @@ const fn small(blocks: u32, pages_per_block: u32) -> NandPart {
     }
 }
 
-/// The page that belongs to a number; zeros to 0.
+/// Returns the page that belongs to a number; zeros for 0.
 fn content(n: u64) -> Vec<u8> {
     chance::content(n, PAGE)
 }
@@ -54,7 +54,7 @@ enum Step {
         pairs: Vec<RemapPair>,
         journal: JournalCopy,
     },
-    /// Runs of pages that are written as a whole.
+    /// Writes runs of pages as a whole.
     Whole {
         runs: Vec<(u64, Vec<u64>)>,
     },
@@ -65,7 +65,8 @@ enum Step {
 #[derive(Clone)]
 struct Model {
     now: Vec<u64>,
-    /// For each page everything that it may hold after a cut; the last one is what it holds now.
+    /// For each page, everything that it may hold after a cut; the last entry is its present
+    /// content.
     may: Vec<Vec<u64>>,
     /// Whether writes wait for a flush.
     buffered: bool,
@@ -110,7 +111,7 @@ impl Model {
             }
             Step::Remap { pairs, journal } => {
                 if self.buffered {
-                    // It writes what is buffered first. Trims may still wait.
+                    // A remap writes the buffer first. Trims may still wait.
                     self.settle_writes();
                 }
                 let held: Vec<u64> = pairs.iter().map(|p| self.now[p.journal as usize]).collect();
@@ -135,7 +136,7 @@ impl Model {
         }
     }
 
-    /// Writes are durable; a trim may not be.
+    /// Makes writes durable in the model; a trim may still be pending.
     fn settle_writes(&mut self) {
         for (may, now) in self.may.iter_mut().zip(&self.now) {
             if *now != 0 {
@@ -145,7 +146,7 @@ impl Model {
     }
 }
 
-/// Does a step to a layer.
+/// Carries out a step on a layer.
 fn carry_out(ftl: &Ftl, step: &Step) -> Result<(), MediaError> {
     let bytes = |n: &u64| n * PAGE as u64;
     match step {
@@ -180,7 +181,7 @@ fn carry_out(ftl: &Ftl, step: &Step) -> Result<(), MediaError> {
     }
 }
 
-/// A random step. Most of it falls on a few pages; a share of the pages at the end is the
+/// Draws a random step. Most steps fall on a few pages; a share of the pages at the end is the
 /// journal.
 fn any_step(chance: &mut Chance, ftl: &Ftl, number: u64) -> Step {
     let pages = pages_of(ftl);
@@ -252,14 +253,14 @@ fn pages_of(ftl: &Ftl) -> u64 {
     ftl.size() / PAGE as u64
 }
 
-/// Everything that a layer holds, by the number of the content.
+/// Reads everything that a layer holds, page by page.
 fn read_all(ftl: &Ftl) -> Result<Vec<Vec<u8>>, MediaError> {
     let mut all = vec![0; ftl.size() as usize];
     ftl.read_at(0, &mut all, TAG)?;
     Ok(all.chunks_exact(PAGE).map(<[u8]>::to_vec).collect())
 }
 
-/// With room for more bad blocks than usual on parts that have such.
+/// Makes a layer, with room for more bad blocks than usual on parts that get some.
 fn create(nand: &Arc<NandSim>, buffer: usize) -> Ftl {
     let mount = MountOptions {
         write_buffer_pages: buffer,

@@ -1,12 +1,11 @@
 //! Random steps against the model, on parts so small that garbage collection, checkpoints and wear
-//! are what happens most.
+//! happen most of the time.
 
 use super::*;
 use stetfs_ftl::Inspection;
 use stetfs_media::nand::NandOptions;
 
-/// Steps and remounts; every page is compared at the end of each round. Returns what was
-/// programmed.
+/// Makes steps and remounts; compares every page at the end of each round. Returns the part.
 fn run(part: NandPart, seed: u64, rounds: u64, steps: u64, buffer: usize) -> Arc<NandSim> {
     let options = NandOptions {
         record: false,
@@ -93,8 +92,8 @@ fn ten_million_steps() {
     }
 }
 
-/// Blocks are bad from the factory and go bad in program and erase; bits are wrong, and a few more
-/// after each erase.
+/// Blocks are bad from the factory and go bad in program and erase; bits are wrong, a few more
+/// after each erase. The user notices none of it.
 #[test]
 fn bad_blocks_and_wrong_bits_are_no_ones_business() {
     for seed in 20..23 {

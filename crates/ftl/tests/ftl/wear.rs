@@ -1,4 +1,4 @@
-//! A full device, wear, and what a mount reads.
+//! A full device, wear, and how much a mount reads.
 
 use super::*;
 use stetfs_ftl::Inspection;
@@ -13,7 +13,7 @@ fn untaped(part: NandPart) -> Arc<NandSim> {
     Arc::new(options.build())
 }
 
-/// Writes a page with a number.
+/// Writes a page whose content belongs to `n`.
 fn write(ftl: &Ftl, page: u64, n: u64) -> Result<(), MediaError> {
     let contents = vec![n];
     carry_out(
@@ -31,7 +31,7 @@ fn fill(ftl: &Ftl) {
     }
 }
 
-/// Erase counts as the part itself has them, of the blocks that are neither bad nor the anchors'.
+/// Returns the part's own erase counts of the blocks that are neither bad nor the anchors'.
 fn erases(nand: &NandSim) -> Vec<u32> {
     let blocks = (8..nand.geometry().blocks).map(BlockAddr);
     let good = blocks.filter(|block| nand.is_bad(*block) == Ok(false));
@@ -39,7 +39,7 @@ fn erases(nand: &NandSim) -> Vec<u32> {
         .collect()
 }
 
-/// However full, everything that is exported can be written again and again.
+/// However full the device is, all exported pages can be overwritten again and again.
 #[test]
 fn a_full_device_can_be_overwritten() {
     for percent in [1, 7, 30] {
@@ -63,8 +63,8 @@ fn a_full_device_can_be_overwritten() {
     }
 }
 
-/// When too many blocks have gone bad, writing ends with "no space", by name, and everything that
-/// was written can be read.
+/// When too many blocks have gone bad, writing ends with the error "no space", and everything
+/// written before can be read.
 #[test]
 fn a_worn_out_part_can_be_read() {
     let mut part = small(64, 8);
@@ -99,8 +99,8 @@ fn a_worn_out_part_can_be_read() {
     assert!(found.check().expect("a check").is_clean());
 }
 
-/// Most of the device is written once, a twentieth all the time: the erases are spread all the
-/// same.
+/// Most of the device is written once and a twentieth all the time, but the erases are evenly
+/// distributed.
 #[test]
 fn cold_data_does_not_keep_its_blocks() {
     let nand = untaped(small(128, 8));
@@ -121,7 +121,7 @@ fn cold_data_does_not_keep_its_blocks() {
         least > 0.9 * mean && most < 1.1 * mean,
         "{least} {mean} {most}"
     );
-    // The layer's own book says the same.
+    // The layer's own counts agree.
     let wear = ftl.wear();
     let mut sorted = erases;
     sorted.sort_unstable();
@@ -130,7 +130,7 @@ fn cold_data_does_not_keep_its_blocks() {
     assert!(f64::from(*anchors) < 1.1 * mean, "{anchors} of an anchor");
 }
 
-/// A mount reads the map and what is newer than the checkpoint, which is bounded, and no more; also
+/// A mount reads only the map and what is newer than the checkpoint, which is bounded; so it does
 /// after a power cut.
 #[test]
 fn a_mount_reads_a_part_of_the_part() {
@@ -141,8 +141,8 @@ fn a_mount_reads_a_part_of_the_part() {
     let pages = pages_of(&ftl);
     let mut chance = Chance(1);
     let all = u64::from(part.geometry.pages());
-    // Map pages with places and with erase counts, directory, anchors; sixteen times that, and what
-    // one step may add.
+    // Map pages with places and erase counts, directory, anchors; sixteen times as many pages; and
+    // what one step may add.
     let map = pages.div_ceil(128) + 8 + 2 + 2;
     let bound = map + 16 * map + 600;
     assert!(bound < all / 6, "the bound says nothing: {bound} of {all}");
@@ -153,7 +153,7 @@ fn a_mount_reads_a_part_of_the_part() {
             let page = chance.below(pages);
             write(ftl.as_ref().expect("mounted"), page, (n * 997 + i) << 20).expect("a page");
         }
-        // Without a farewell, as in a power cut.
+        // The layer is not closed first, as in a power cut.
         let found = Inspection::new(nand.clone()).expect("a layer");
         most = most.max(found.report.pages_read);
     }
