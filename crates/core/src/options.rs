@@ -1,4 +1,4 @@
-//! Mount options: what they mean and how `-o` strings are read.
+//! Mount options: their meaning, and reading them from `-o` strings.
 
 mod unused;
 pub(crate) mod value;
@@ -25,38 +25,39 @@ use value::{OptionError, parse_size, parse_u32};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct MountOptions {
-    /// Nothing is changed (`ro`). A dirty journal is still replayed when the device can be written.
+    /// No operation changes anything (`ro`). A dirty journal is still replayed when the device can
+    /// be written.
     pub read_only: bool,
     /// The journaling scheme by its registry name (`scheme=`).
     pub scheme: String,
-    /// `scheme=` was given. Otherwise, unless [`scheme`](Self::scheme) is another one than the
-    /// default, a volume whose newest content only one scheme can read is mounted with that, and
-    /// else with the scheme among the mount options that it carries (`tune2fs -E mount_opts=`).
+    /// Whether `scheme=` was given. If not, and [`scheme`](Self::scheme) is the default, the volume
+    /// decides: the scheme that alone can read its newest content, else the scheme among the mount
+    /// options that the volume carries (`tune2fs -E mount_opts=`).
     pub scheme_named: bool,
-    /// The scheme's mode (`data=`); none means what the volume carries, or else the scheme's.
+    /// The scheme's mode (`data=`); `None` means the volume's own, or else the scheme's.
     pub data: Option<String>,
-    /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5). With
-    /// `Duration::MAX`, which only a program can set, nothing happens by the clock and no thread
+    /// How often the running transaction is committed (`commit=` seconds, 0 means 5). With
+    /// `Duration::MAX`, which only a program can set, nothing happens by the clock, and no thread
     /// works in the background: everything happens in one order.
     pub commit: Duration,
-    /// How long new data may stay delayed in the modes `ordered` and `writeback`
-    /// (`dirty_expire=` seconds; `nodelalloc` means 0: data is part of the next commit). With
-    /// `commit` at `Duration::MAX` nothing looks at the time.
+    /// How long new data may stay delayed in the modes `ordered` and `writeback` (`dirty_expire=`
+    /// seconds). `nodelalloc` means 0: the next commit takes the data. With `commit` at
+    /// `Duration::MAX` no data gets too old.
     pub dirty_expire: Duration,
-    /// How long a commit may wait for others who will soon sync too (`max_batch_time=`
-    /// microseconds; 0: not at all). It never waits longer than a commit takes on average, from
-    /// the end of the last one on, nor for more than had waited for that. With `commit` at
-    /// `Duration::MAX` it waits for nobody.
+    /// How long a commit may wait for other threads that will soon sync too (`max_batch_time=`
+    /// microseconds; 0: not at all). The wait ends when as many threads ask as at the last commit,
+    /// and at latest one average commit's time after that commit's end. With `commit` at
+    /// `Duration::MAX` a commit waits for nobody.
     pub max_batch_time: Duration,
-    /// How long such a wait is at least, if somebody is missing (`min_batch_time=` microseconds;
-    /// default 0), however short a commit is; never longer than `max_batch_time`.
+    /// How long a commit waits at least while a thread is missing, even if commits are shorter
+    /// (`min_batch_time=` microseconds; default 0). Never longer than `max_batch_time`.
     pub min_batch_time: Duration,
-    /// A file that takes another one's name by a rename, or that was cut to nothing and is closed,
-    /// has its delayed data placed at that time (`auto_da_alloc`, `noauto_da_alloc`).
+    /// Delayed data of a file is placed when the file takes another one's name by a rename, or is
+    /// closed after it was cut to nothing (`auto_da_alloc`, `noauto_da_alloc`).
     pub auto_da_alloc: bool,
-    /// What happens when damage is found (`errors=`); none means the volume's own setting.
+    /// What happens when damage is found (`errors=`); `None` means the volume's own setting.
     pub errors: Option<OnError>,
-    /// When reading changes `atime` (`relatime`, `noatime`, `strictatime`).
+    /// When reading a file changes its `atime` (`relatime`, `noatime`, `strictatime`).
     pub atime: Atime,
     /// Whether reading changes the `atime` of directories (off with `nodiratime`).
     pub diratime: bool,
@@ -66,49 +67,50 @@ pub struct MountOptions {
     pub acl: bool,
     /// `user.` attributes can be used (`user_xattr`, `nouser_xattr`).
     pub user_xattr: bool,
-    /// Of which files one write is one transaction or nothing of it (`atomic=all|marked|none`); see
-    /// [`crate::Fs::is_atomic`].
+    /// Which files are atomic: one write is one transaction, or nothing of it
+    /// (`atomic=all|marked|none`); see [`crate::Fs::is_atomic`].
     pub atomic: AtomicFiles,
-    /// Bound of all caches together, in bytes (`memory=`, with K, M or G).
+    /// How much memory all caches may take together, in bytes (`memory=`, with K, M or G).
     pub memory: u64,
-    /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None:
-    /// where that is cheaper, which is on block devices.
+    /// Bypass the host's page cache (`direct`, `nodirect`); for the code that opens the device.
+    /// `None`: bypass it where that is cheaper, which is on block devices.
     pub direct: Option<bool>,
-    /// The volume is in byte-addressable memory, or a file that is used as such, and stored to by
-    /// the byte (`dax`); for whoever opens the device. Schemes that need that have it anyway.
+    /// The volume is in byte-addressable memory, or in a file used as such, and is written by
+    /// stores of bytes (`dax`); for the code that opens the device. Schemes that need this have it
+    /// anyway.
     pub dax: bool,
-    /// What a volume in memory or on a NAND part in an ordinary file survives
-    /// (`durability=power|process`); for whoever opens the device.
+    /// Which failures a volume survives that is in memory, or on a NAND part in an ordinary file
+    /// (`durability=power|process`); for the code that opens the device.
     pub durability: Survives,
     /// The file of the persistent memory that the scheme has beside the volume (`nvm=FILE`); for
-    /// whoever opens the device.
+    /// the code that opens the device.
     pub nvm: Option<PathBuf>,
-    /// Whatever is in that memory may be overwritten, unless a volume needs it (`nvm-new`).
+    /// Any content of that memory may be overwritten, unless a volume needs it (`nvm-new`).
     pub nvm_new: bool,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
-    /// Do not look at the journal (`noload`). A volume that needs recovery is only read then; to
-    /// another one is written without a journal, as with scheme `null`.
+    /// Do not read the journal (`noload`). A volume that needs recovery can then only be read.
+    /// Another one is written to without a journal, as with scheme `null`.
     pub noload: bool,
-    /// The user and the group whom root's reserved blocks are also for (`resuid=`, `resgid=`); none
-    /// means the volume's own setting.
+    /// The user and the group who may also have root's reserved blocks (`resuid=`, `resgid=`);
+    /// `None` means the volume's own setting.
     pub reserved_for: (Option<u32>, Option<u32>),
-    /// The block, in units of 1 KiB, with the copy of the superblock that is taken when the first
-    /// one is damaged (`sb=`).
+    /// Where to find the copy of the superblock that replaces a damaged first one (`sb=`), as the
+    /// number of a block of 1 KiB.
     pub superblock: Option<u32>,
-    /// statfs(2) counts the volume's own structures among its blocks (`minixdf`, `bsddf`).
+    /// statfs(2) counts the volume's own structures in its blocks (`minixdf`; not with `bsddf`).
     pub minix_df: bool,
-    /// A directory of so many KiB takes no further block (`max_dir_size_kb=`); 0: any.
+    /// A directory of this many KiB gets no further block (`max_dir_size_kb=`); 0: no limit.
     pub max_dir_size_kb: u32,
     /// New files get their directory's group (`grpid`, `bsdgroups`).
     pub grpid: bool,
     /// Where the time comes from.
     pub clock: Clock,
-    /// Inodes to keep in memory; none: as many as `memory` has room for.
+    /// How many inodes to keep in memory; `None`: as many as `memory` has room for.
     pub inodes: Option<usize>,
     /// The longest read of a file that stays in memory, in bytes, on devices that the host does not
-    /// cache; none: a 64th of `memory`. Whoever keeps what was read itself, as the kernel does
-    /// above a mount, sets less.
+    /// cache; `None`: a 64th of `memory`. A caller that caches file contents itself, as the kernel
+    /// does above a mount, sets less.
     pub kept_read: Option<u64>,
     /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
@@ -119,7 +121,7 @@ pub struct MountOptions {
 /// What to do when damage is found in operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// Mark the volume and go on.
+    /// Mark the volume and continue.
     Continue,
     /// Mark the volume and refuse changes from then on.
     RemountReadOnly,
@@ -138,15 +140,15 @@ pub enum Atime {
     Strict,
 }
 
-/// Of which files one write is one transaction or nothing of it.
+/// Which files are atomic: one write is one transaction, or nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtomicFiles {
-    /// Of all.
+    /// All files.
     All,
-    /// Of those that are marked (`chattr +j`).
+    /// Marked files (`chattr +j`).
     Marked,
-    /// Of none; what the scheme does with all data stays as it is.
+    /// No file; the scheme treats all data as it always does.
     None,
 }
 
@@ -157,17 +159,16 @@ const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 /// (`dirty_expire_interval`, /proc/sys/vm/dirty_expire_centisecs).
 const DIRTY_EXPIRE_DEFAULT: Duration = Duration::from_secs(30);
 
-/// How long a commit may wait for others when nothing else is said, as in the kernel
-/// (EXT4_DEF_MAX_BATCH_TIME).
+/// The default of `max_batch_time`, as in the kernel (EXT4_DEF_MAX_BATCH_TIME).
 const MAX_BATCH_TIME_DEFAULT: Duration = Duration::from_millis(15);
 
 /// The scheme when none is given: the kernel's.
 pub(crate) const SCHEME_DEFAULT: &str = "jbd2";
 
-/// The bound of the caches when none is given.
+/// The default of `memory`, in bytes.
 const MEMORY_DEFAULT: u64 = 256 << 20;
 
-/// The smallest bound that still holds what one transaction needs.
+/// The least `memory` that still holds what one transaction needs, in bytes.
 const MEMORY_MIN: u64 = 8 << 20;
 
 impl Default for MountOptions {
@@ -224,7 +225,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Takes one option, `name` or `name=value`. A later option overrides an earlier one.
+    /// Applies one option, `name` or `name=value`. A later option overrides an earlier one.
     ///
     /// # Errors
     /// The option is unknown or has a wrong value; nothing is changed then.
@@ -243,7 +244,7 @@ impl MountOptions {
         }
     }
 
-    /// Somebody wants this scheme and no other.
+    /// Whether the caller chose the scheme: by `scheme=`, or by a name other than the default.
     pub fn names_scheme(&self) -> bool {
         self.scheme_named || self.scheme != SCHEME_DEFAULT
     }
@@ -252,7 +253,7 @@ impl MountOptions {
         match name {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
-            // mount(8): `atime` only takes `noatime` back, and what is not strict is relative.
+            // mount(8): `atime` only undoes `noatime`; everything but `strictatime` is relative.
             "relatime" | "atime" | "norelatime" | "nostrictatime" => self.atime = Atime::Relative,
             "noatime" => self.atime = Atime::Never,
             "strictatime" => self.atime = Atime::Strict,
@@ -336,7 +337,7 @@ impl MountOptions {
                 let micros = parse_u32(value).ok_or_else(|| wrong("a number of microseconds"))?;
                 self.min_batch_time = Duration::from_micros(micros.into());
             }
-            // -1 is nobody.
+            // -1 stands for nobody.
             "resuid" | "resgid" => {
                 let id = parse_u32(value).filter(|id| *id != u32::MAX);
                 let id = Some(id.ok_or_else(|| wrong("a number, not a name"))?);
@@ -353,7 +354,7 @@ impl MountOptions {
             "max_dir_size_kb" => {
                 self.max_dir_size_kb = parse_u32(value).ok_or_else(|| wrong("a number of KiB"))?;
             }
-            // `inode`, ext4's default, is what happens without the option.
+            // `inode`, ext4's default, changes nothing.
             "dax" => {
                 self.dax = match value {
                     "always" => true,

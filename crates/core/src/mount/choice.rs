@@ -1,9 +1,12 @@
 //! Which scheme a mount takes, and with which mode and options.
 //!
-//! What is said at the mount counts most. Then, what only one scheme can read is mounted with that.
-//! Then come the mount options that the volume itself carries, a list in `s_mount_opts` of its
-//! superblock (`tune2fs -E mount_opts=`; the kernel's documentation of ext4, "Super Block"): of
-//! these `scheme=`, `data=` and options of the scheme are taken, the others are for the kernel.
+//! The first that applies decides:
+//! 1. the options of the mount;
+//! 2. the scheme that alone can read the newest content;
+//! 3. the mount options that the volume itself carries, a list in `s_mount_opts` of its superblock
+//!    (`tune2fs -E mount_opts=`; the kernel's documentation of ext4, "Super Block"). Only
+//!    `scheme=`, `data=` and options of the scheme are taken from it; the others are for the
+//!    kernel.
 
 use stetfs_format::Superblock;
 use stetfs_scheme::{About, DataMode, Registration, SchemeOptions};
@@ -13,11 +16,11 @@ use super::error::MountError;
 use crate::error::Result;
 use crate::options::{MountOptions, SCHEME_DEFAULT};
 
-/// What is to be known of the volume.
+/// The facts of the volume and the mount that decide the scheme.
 pub(super) struct Found<'a> {
     /// The scheme that alone can read the newest content.
     pub(super) owner: Option<&'a str>,
-    /// JBD2's journal is to be replayed.
+    /// JBD2's journal must be replayed.
     pub(super) dirty: bool,
     pub(super) has_journal: bool,
     pub(super) read_only: bool,
@@ -69,13 +72,13 @@ pub(super) fn choose(
 }
 
 impl Choice {
-    /// Whether it replays JBD2's journal.
+    /// Whether this choice can replay JBD2's journal.
     fn can_replay(&self) -> bool {
         self.scheme.about.is_jbd2(&self.options)
     }
 }
 
-/// The scheme with what was asked of it.
+/// Returns the scheme with its mode and options.
 fn take(
     scheme: &'static Registration,
     opts: &MountOptions,
@@ -89,13 +92,13 @@ fn take(
         data,
         extra: extra.cloned().collect(),
     };
-    // The scheme itself looks at their values when it opens, before it writes.
+    // The scheme checks their values when it opens, before it writes.
     options.check_known(about)?;
     Ok(Choice { scheme, options })
 }
 
-/// That scheme; a mount that only reads, or is to leave the journal alone (`noload`), journals
-/// nothing where there is no journal for it.
+/// Returns the scheme named `name`. If it needs a journal and there is none, a mount that only
+/// reads or leaves the journal alone (`noload`) gets scheme `null`.
 fn find_for(name: &str, on: &Found<'_>, noload: bool) -> Result<&'static Registration> {
     let found = find(name)?;
     if found.about.needs_journal_area && !on.has_journal {
@@ -108,8 +111,8 @@ fn find_for(name: &str, on: &Found<'_>, noload: bool) -> Result<&'static Registr
     Ok(found)
 }
 
-/// `data=`, else what the volume carries, else its default mode (`tune2fs -o journal_data`), else
-/// the scheme's.
+/// Returns `data=` of the mount, else of the volume's own options, else the volume's default mode
+/// (`tune2fs -o journal_data`), else the scheme's.
 fn choose_mode(
     about: &'static About,
     opts: &MountOptions,
@@ -138,7 +141,7 @@ fn choose_mode(
     Ok(wanted.or(about.modes.first().copied()))
 }
 
-/// What the volume itself carries.
+/// The mount options that the volume itself carries.
 struct OfVolume {
     scheme: Option<String>,
     data: Option<String>,
@@ -151,7 +154,7 @@ impl OfVolume {
         let text = String::from_utf8_lossy(text.unwrap_or_default());
         let mut options = MountOptions::default();
         for option in text.split(',').map(str::trim) {
-            // What is not known here is the kernel's.
+            // An option unknown here is for the kernel.
             let _ = options.apply(option);
         }
         Self {
@@ -161,7 +164,7 @@ impl OfVolume {
         }
     }
 
-    /// Those that the scheme has.
+    /// Returns those of the volume's options that the scheme has.
     fn options_for(&self, about: &About) -> impl Iterator<Item = &(String, String)> {
         let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
         self.scheme_options

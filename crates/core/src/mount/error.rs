@@ -5,7 +5,7 @@ use stetfs_format::InodeNo;
 /// Why a volume cannot be mounted as asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MountError {
-    /// Features that change the format in ways unknown here.
+    /// The volume has features that change the format in ways unknown here.
     #[error("the volume uses features that are not supported: {names}")]
     Features {
         /// Their names, as dumpe2fs prints them.
@@ -14,18 +14,18 @@ pub enum MountError {
     /// The device has no room for a superblock.
     #[error("{device} has {size} bytes: too few for a volume")]
     NoRoom {
-        /// The device.
+        /// The device's name.
         device: String,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
     },
     /// The device ends before the volume does.
     #[error("the volume has {volume} bytes but the device only {device}: {} are missing at its \
         end", volume.saturating_sub(*device))]
     DeviceTooSmall {
-        /// Bytes the superblock speaks of.
+        /// Size of the volume in bytes, as its superblock says.
         volume: u64,
-        /// Bytes of the device.
+        /// Size of the device in bytes.
         device: u64,
     },
     /// The journal is on another device.
@@ -34,7 +34,7 @@ pub enum MountError {
         /// Its device number.
         device: u32,
     },
-    /// The journal's inode is not as it must be.
+    /// The journal's inode is not valid.
     #[error("journal inode {ino} {why}")]
     JournalInode {
         /// The inode.
@@ -51,22 +51,22 @@ pub enum MountError {
         /// The scheme.
         scheme: &'static str,
     },
-    /// There is something to recover and the device cannot be written.
+    /// The volume needs recovery, and the device cannot be written.
     #[error("the journal needs recovery and {device} is read-only (noload mounts without it)")]
     NeedsRecovery {
         /// The device.
         device: String,
     },
-    /// What another scheme has committed is not at home yet, and this one cannot bring it there.
+    /// Another scheme left committed content in the log, and this scheme cannot bring it home.
     #[error(
         "the volume's journal needs recovery, which scheme {scheme} cannot do: mount it with \
             scheme=jbd2 once, or run e2fsck"
     )]
     ForeignRecovery {
-        /// The scheme that was asked for.
+        /// The scheme of this mount.
         scheme: &'static str,
     },
-    /// Somebody else has it, on this machine or another one (feature `mmp`).
+    /// The volume is in use, on this machine or another one (feature `mmp`).
     #[error(
         "the volume is in use{}: by {node}, there called {device}, and its multiple-mount \
             protection (feature mmp) says that this one is alive",
@@ -77,16 +77,16 @@ pub enum MountError {
         node: String,
         /// The device's name there.
         device: String,
-        /// It is e2fsck, running or killed.
+        /// The user is e2fsck, running or killed.
         fsck: bool,
     },
-    /// `noload` without `ro`, and there is something to recover.
+    /// `noload` without `ro`, on a volume that needs recovery.
     #[error(
         "the journal needs recovery, and with mount option \"noload\" it gets none: that needs \
             \"ro\""
     )]
     NoloadWritable,
-    /// `sb=` names a block in which there is no superblock.
+    /// `sb=` names a block that holds no superblock.
     #[error(
         "mount option \"sb={at}\": at that block of 1 KiB there is no superblock (`mke2fs -n` with \
             the volume's options lists where its copies are, in blocks of its own size)"
@@ -95,7 +95,7 @@ pub enum MountError {
         /// The block, in units of 1 KiB.
         at: u32,
     },
-    /// `atomic=all` with a scheme that makes nothing atomic.
+    /// `atomic=all` with a scheme that makes no write atomic.
     #[error(
         "mount option \"atomic=all\" needs a scheme that journals, which {scheme} does not: after \
             a crash it promises nothing"
@@ -109,7 +109,7 @@ pub enum MountError {
     DataMode {
         /// The scheme.
         scheme: &'static str,
-        /// What was asked.
+        /// The mode that was asked for.
         mode: String,
     },
     /// The newest content is in a log that only one scheme can read.
@@ -119,7 +119,7 @@ pub enum MountError {
          scheme={scheme} (or run `stetfs fsck`)"
     )]
     PrivateLog {
-        /// Whose log it is.
+        /// The scheme that wrote the log.
         scheme: String,
     },
     /// The root inode is not a directory.

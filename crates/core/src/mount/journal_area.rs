@@ -1,9 +1,8 @@
 //! Where the journal lies: the journal inode's map, read straight from the device.
 //!
-//! Nothing here goes through the journal, because the journal is what is being looked for. Every
-//! record on the way is checked as if it were read in operation: superblock, descriptor, inode,
-//! extent nodes or pointer blocks. The kernel does the same in `ext4_get_journal_inode` and
-//! `jbd2_journal_init_inode`.
+//! Nothing here goes through the journal, because the journal is not open yet. Every record on the
+//! way is checked as in operation: superblock, descriptor, inode, extent nodes or pointer blocks.
+//! The kernel does the same in `ext4_get_journal_inode` and `jbd2_journal_init_inode`.
 
 use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
@@ -24,10 +23,10 @@ use crate::types::mode;
 /// The longest journal that mke2fs makes (mke2fs(8), `-J size=`), in blocks.
 const BLOCKS_MAX: u32 = 10_240_000;
 
-/// The journal's blocks in order.
+/// Returns the runs of the journal's blocks, in order.
 ///
 /// # Errors
-/// [`MountError::ExternalJournal`], [`MountError::JournalInode`], or what decoding finds.
+/// [`MountError::ExternalJournal`], [`MountError::JournalInode`], or damage in a record.
 pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExtent>> {
     if sb.journal_inum == 0 {
         return Err(MountError::ExternalJournal {
@@ -64,12 +63,11 @@ pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExt
     Ok(log.extents)
 }
 
-/// Whether the log holds transactions, although the superblock does not say that the volume needs
-/// recovery. The last mount may have been recovered by somebody who left the log as it was, so they
-/// must not be replayed.
+/// Whether the log holds transactions although the superblock does not ask for recovery. They must
+/// not be replayed: another program may have recovered the volume and left the log as it was.
 ///
 /// # Errors
-/// What is wrong with the journal's superblock; reading.
+/// Damage in the journal's superblock; an error of reading.
 pub(super) fn holds_leftovers(
     dev: &dyn BlockDev,
     sb: &Superblock,
@@ -78,11 +76,10 @@ pub(super) fn holds_leftovers(
     Ok(read_head(dev, sb, log)?.is_some_and(|(_, head)| head.start != 0))
 }
 
-/// The scheme to which a log belongs that the kernel does not know; none when its header is damaged
-/// or there is none.
+/// Returns the scheme of a private log; `None` when its header is damaged or missing.
 ///
 /// # Errors
-/// Reading.
+/// An error of reading.
 pub fn private_log_owner(
     dev: &dyn BlockDev,
     sb: &Superblock,
@@ -98,11 +95,11 @@ pub fn private_log_owner(
     Ok(header.ok().map(|header| header.scheme))
 }
 
-/// Whether the log of a volume whose superblock has the mark of a private log was written in cache
-/// lines, so that only who has the volume in memory can go on with it.
+/// Whether the private log was written in cache lines. Then it can only be continued with the
+/// volume in memory. The superblock must have the mark of a private log.
 ///
 /// # Errors
-/// Reading.
+/// An error of reading.
 pub(crate) fn is_log_in_lines(
     dev: &dyn BlockDev,
     sb: &Superblock,
@@ -115,11 +112,11 @@ pub(crate) fn is_log_in_lines(
     Ok(header.is_ok_and(|header| u64::from(header.unit) == LINE))
 }
 
-/// What a volume whose superblock has the mark of a private log knows of the memory beside it; none
-/// when it has none there, or the record is damaged.
+/// Returns what the volume records of the memory beside it; `None` when it has no such memory, or
+/// the record is damaged. The superblock must have the mark of a private log.
 ///
 /// # Errors
-/// Reading.
+/// An error of reading.
 pub fn memory_record(
     dev: &dyn BlockDev,
     sb: &Superblock,
@@ -130,7 +127,7 @@ pub fn memory_record(
     Ok(record.filter(|record| record.uuid == sb.uuid))
 }
 
-/// The block of the log that says whose it is.
+/// Returns the block of the log that names its scheme; `None` when the log is too short.
 fn owner_block(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result<Option<Block>> {
     let mut blocks = log
         .iter()
@@ -144,11 +141,11 @@ fn owner_block(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result
     Ok(Some(raw))
 }
 
-/// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the
-/// log can hold, so that none that it holds can be taken for a later one.
+/// Marks the log empty (`jbd2_journal_wipe`). The sequence number grows by the length of the log in
+/// blocks, so that no old transaction in it can be taken for a later one.
 ///
 /// # Errors
-/// As [`holds_leftovers`]; writing.
+/// As [`holds_leftovers`]; an error of writing.
 pub(super) fn wipe(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result<()> {
     let Some((mut raw, mut head)) = read_head(dev, sb, log)? else {
         return Ok(());
@@ -178,12 +175,12 @@ fn read_head(
     Ok(Some((raw, head)))
 }
 
-/// The runs found so far; the journal may have no holes, so they come in order.
+/// The runs found so far. The journal may have no holes, so they come in order.
 struct Log {
     extents: Vec<LogExtent>,
     /// The logical block that must come next.
     next: u32,
-    /// Blocks of the journal; what lies behind is left out.
+    /// The length of the journal in blocks; runs behind it are left out.
     blocks: u32,
 }
 
@@ -234,7 +231,7 @@ impl Reader<'_> {
             .feature_incompat
             .contains(FeatureIncompat::PRIVATE_LOG);
         let desc = match GroupDesc::decode(raw, group, self.sb) {
-            // Its log, which is yet to be found, will mend it.
+            // Its private log is not found yet, and will repair the descriptor.
             Err(_) if private => GroupDesc::decode_torn(raw, group, self.sb)?,
             decoded => decoded?,
         };

@@ -1,15 +1,18 @@
-//! Multiple-mount protection: the volume says who uses it, to machines that share the device and to
-//! the kernel on this one.
+//! Multiple-mount protection: the volume says who uses it, for machines that share the device and
+//! for the kernel on this one.
 //!
 //! Only volumes with the feature `mmp` (`mke2fs -O mmp`) have the block; it is written past the
-//! journal. As the kernel does (`fs/ext4/mmp.c`): whoever mounts for writing reads the block and
-//! refuses what e2fsck has; a number that a mount has left is waited for, and if it has changed the
-//! volume is in use. Then he writes a number of his own, waits again if he had to wait before, and
-//! finds his own. While he has the volume the number changes every `s_mmp_interval` seconds, and is
-//! compared with what it was before: should it be somebody else's, nothing more is written.
+//! journal. A mount that writes does as the kernel does (`fs/ext4/mmp.c`):
+//! 1. It reads the block, and refuses a volume that e2fsck has.
+//! 2. If another mount left a number, it waits. If the number changes meanwhile, the volume is in
+//!    use.
+//! 3. It writes a number of its own, waits again if it has waited before, and must find its own
+//!    number.
+//! 4. While mounted, it changes the number every `s_mmp_interval` seconds. Before each change it
+//!    must find its last number; if not, nothing more is written to the volume.
 //!
 //! A mount without threads of its own (`commit` = `Duration::MAX`) writes its number once. To
-//! others that looks like one that has died.
+//! others it looks like a mount that has died.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -26,11 +29,11 @@ use super::error::MountError;
 use crate::clock::Clock;
 use crate::error::Result;
 
-/// The longest time that is waited beyond one interval, in seconds, as in the kernel.
+/// By how many seconds a wait may exceed the check interval, as in the kernel.
 const WAIT_MAX: u64 = 60;
 
-/// The block while the volume is ours. It is given back by [`release`](Self::release); dropped, it
-/// stays as it is, as after a crash.
+/// The block while this mount has the volume. [`release`](Self::release) gives the volume back.
+/// After a mere drop the block stays as it is, as after a crash.
 pub(crate) struct Protection {
     place: Arc<Location>,
     updater: Mutex<Option<Updater>>,
@@ -41,28 +44,28 @@ struct Updater {
     thread: JoinHandle<()>,
 }
 
-/// Where the block is, and what we have written there last.
+/// Where the block is, and what this mount last wrote there.
 struct Location {
     dev: Arc<dyn BlockDev>,
     geometry: Geometry,
     block: BlockNo,
-    /// Seconds between updates.
+    /// Time between updates, in seconds.
     interval: u64,
     clock: Clock,
     ours: Mutex<Ours>,
 }
 
 struct Ours {
-    /// The whole block as it was before.
+    /// The whole block as it was before this mount.
     before: Block,
     content: Mmp,
 }
 
 impl Protection {
-    /// Makes the volume ours; `None` when it has no such block.
+    /// Takes the volume for this mount; `None` when it has no such block.
     ///
     /// # Errors
-    /// [`MountError::InUse`]; what is wrong with the block; the device's.
+    /// [`MountError::InUse`]; damage in the block; an error of the device.
     pub(super) fn claim(
         dev: &Arc<dyn BlockDev>,
         sb: &Superblock,
@@ -139,7 +142,7 @@ impl Protection {
         });
         place.write(&mine)?;
         if was_left {
-            // Two who found the same old number: the one that wrote last has it.
+            // If two mounts found the same old number, the one that wrote last has the volume.
             std::thread::sleep(wait);
         }
         let (_, now) = read(&**dev, sb, block)?;
@@ -152,7 +155,7 @@ impl Protection {
         }))
     }
 
-    /// Keeps the number changing, as long as the journal lives.
+    /// Starts a thread that changes the number as long as the journal lives.
     pub(super) fn keep(&self, journal: Weak<Journal>) {
         let end = Arc::new((Mutex::new(false), Condvar::new()));
         let (place, ending) = (self.place.clone(), end.clone());
@@ -177,8 +180,7 @@ impl Protection {
                             format!("the volume was taken over by {by} while it was mounted here");
                         return journal.abort(JournalError::Unusable(why));
                     }
-                    // Others may take the volume then; but whether they do is seen at the next
-                    // update.
+                    // Others may take the volume from now on. The next update finds out.
                     Err(e) => tracing::error!("multiple-mount protection: {e}"),
                 }
             }
@@ -190,7 +192,7 @@ impl Protection {
         }
     }
 
-    /// The volume is nobody's any more; everything of it is durable.
+    /// Gives the volume back, once everything of it is durable.
     pub(super) fn release(&self) -> Result<()> {
         self.stop();
         if let Some(by) = self.place.foreign()? {
@@ -203,7 +205,7 @@ impl Protection {
         self.place.write(&content)
     }
 
-    /// The mount is refused: the block becomes what it was.
+    /// Restores the block, since the mount is refused.
     pub(super) fn undo(&self) {
         self.stop();
         let before = self.place.ours.lock().before.clone();
@@ -218,7 +220,8 @@ impl Protection {
         };
         *updater.end.0.lock() = true;
         updater.end.1.notify_all();
-        // It holds the journal while it works, so its thread may be the one that drops the volume.
+        // The updater holds the journal while it works, so its thread may be the one that drops the
+        // volume.
         if updater.thread.thread().id() != std::thread::current().id() {
             let _ = updater.thread.join();
         }
@@ -232,7 +235,7 @@ impl Drop for Protection {
 }
 
 impl Location {
-    /// The next number; who else has written one, if somebody has.
+    /// Writes the next number; returns who else wrote one, if anybody did.
     fn update(&self) -> Result<Option<String>> {
         if let Some(by) = self.foreign()? {
             return Ok(Some(by));
@@ -279,7 +282,7 @@ fn read(dev: &dyn BlockDev, geometry: &Geometry, block: BlockNo) -> Result<(Bloc
     Ok((raw, found))
 }
 
-/// A number that nobody else draws at the same time.
+/// Returns a random number, which hardly any other mount draws at the same time.
 fn random() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let drawn = std::collections::hash_map::RandomState::new()
@@ -288,7 +291,7 @@ fn random() -> u32 {
     1 + low32(drawn) % MMP_SEQ_MAX
 }
 
-/// Text in a fixed field, cut so that a NUL ends it.
+/// Returns a text as a fixed field, cut so that a NUL ends it.
 fn bytes<const N: usize>(text: &[u8]) -> [u8; N] {
     let mut field = [0; N];
     let len = text.len().min(N - 1);

@@ -1,20 +1,19 @@
 //! Bringing a volume up and down.
 //!
-//! Order at mount, each step safe to be cut at:
-//! 1. Superblock, features, size, journal area: only read.
-//! 2. The journal opens: its scheme refuses options and media that it does not take before it
-//!    writes, and then recovers, if there is something to recover. The superblock is read again,
-//!    because recovery may have changed it. So are the allocator's records and the root: what
-//!    cannot be mounted is refused as it was.
-//! 3. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks
-//!    for the newest from the first commit on. Without a journal the superblock stops saying
-//!    "valid" instead. Then the mount is noted, by a handle, so that each later copy of the
-//!    superblock says the same; error marks that were newer than the logged copy are put back.
-//! 4. Unlinked inodes and interrupted truncates are finished (`orphan.rs`).
+//! Order at mount. A power cut is harmless at each step:
+//! 1. Superblock, features, size, journal area: these are only read.
+//! 2. The journal opens. Its scheme first refuses unsuitable options and media, and only then
+//!    recovers, if need be. Recovery may have changed the superblock, so it is read again; then the
+//!    allocator's records and the root are read. A volume that cannot be mounted is refused before
+//!    it is marked.
+//! 3. "Needs recovery" is set in the superblock and flushed, so that from the first commit on
+//!    nobody takes the home blocks for the newest. Without a journal, the superblock stops saying
+//!    "valid" instead. Then a handle notes the mount, so that each later copy of the superblock
+//!    says the same. Error marks newer than the logged copy are put back.
 //!
-//! At unmount: everything is committed, the journal brings it home and marks itself empty, and only
-//! then the superblock says "clean" (counts, `VALID_FS`, no "needs recovery"). The last is that the
-//! device is closed.
+//! At unmount, everything is committed, and the journal brings it home and marks itself empty. Only
+//! then the superblock says "clean" (counts, `VALID_FS`, no "needs recovery"). Last, the device is
+//! closed.
 //!
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel
 //! does.
@@ -55,40 +54,42 @@ use crate::scope::Scope;
 use crate::types::Shutdown;
 use crate::volume::{ROOT_INO, Volume, VolumeState, super_place};
 
-/// What mounting found and did.
+/// What a mount found and did.
 #[derive(Debug, Clone, Serialize)]
 pub struct MountReport {
     /// The journaling scheme.
     pub scheme: &'static str,
-    /// Its mode, if it has modes.
+    /// Its mode; `None` if it has no modes.
     pub data: Option<DataMode>,
-    /// What durable content survives, where the volume is in memory or on a NAND part in a file.
+    /// Which failures durable content survives; `None` unless the volume is in memory or on a NAND
+    /// part in a file.
     pub survives: Option<Survives>,
-    /// By what means of the medium committed blocks get home without being copied, if they do.
+    /// How the medium brings committed blocks home without a copy; `None` when they are copied.
     pub remaps: Option<&'static str>,
     /// What recovery did.
     pub recovery: RecoveryReport,
-    /// Unlinked inodes that were freed.
+    /// How many unlinked inodes were freed.
     pub orphans_deleted: u32,
-    /// Truncates that were finished.
+    /// How many truncates were finished.
     pub orphans_truncated: u32,
-    /// Mounted read-only, whatever was asked.
+    /// Whether the mount is read-only, asked for or not.
     pub read_only: bool,
-    /// What the user should know, a sentence each.
+    /// Warnings for the user, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// What is decided before anything is written.
+/// The decisions made before anything is written.
 struct Plan {
     sb: Superblock,
     scheme: &'static Registration,
     data: Option<DataMode>,
     args: OpenArgs,
-    /// The log is to be marked empty before the volume is marked in use.
+    /// The log must be marked empty before the volume is marked in use.
     leftovers: bool,
-    /// No changes by operations.
+    /// Operations may change nothing.
     read_only: bool,
-    /// The journal and the superblock may be written: also by a read-only mount that must recover.
+    /// The journal and the superblock may be written, as they are by a read-only mount that must
+    /// recover.
     writes: bool,
     warnings: Vec<String>,
 }
@@ -116,7 +117,7 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     let dev = media.home.clone();
     let mut plan = plan(&media, &opts)?;
     plan.warnings.extend(warning);
-    // As in the kernel, who only reads does not ask: not even if that takes a recovery.
+    // As in the kernel, a read-only mount does not ask, even if it recovers.
     let protection = if plan.writes && !plan.read_only {
         Protection::claim(&dev, &plan.sb, &opts.clock)?
     } else {
@@ -132,7 +133,7 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     mounted
 }
 
-/// Mounts what may be mounted.
+/// Carries out the plan.
 fn mount_planned(
     media: Media,
     opts: MountOptions,
@@ -165,7 +166,7 @@ fn mount_planned(
     check_root(&vol)?;
     if writes {
         mark_in_use(&*dev, vol.journal.terms().mark)?;
-        // A scheme that logs differences must know what they are applied to.
+        // A scheme that logs differences must know what they are differences to.
         vol.journal.reread(super_place(vol.geo.block).0);
         note_mount(&vol, &before, recovery.journal_errno)?;
     }
@@ -245,7 +246,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         .into());
     }
     let needs_recovery = sb.feature_incompat.contains(FeatureIncompat::RECOVER);
-    // As the kernel: what is clean is written to without a journal then.
+    // As in the kernel, a clean volume is then written to without a journal.
     if opts.noload && !read_only {
         if needs_recovery {
             return Err(MountError::NoloadWritable.into());
@@ -272,14 +273,14 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
                 .to_owned(),
         );
     }
-    // Nothing may be replayed then, and a journal that is not written cannot be told so.
+    // A read-only mount cannot empty the log, and nothing of it may be replayed: mount without it.
     let has_journal = has_journal && !(leftovers && read_only);
     let log = if has_journal { log } else { Vec::new() };
     let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
     let owner = match (has_private_log, log.is_empty()) {
         (false, _) => None,
         (true, false) => journal_area::private_log_owner(&**dev, &sb, &log)?,
-        // Also where it is not loaded, whose it is can be said.
+        // The log is not loaded, but an error must name its scheme.
         (true, true) => {
             journal_area::private_log_owner(&**dev, &sb, &journal_extents(&**dev, &sb)?)?
         }
@@ -298,7 +299,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     if has_private_log {
         check_private_log(&**dev, owner, about, opts)?;
     }
-    // The scheme itself looks at their values when it opens, before it writes.
+    // The scheme checks their values when it opens, before it writes.
     options.check_known(about)?;
     let args = OpenArgs {
         dev: dev.clone(),
@@ -310,7 +311,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         has_64bit: sb.is_64bit,
         has_metadata_csum: sb.metadata_csum,
         log,
-        // Half of the memory; the other half is the caches'.
+        // Half of the memory. The other half is for the caches.
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
         has_private_log,
         inode_size: sb.inode_size(),
@@ -329,7 +330,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     })
 }
 
-/// Whether the scheme is the one that has the newest content.
+/// Fails unless the scheme of the mount is the one that has the newest content.
 fn check_private_log(
     dev: &dyn BlockDev,
     owner: Option<String>,
@@ -352,7 +353,7 @@ fn check_private_log(
     Ok(())
 }
 
-/// Says on the device that the home blocks alone are no longer the whole truth.
+/// Marks on the device that the newest content is no longer in the home blocks alone.
 fn mark_in_use(dev: &dyn BlockDev, with: Mark) -> Result<()> {
     superblock::store(dev, |sb| mark(sb, with))?;
     Ok(())
@@ -374,7 +375,7 @@ fn assemble(
     read_only: bool,
 ) -> Result<Arc<Volume>> {
     let Media { home: dev, nvm } = media;
-    // Through the journal: it may hold a newer superblock than the device does.
+    // Read through the journal, which may hold a newer superblock than the device.
     let (block, at) = super_place(superblock::load(&*dev)?.block);
     let raw = journal.read(block, Class::Superblock)?;
     let sb = superblock::decode(&*dev, &raw[at..])?;
@@ -384,7 +385,7 @@ fn assemble(
     if opts.discard {
         alloc.enable_discard();
     }
-    // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.
+    // An inode in memory takes about 512 bytes. Inodes may take an eighth of the memory.
     let most = u64_as_usize((opts.memory / 8 / 512).min(1 << 20));
     let inodes = opts.inodes.map_or(most, |inodes| inodes.min(most));
     let committed = journal.committed();
@@ -430,9 +431,8 @@ fn check_root(vol: &Volume) -> Result<()> {
     }
 }
 
-/// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with
-/// older ones, and takes over the error that stopped the journal last time
-/// (`ext4_clear_journal_err`).
+/// Counts the mount (`ext4_setup_super`). Puts back error marks that recovery replaced by older
+/// ones. Takes over the error that stopped the journal last time (`ext4_clear_journal_err`).
 fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
     Scope::of(vol).with_any_handle(1, |h| {
@@ -470,8 +470,8 @@ fn keep_errors(sb: &mut Superblock, before: &Superblock) {
     sb.last_error_errcode = before.last_error_errcode;
 }
 
-/// Frees what was unlinked but open at the crash, and finishes truncates. As the kernel, not on a
-/// volume with errors.
+/// Frees files that were unlinked but open at the crash, and finishes truncates. As in the kernel,
+/// not on a volume with errors.
 fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
     if vol.sb.read().state.contains(State::ERROR) {
         report
@@ -505,13 +505,13 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
 /// on.
 ///
 /// # Errors
-/// An error of the journal or the device: the image may then need recovery, which loses nothing
-/// that was confirmed.
+/// An error of the journal or the device. The image may then need recovery; nothing confirmed is
+/// lost.
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
     vol.state.fetch_or(VolumeState::CLOSING, Ordering::Relaxed);
     let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));
-    // Operations that had begun may still change something, until the journal is closed.
+    // Operations that have begun may still change something until the journal is closed.
     let closed = vol.journal.close_when(|| {
         vol.alloc.discard_freed();
         free_unlinked(&Scope::of(vol))
@@ -533,8 +533,8 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
         }
     };
     if vol.dev.atomic_unit() < 512 {
-        // Words of the superblock get there one by one: the mark goes when everything else is
-        // there.
+        // Words of the superblock arrive one by one, so the mark is removed after everything else
+        // is durable.
         superblock::store(&*vol.dev, counts)?;
     }
     superblock::store(&*vol.dev, |sb| {
@@ -544,13 +544,13 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     release(vol)
 }
 
-/// Gives the multiple-mount protection back, and the device.
+/// Gives back the multiple-mount protection and the device.
 fn release(vol: &Volume) -> Result<()> {
     vol.protection.get().map_or(Ok(()), Protection::release)?;
     Ok(vol.dev.close()?)
 }
 
-/// Files that were unlinked while open and never closed: nobody can reach them any more.
+/// Frees files that were unlinked while open and never closed: nobody can reach them any more.
 fn free_unlinked(vol: &Scope<'_>) -> Result<()> {
     if vol.check_writable().is_err() {
         return Ok(());

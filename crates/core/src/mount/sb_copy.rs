@@ -1,13 +1,13 @@
-//! `sb=`: a volume whose first superblock is damaged, mounted by one of its copies.
+//! `sb=`: mounts a volume by a copy of its superblock, because the first one is damaged.
 //!
-//! The copies are never written in operation. What they do not know of the volume's state is taken
-//! from the journal: whether there is something to recover, and whose log it is. The volume's
-//! users find the copy in the place of the first superblock, which is written anew by the first
-//! write to it: at a mount that writes, when the volume is marked in use. A first superblock that
-//! is whole, and of the same volume, is newer than the copy, and taken.
+//! The copies are never written in operation. The journal says what they do not know: whether the
+//! volume needs recovery, and whose log it has. Readers of the first superblock see the copy
+//! instead. The first write to the superblock writes the real one anew: at a mount that writes,
+//! when the volume is marked in use. An undamaged first superblock of the same volume is newer than
+//! the copy and is used.
 //!
-//! Group descriptors are the first ones all the same, since their copies are not kept up to date
-//! either; where those are damaged, e2fsck has to make new ones (`e2fsck -b`).
+//! The group descriptors are the first ones all the same, since their copies are not kept up to
+//! date either. If they are damaged, e2fsck has to make new ones (`e2fsck -b`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +21,16 @@ use super::error::MountError;
 use super::{journal_area, superblock};
 use crate::error::Result;
 
-/// Bytes of the units of `sb=` (ext4(5)).
+/// The unit of `sb=`, in bytes (ext4(5)).
 const UNIT: u64 = 1024;
 
 const END: u64 = SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE);
 
-/// The device as a mount with `sb=at` is to see it; a warning if the first superblock is not used.
+/// Returns the device as a mount with `sb=at` sees it, with a warning if the first superblock is
+/// not used.
 ///
 /// # Errors
-/// There is no superblock at that place, with the number of the block; reading.
+/// There is no superblock at block `at`; an error of reading.
 pub(super) fn behind(
     dev: Arc<dyn BlockDev>,
     at: u32,
@@ -64,7 +65,7 @@ pub(super) fn behind(
     Ok((Arc::new(restored), Some(warning)))
 }
 
-/// Has other bytes where the first superblock is, until that is written.
+/// Shows `raw` in place of the first superblock, until that is written.
 struct Restored {
     below: Arc<dyn BlockDev>,
     raw: [u8; SUPERBLOCK_SIZE],

@@ -1,12 +1,13 @@
 //! The superblock read and written directly on the device: before the journal runs, after it has
 //! closed, and when it has failed. In between it changes through handles (`Volume::update_super`).
 //!
-//! The superblock is 1,024 bytes, so a power cut can tear it on a device whose sectors have 512.
-//! All that changes while a volume is used lies in the first 512 bytes, all or none of which are
-//! new then; of the others only the checksum changes. A torn superblock therefore is a good one
-//! with a wrong checksum, and is taken for that ([`decode`]) when the parts that never change agree
-//! with a backup. Recovery and the mount write it anew. In memory, which tears at words of 8 bytes,
-//! it is the same: the mark of a mounted volume is one word, and all else that changes is counted
+//! The superblock has 1,024 bytes, so a power cut can tear it on a device with sectors of 512
+//! bytes. The fields that change while a volume is used lie in the first 512 bytes, which become
+//! new all at once; in the other half only the checksum changes. So a torn superblock is a good one
+//! with a wrong checksum. [`decode`] accepts it as such when the parts that never change agree with
+//! a backup. Recovery and the mount write it anew. The same holds in memory, which tears at words
+//! of 8 bytes: the mark of a mounted volume is one word, and recovery counts anew everything else
+//! that changes.
 //! anew by whoever recovers.
 
 use stetfs_format::features::{FeatureIncompat, FeatureRoCompat};
@@ -24,10 +25,10 @@ pub(crate) fn load(dev: &dyn BlockDev) -> Result<Superblock> {
     decode(dev, &raw)
 }
 
-/// Decodes the superblock of the volume on `dev`, also when it was torn.
+/// Decodes the superblock of the volume on `dev`, even if a power cut tore it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Damage in the superblock.
 pub(crate) fn decode(dev: &dyn BlockDev, raw: &[u8]) -> Result<Superblock> {
     match Superblock::decode(raw) {
         Err(e @ Corrupt::SuperChecksum { .. }) => mend(dev, raw).ok_or_else(|| e.into()),
@@ -35,8 +36,8 @@ pub(crate) fn decode(dev: &dyn BlockDev, raw: &[u8]) -> Result<Superblock> {
     }
 }
 
-/// What a torn superblock says, if that can be believed: its checks pass but for the checksum, and
-/// every readable backup agrees in what never changes. A volume of one group has no backup.
+/// Decodes a torn superblock, if it can be believed: all checks pass but that of the checksum, and
+/// one of the first backups agrees in what never changes. A volume of one group has no backup.
 fn mend(dev: &dyn BlockDev, raw: &[u8]) -> Option<Superblock> {
     const BACKUPS: usize = 3;
     let mut copy: [u8; SUPERBLOCK_SIZE] = raw.get(..SUPERBLOCK_SIZE)?.try_into().ok()?;
@@ -69,8 +70,8 @@ pub(super) fn is_same_volume(a: &Superblock, b: &Superblock) -> bool {
         && a.feature_ro_compat - changing == b.feature_ro_compat - changing
 }
 
-/// Reads the superblock, changes it, writes it and flushes. Bytes that are no known field stay; the
-/// whole sectors around it are rewritten as they are.
+/// Reads the superblock, changes it, writes it and flushes. Bytes outside of known fields are kept,
+/// and so are the rest of the sectors around it.
 pub(crate) fn store(
     dev: &dyn BlockDev,
     change: impl FnOnce(&mut Superblock),

@@ -1,18 +1,18 @@
-//! Mount options of the kernel's ext4 that are taken and change nothing here, so that a line of
+//! Mount options of the kernel's ext4 that are accepted and change nothing here, so that a line of
 //! /etc/fstab mounts as it is.
 //!
-//! What they choose between cannot be otherwise here, or is no matter of a file system in user
-//! space, or is not there. Values are checked as the kernel does. The names are those of ext4(5)
-//! and of `ext4_param_specs` in fs/ext4/super.c; among them are options of ext2 and ext3 that the
-//! kernel takes and ignores too.
+//! They choose between things that cannot be otherwise here, do not concern a file system in user
+//! space, or do not exist here. Values are checked as the kernel does. The names are those of
+//! ext4(5) and of `ext4_param_specs` in fs/ext4/super.c, among them options of ext2 and ext3 that
+//! the kernel ignores too.
 
 use super::value::{OptionError, parse_u32};
 
-/// What may follow the name.
+/// The value that an option takes.
 enum Value {
     /// Nothing.
     None,
-    /// A number up to this.
+    /// A number up to this one.
     Number(u32),
     /// Nothing, or a number.
     Optional,
@@ -20,7 +20,7 @@ enum Value {
     PowerOfTwo,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Anything, also nothing behind the `=`.
+    /// Any text, even an empty one.
     Text,
 }
 
@@ -51,8 +51,8 @@ const UNUSED: &[(&str, Value)] = &[
     ("nobh", Value::None),
     ("mblk_io_submit", Value::None),
     ("nomblk_io_submit", Value::None),
-    // The journal: records have checksums as the volume's features say, and data that cannot be
-    // written stops it in any case.
+    // The journal. Records have checksums as the volume's features say; data that cannot be written
+    // always stops it.
     ("journal_checksum", Value::None),
     ("nojournal_checksum", Value::None),
     ("journal_ioprio", Value::Number(7)),
@@ -73,7 +73,7 @@ const UNUSED: &[(&str, Value)] = &[
     // Attributes of inodes.
     ("nouid32", Value::None),
     ("i_version", Value::None),
-    // Quotas and encryption are not there.
+    // Quotas and encryption are not supported.
     ("quota", Value::None),
     ("noquota", Value::None),
     ("usrquota", Value::None),
@@ -85,7 +85,7 @@ const UNUSED: &[(&str, Value)] = &[
     ("inlinecrypt", Value::None),
 ];
 
-/// What is so here anyway: of these nobody needs to be told.
+/// Options that ask for what always happens here: the user need not be told.
 const ALWAYS_SO: &[&str] = &[
     "block_validity",
     "check=none",
@@ -103,7 +103,7 @@ const ALWAYS_SO: &[&str] = &[
 /// Whether `name`, or `name=value`, is such an option.
 ///
 /// # Errors
-/// It is one, and the kernel would not take the value either.
+/// It is one, but with a value that the kernel refuses too.
 pub(super) fn is_unused(name: &str, value: Option<&str>) -> Result<bool, OptionError> {
     let Some((_, form)) = UNUSED.iter().find(|(known, _)| *known == name) else {
         return Ok(false);
@@ -144,7 +144,7 @@ pub(super) fn is_unused(name: &str, value: Option<&str>) -> Result<bool, OptionE
     }
 }
 
-/// Whether the option asks for nothing but what is so here.
+/// Whether the option asks for what always happens here.
 pub(super) fn is_always_so(option: &str) -> bool {
     ALWAYS_SO.contains(&option)
 }

@@ -1,6 +1,6 @@
-//! Values of mount options, and what is wrong with one.
+//! Values of mount options, and the errors of reading them.
 
-/// A mount option that cannot be taken.
+/// A mount option that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No such option.
@@ -19,13 +19,13 @@ pub enum OptionError {
         option: String,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// Which values are right.
         expected: &'static str,
     },
 }
 
-/// A number as the kernel reads it in a mount option: `0x` begins a hexadecimal one, another 0 an
-/// octal one.
+/// Reads a number as the kernel reads it in a mount option: `0x` begins a hexadecimal one, another
+/// 0 an octal one. `None` if it is none.
 pub(super) fn parse_u32(text: &str) -> Option<u32> {
     let lower = text.to_ascii_lowercase();
     let (digits, radix) = match lower.strip_prefix("0x") {
@@ -36,7 +36,7 @@ pub(super) fn parse_u32(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, radix).ok()
 }
 
-/// A number of bytes with an optional K, M, G or T (powers of 1024).
+/// Reads a number of bytes with an optional K, M, G or T (powers of 1024). `None` if it is none.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 10),
