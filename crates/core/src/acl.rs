@@ -1,8 +1,8 @@
 //! POSIX access control lists: storing them, what they permit, what new files inherit.
 //!
-//! A file's mode and its access list always say the same: setting one changes the other. A list
-//! that says no more than nine permission bits can say is kept as the mode alone. The rules are the
-//! kernel's `fs/posix_acl.c`.
+//! A file's mode and its access list always agree: setting one changes the other. A list that says
+//! no more than nine permission bits is kept as the mode alone. The rules are those of the kernel's
+//! `fs/posix_acl.c`.
 
 use std::sync::atomic::Ordering;
 
@@ -21,14 +21,14 @@ use crate::xattr::store;
 /// Which list of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Who may use it.
+    /// The list that says who may use the file.
     Access,
-    /// What new files in the directory get.
+    /// The list that new files in the directory get.
     Default,
 }
 
 impl Kind {
-    /// The kind that an attribute's index means.
+    /// Returns the kind for the index of an attribute; `None` if it holds no list.
     pub(crate) fn of_index(index: u8) -> Option<Self> {
         match index {
             INDEX_POSIX_ACL_ACCESS => Some(Self::Access),
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// The index of its attribute.
+    /// Returns the index of the attribute.
     pub(crate) fn index(self) -> u8 {
         match self {
             Self::Access => INDEX_POSIX_ACL_ACCESS,
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// The bit in `Inode::acls`.
+    /// Returns the bit in `Inode::acls`.
     fn bit(self) -> u8 {
         match self {
             Self::Access => 2,
@@ -54,10 +54,10 @@ impl Kind {
     }
 }
 
-/// The bit of `Inode::acls` that says that the others mean something.
+/// The bit of `Inode::acls` without which the other bits mean nothing.
 const KNOWN: u8 = 1;
 
-/// The list of a file, if it has one.
+/// Returns the list of a file, if it has one.
 pub(crate) fn load(
     vol: &Volume,
     inode: &Inode,
@@ -81,7 +81,7 @@ pub(crate) fn load(
     decode(inode, value.as_deref())
 }
 
-/// The list that an attribute of the file holds, if it has one.
+/// Decodes the list in the value of a file's attribute, if there is one.
 pub(crate) fn decode(inode: &Inode, value: Option<&[u8]>) -> Result<Option<Acl>> {
     match value {
         None => Ok(None),
@@ -89,9 +89,8 @@ pub(crate) fn decode(inode: &Inode, value: Option<&[u8]>) -> Result<Option<Acl>>
     }
 }
 
-/// What the file's access list says to a caller who is not the owner; `None` when there is no list
-/// that counts, and the mode decides. As in the kernel, no list counts when the group bits are all
-/// off.
+/// Whether the file's access list grants `want` to a caller who is not the owner. `None` when the
+/// mode decides: there is no list, or the group bits are all off, as in the kernel.
 pub(crate) fn permits(
     vol: &Volume,
     c: &Caller,
@@ -109,9 +108,9 @@ pub(crate) fn permits(
         .map(|acl| evaluate(&acl, c, st.raw.gid, low8(want.bits().into()))))
 }
 
-/// `posix_acl_permission`, for a caller who is not the owner: an entry for the user decides; else
-/// any one entry for one of its groups that grants everything wanted; else, if no group matched,
-/// the others.
+/// Does `posix_acl_permission` for a caller who is not the owner. An entry for the user decides.
+/// Else one entry for any of its groups must grant everything wanted. If no group matched, the
+/// entry for others decides.
 fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     let perm_of = |tag| acl.entries().iter().find(|e| e.tag == tag).map(|e| e.perm);
     let mask = perm_of(Tag::Mask).unwrap_or(7);
@@ -133,16 +132,16 @@ fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     !in_a_group && perm_of(Tag::Other).unwrap_or(0) & want == want
 }
 
-/// What becomes of a file's list.
+/// A change of a file's list.
 pub(crate) struct New {
-    /// The list to be kept; none where the mode says all that there is.
+    /// The list to keep; `None` where the mode says everything.
     kept: Option<Acl>,
-    /// What the mode becomes, but for the bits above these.
+    /// The new low nine bits of the mode; `None` keeps the mode.
     bits: Option<u16>,
 }
 
 impl New {
-    /// As setxattr gives it, if the caller may set it.
+    /// Returns the change that setxattr asks for, if the caller may make it.
     ///
     /// # Errors
     /// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a
@@ -176,14 +175,14 @@ impl New {
         }
     }
 
-    /// As it is kept.
+    /// Returns the list as the volume keeps it.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         self.kept.as_ref().map(Acl::encode_disk)
     }
 }
 
-/// Sets or removes a list, given as setxattr has it; whether that changed anything. The caller
-/// stores the inode.
+/// Sets or removes a list, whose value is as setxattr gives it; returns whether that changed
+/// anything. The caller stores the inode.
 ///
 /// # Errors
 /// Those of [`New::checked`], and of a change.
@@ -223,7 +222,7 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
     store(vol, h, inode, st, Kind::Access, Some(&acl), true).map(drop)
 }
 
-/// A list as a mode makes it.
+/// Returns the list, with the permissions of `bits` in place of its own.
 pub(crate) fn with_mode(acl: &Acl, bits: u16) -> Result<Acl> {
     let has_mask = acl.entries().iter().any(|e| e.tag == Tag::Mask);
     let changed = acl.entries().iter().map(|&entry| AclEntry {
@@ -239,7 +238,7 @@ pub(crate) fn with_mode(acl: &Acl, bits: u16) -> Result<Acl> {
     Ok(Acl::new(changed)?)
 }
 
-/// The permission bits that a list means, and whether they say all that it says
+/// Returns the permission bits of a list, and whether they say all that the list says
 /// (`posix_acl_equiv_mode`).
 fn as_mode(acl: &Acl) -> (u16, bool) {
     let (mut bits, mut equivalent) = (0, true);
@@ -249,7 +248,7 @@ fn as_mode(acl: &Acl) -> (u16, bool) {
             Tag::UserObj => bits |= perm << 6,
             Tag::GroupObj => bits |= perm << 3,
             Tag::Other => bits |= perm,
-            // Comes after the group's own entry.
+            // The mask comes after the owning group's entry.
             Tag::Mask => {
                 bits = bits & !0o070 | perm << 3;
                 equivalent = false;
@@ -290,18 +289,18 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Whether there is nothing but the mode.
+    /// Whether a new file gets nothing but the mode.
     pub(crate) fn is_none(&self) -> bool {
         self.access.is_none() && self.default.is_none()
     }
 
-    /// What storing it costs.
+    /// Returns the credits for storing it.
     pub(crate) fn credits(&self) -> u32 {
         if self.is_none() { 0 } else { store::CREDITS }
     }
 }
 
-/// What a new file with this mode gets from `dir` (`posix_acl_create`).
+/// Returns what a new file with this mode gets from `dir` (`posix_acl_create`).
 pub(crate) fn inherit(vol: &Volume, c: &Caller, dir: &Inode, file_mode: u16) -> Result<Inherited> {
     let plain = |mode| Inherited {
         mode,
@@ -327,12 +326,12 @@ pub(crate) fn inherit(vol: &Volume, c: &Caller, dir: &Inode, file_mode: u16) -> 
     })
 }
 
-/// The permissions that a mode grants to the class whose bits begin at `shift`.
+/// Returns the permissions that a mode grants to the class whose bits begin at `shift`.
 fn triple(mode: u16, shift: u32) -> u8 {
     low8((mode >> shift & 7).into())
 }
 
-/// The list and the mode when each takes away what the other does not grant
+/// Returns the list and the mode after each took away what the other does not grant
 /// (`posix_acl_create_masq`).
 fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
     let has_mask = default.entries().iter().any(|e| e.tag == Tag::Mask);
@@ -356,7 +355,7 @@ fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
     Ok((Acl::new(entries)?, bits))
 }
 
-/// Stores what a new file has inherited. The caller stores the inode.
+/// Stores what a new file inherited. The caller stores the inode.
 pub(crate) fn store_inherited(
     vol: &Volume,
     h: &Handle,
@@ -393,11 +392,11 @@ mod tests {
         ]);
         let mut c = Caller::user(9, 10);
         c.groups.push(20);
-        // Group 10 owns the file: each group grants one of the two, none both.
+        // Group 10 owns the file. Each group grants one of the two permissions, none both.
         assert!(evaluate(&list, &c, 10, 4));
         assert!(evaluate(&list, &c, 10, 2));
         assert!(!evaluate(&list, &c, 10, 6));
-        // Matched groups shut out what others may.
+        // When a group matches, the entry for others does not count.
         assert!(!evaluate(&list, &c, 10, 1));
         assert!(evaluate(&list, &Caller::user(9, 99), 10, 1));
         // An entry for the user decides alone.

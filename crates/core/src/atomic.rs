@@ -1,10 +1,11 @@
-//! Files of which one write is one transaction or nothing of it: those that are marked with ext4's
-//! `EXT4_JOURNAL_DATA_FL` (`chattr +j`, inherited from a directory), or all of them (`atomic=`).
+//! Atomic files: one write is one transaction, or nothing of it. They are the files marked with
+//! ext4's `EXT4_JOURNAL_DATA_FL` (`chattr +j`, inherited from a directory), or all files
+//! (`atomic=`).
 //!
-//! Such a write is one handle. What it needs is found out before anything is changed: whether there
-//! is room for all of it, and the old content of blocks of which it changes a part. Should reading
-//! fail all the same once something is changed, the journal stops, as for any operation that is
-//! half done. Where the scheme does not log file data, it logs that of these files
+//! Such a write is one handle. Before anything is changed, the write makes sure that there is room
+//! for all of it, and reads the old content of blocks that it changes in part. If a read fails
+//! after a change all the same, the journal stops, as for any half-done operation. A scheme that
+//! does not log file data logs that of these files
 //! ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
 
 use stetfs_format::LBlock;
@@ -20,7 +21,7 @@ use crate::options::AtomicFiles;
 use crate::sync;
 use crate::volume::Volume;
 
-/// Whether a file with these attributes is one of them.
+/// Whether a file with these attributes is atomic.
 pub(crate) fn is_atomic(vol: &Volume, raw: &stetfs_format::Inode) -> bool {
     let is_meant = match vol.opts.atomic {
         AtomicFiles::All => true,
@@ -41,7 +42,7 @@ pub(crate) fn can_group(vol: &Volume, inode: &Inode) -> bool {
     inode.is_atomic() || promise(vol) == DataPromise::Atomic
 }
 
-/// Which files these are.
+/// Returns which files are atomic: none if the scheme cannot make them so.
 pub(crate) fn which(vol: &Volume) -> AtomicFiles {
     if can_be(vol) {
         vol.opts.atomic
@@ -50,7 +51,7 @@ pub(crate) fn which(vol: &Volume) -> AtomicFiles {
     }
 }
 
-/// What a crash may do to the data of any file.
+/// Returns what a crash may do to the data of any file.
 pub(crate) fn promise(vol: &Volume) -> DataPromise {
     match which(vol) {
         AtomicFiles::All => DataPromise::Atomic,
@@ -58,7 +59,7 @@ pub(crate) fn promise(vol: &Volume) -> DataPromise {
     }
 }
 
-/// How long a write to one of these files may be, wherever in a block it begins: what one
+/// Returns the longest write to an atomic file, in bytes, wherever in a block it begins: what one
 /// transaction takes, and at most 4 MiB.
 pub(crate) fn write_max(vol: &Volume) -> u64 {
     const MOST: u64 = 4 << 20;
@@ -67,7 +68,8 @@ pub(crate) fn write_max(vol: &Volume) -> u64 {
     most.clamp(size.offset_of(1), MOST)
 }
 
-/// The same of a write to any file; 0 when its data is not part of the transaction.
+/// Returns the longest atomic write to any file, in bytes; 0 when data is not part of the
+/// transaction.
 pub(crate) fn write_max_of_others(vol: &Volume) -> u64 {
     let block = vol.geo.block.offset_of(1);
     match promise(vol) {
@@ -76,8 +78,7 @@ pub(crate) fn write_max_of_others(vol: &Volume) -> u64 {
     }
 }
 
-/// Reads what a write of `bytes` from byte `skip` of block `first` on needs of the file's old
-/// content.
+/// Reads the old content that a write of `bytes` needs, from byte `skip` of block `first` on.
 pub(crate) fn read_ahead(
     vol: &Volume,
     inode: &Inode,
@@ -102,8 +103,8 @@ pub(crate) fn read_ahead(
     Ok(())
 }
 
-/// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
-/// writing, and no handle.
+/// Acts on the file's flags after a change. The caller holds the inode's lock for writing, and no
+/// handle.
 ///
 /// When a file becomes atomic, its delayed data is placed first, so that no later write overtakes
 /// it. When it stops being atomic, its logged blocks go home, because freeing them will not write

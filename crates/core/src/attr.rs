@@ -1,8 +1,8 @@
 //! Attributes: stat, chmod, chown, times, size, and the flags of chattr.
 //!
-//! One call is one handle (a large truncate goes on in further ones). The rules of who may change
-//! what are the kernel's `setattr_prepare` and `may_setattr`; set-user-ID and set-group-ID go where
-//! the kernel clears them.
+//! One call is one handle; a large truncate takes more. The kernel's `setattr_prepare` and
+//! `may_setattr` say who may change what. Set-user-ID and set-group-ID are cleared where the kernel
+//! clears them.
 
 use std::sync::atomic::Ordering;
 
@@ -18,11 +18,11 @@ use crate::types::{Access, Attr, Caller, SetAttr, SetTime, mode};
 use crate::volume::Volume;
 use crate::{acl, atomic, truncate, xattr};
 
-/// The credits of changing an inode and its attribute block.
+/// The credits for changing an inode and its attribute block.
 pub(crate) const ATTR_CREDITS: u32 = 4 + xattr::store::CREDITS;
 
-/// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something
-/// here, or nothing to ext4 either (`SECRM`, `UNRM`, `COMPR`, `NOTAIL`).
+/// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`). They mean something here, or
+/// nothing to ext4 either (`SECRM`, `UNRM`, `COMPR`, `NOTAIL`).
 pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -37,14 +37,14 @@ pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// Those of the kernel's `EXT4_FL_USER_MODIFIABLE` that cannot be changed here: who asks for that
-/// is refused.
+/// The flags of the kernel's `EXT4_FL_USER_MODIFIABLE` that cannot be changed here: a change is
+/// refused.
 const NOT_HERE: InodeFlags = InodeFlags::EXTENTS
     .union(InodeFlags::EOFBLOCKS)
     .union(InodeFlags::DAX)
     .union(InodeFlags::CASEFOLD);
 
-/// The flags that lsattr shows (`EXT4_FL_USER_VISIBLE`), all that anybody is told of.
+/// The flags that lsattr shows (`EXT4_FL_USER_VISIBLE`).
 pub(crate) const USER_VISIBLE: InodeFlags = USER_MODIFIABLE
     .union(NOT_HERE)
     .union(InodeFlags::DIRTY)
@@ -55,23 +55,23 @@ pub(crate) const USER_VISIBLE: InodeFlags = USER_MODIFIABLE
     .union(InodeFlags::VERITY)
     .union(InodeFlags::INLINE_DATA);
 
-/// Those that regular files cannot have (`EXT4_REG_FLMASK`).
+/// The flags that regular files cannot have (`EXT4_REG_FLMASK`).
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::CASEFOLD)
     .union(InodeFlags::PROJINHERIT);
 
-/// Those that other files can have (`EXT4_OTHER_FLMASK`).
+/// The flags that files other than regular files and directories can have (`EXT4_OTHER_FLMASK`).
 const OF_OTHERS: InodeFlags = InodeFlags::NODUMP.union(InodeFlags::NOATIME);
 
-/// The attributes of an inode.
+/// Returns the attributes of an inode.
 pub(crate) fn getattr(vol: &Volume, inode: &Inode) -> Result<Attr> {
     let st = inode.state.read();
     st.check_live()?;
     Ok(stat(vol, inode, &st))
 }
 
-/// The attributes of an inode whose state the caller has locked.
+/// Returns the attributes of an inode whose state the caller has locked.
 pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
     let raw = &st.raw;
     Attr {
@@ -98,10 +98,10 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
     }
 }
 
-/// Changes attributes; returns them all as they are then.
+/// Changes attributes; returns all of them as they are afterwards.
 ///
 /// # Errors
-/// `NotPermitted`, `Access`, `Invalid`, `IsDirectory`, `TooBig`; what the journal says.
+/// `NotPermitted`, `Access`, `Invalid`, `IsDirectory`, `TooBig`; an error of the journal.
 pub(crate) fn setattr(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<Attr> {
     let _guard = inode.lock.write();
     check(vol, c, inode, set)?;
@@ -109,7 +109,7 @@ pub(crate) fn setattr(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr)
     getattr(vol, inode)
 }
 
-/// Whether the caller may change these attributes.
+/// Fails unless the caller may change these attributes.
 pub(crate) fn check(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     vol.check_writable()?;
     {
@@ -120,14 +120,14 @@ pub(crate) fn check(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> R
     check_access(vol, c, inode, set)
 }
 
-/// Changes attributes of which [`check`] has said that the caller may. He holds the inode's lock
-/// for writing.
+/// Changes attributes for which [`check`] has succeeded. The caller holds the inode's lock for
+/// writing.
 pub(crate) fn change(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let now = vol.now();
     if let Some(size) = set.size {
         truncate::set_size(vol, inode, size, |h, st| {
             apply(vol, c, h, inode, st, set, now)?;
-            // Also when the size stays, as in the kernel.
+            // As in the kernel, even if the size stays the same.
             if set.mtime.is_none() {
                 st.raw.mtime = now;
             }
@@ -148,14 +148,13 @@ pub(crate) fn change(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) 
     }
 }
 
-/// What depends on flags and ownership only.
+/// Makes the checks that depend on flags and ownership only.
 fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     let explicit_time = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    // Times of earlier writes, which a page cache above hands in late, are no change that flags
-    // could forbid.
+    // A page cache above may hand in the times of earlier writes late. No flag forbids that.
     let late =
         set.ctime.is_some() && set.atime.is_none() && set.size.is_none() && set.mode.is_none();
-    // Such a cache gives its own time for both to be set to now, too.
+    // When both times are set to now, such a cache gives its own time for `mtime`.
     let touched = set.ctime.is_some() && set.atime == Some(SetTime::Now);
     let explicit_mtime = explicit_time(set.mtime) && !touched;
     let explicit_times = !late && (explicit_time(set.atime) || explicit_mtime);
@@ -198,8 +197,8 @@ fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// What needs write permission: a size that is not set through an open file, and "now" by somebody
-/// else than the owner.
+/// Makes the checks of write permission. It is needed to set the size without an open file, and, by
+/// others than the owner, to set times to now.
 fn check_access(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let touches =
         matches!(set.atime, Some(SetTime::Now)) || matches!(set.mtime, Some(SetTime::Now));
@@ -261,8 +260,8 @@ fn apply(
     Ok(())
 }
 
-/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means
-/// execution, and where the caller is not in the group (`setattr_should_drop_sgid`).
+/// Returns the mode after a change of content or owner. Set-user-ID goes. Set-group-ID goes where
+/// it means execution, and where the caller is not in the group (`setattr_should_drop_sgid`).
 fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     let is_foreign = !c.privileged && !c.in_group(st.raw.gid);
     let gone = if is_foreign || st.raw.mode & mode::S_IXGRP != 0 {
@@ -273,9 +272,9 @@ fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     st.raw.mode & !gone
 }
 
-/// Clears file capabilities and, unless the caller is privileged, set-user-ID and set-group-ID
-/// before content changes (`file_remove_privs`); with `all` the latter in any case. Who calls this
-/// holds the inode's lock for writing. Cheap when there was nothing to clear last time.
+/// Clears privileges before content changes (`file_remove_privs`): file capabilities, and
+/// set-user-ID and set-group-ID unless the caller is privileged; with `all`, these in any case. The
+/// caller holds the inode's lock for writing. Cheap when the last call found nothing to clear.
 pub(crate) fn strip_privileges(
     vol: &Scope<'_>,
     c: &Caller,
@@ -309,7 +308,7 @@ pub(crate) fn strip_privileges(
     Ok(())
 }
 
-/// Notes a read, if the mount and the inode want that (`touch_atime`). Errors are nobody's concern.
+/// Notes a read, if the mount and the inode want that (`touch_atime`). Ignores errors.
 pub(crate) fn touch_atime(vol: &Scope<'_>, inode: &Inode) {
     let now = {
         let st = inode.state.read();
@@ -340,8 +339,8 @@ fn set_atime(vol: &Scope<'_>, inode: &Inode, now: Time) -> Result<()> {
     })
 }
 
-/// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than
-/// the last change, or a day old.
+/// Whether reading now changes `atime`: always, or with `relatime` when it is not newer than the
+/// last change, or a day old.
 fn wants_atime(rule: Atime, st: &InodeState, now: Time) -> bool {
     const DAY_S: i64 = 24 * 60 * 60;
     let t = st.raw.atime;
@@ -352,7 +351,7 @@ fn wants_atime(rule: Atime, st: &InodeState, now: Time) -> bool {
     }
 }
 
-/// The flags that lsattr shows.
+/// Returns the flags that lsattr shows.
 pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
     let st = inode.state.read();
     st.check_live()?;
@@ -362,8 +361,8 @@ pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
 /// Sets the flags that chattr may change; others must be as they are (`ext4_ioctl_setflags`).
 ///
 /// # Errors
-/// `NotPermitted` for somebody else's file, and for the immutable and append-only flags without
-/// privilege; `NotSupported` for a change of any other flag.
+/// `NotPermitted` for somebody else's file, and for the immutable, append-only and journal-data
+/// flags without privilege; `NotSupported` for a change of any other flag.
 pub(crate) fn set_flags(
     vol: &Scope<'_>,
     c: &Caller,
@@ -390,9 +389,9 @@ pub(crate) fn set_flags(
     atomic::flags_changed(vol, inode)
 }
 
-/// Whether the caller may give a file that had the flags `old` those of `flags`
-/// (`ext4_fileattr_set`). What lsattr shows and chattr does not change is not looked at: programs
-/// change a bit of what they were shown.
+/// Fails unless the caller may give a file with the flags `old` those of `flags`
+/// (`ext4_fileattr_set`). Flags that lsattr shows and chattr cannot change are ignored: programs
+/// change one bit of what lsattr showed them.
 fn check_flags(
     vol: &Volume,
     c: &Caller,
@@ -417,7 +416,7 @@ fn check_flags(
     if !(old & flags & InodeFlags::IMMUTABLE).is_empty() && !changed.is_empty() {
         return Err(Error::NotPermitted);
     }
-    // On a volume without projects there is none to hand on.
+    // Without the feature there are no projects to inherit.
     let has_projects = vol
         .sb
         .read()
@@ -430,8 +429,8 @@ fn check_flags(
     Ok(())
 }
 
-/// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds
-/// checksums.
+/// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where the
+/// generation seeds checksums.
 pub(crate) fn set_generation(
     vol: &Scope<'_>,
     c: &Caller,

@@ -1,5 +1,5 @@
-//! The blocks of a file, for everything that changes its content: what is where, which blocks are
-//! delayed, how many one handle can write; zeros in a part of one.
+//! The blocks of a file, for every change of its content: where they are, which are delayed, how
+//! many one handle can write, and writing zeros into parts of them.
 
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
@@ -13,16 +13,16 @@ use crate::mapping::{self, MapState, Run};
 use crate::scope::Scope;
 use crate::volume::Volume;
 
-/// The most blocks that one handle writes.
+/// How many blocks one handle writes at most.
 pub(crate) const CHUNK_BLOCKS_MAX: u32 = 1024;
 
 /// Credits for the inode and, when a first large file appears, the superblock.
 pub(crate) const INODE_CREDITS: u32 = 2;
 
-/// Credits for placing one run of new blocks; what the journal charges for it.
+/// Credits for placing one run of new blocks; the journal charges this many for it.
 pub(crate) const RUN_CREDITS: u32 = 4;
 
-/// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
+/// Returns the largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
 /// `s_bitmap_maxbytes`).
 pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     let size = vol.geo.block;
@@ -41,7 +41,7 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     size.offset_of(pointers.min(counted - meta).min(u32::MAX.into()))
 }
 
-/// The mapping of `[lblk, lblk + count)`, holes included.
+/// Returns the runs of `[lblk, lblk + count)`, holes included.
 pub(crate) fn runs_of(
     vol: &Volume,
     inode: &Inode,
@@ -95,27 +95,26 @@ pub(crate) fn not_delayed_in(
     pieces.filter(|(_, len)| *len > 0)
 }
 
-/// How many blocks one handle writes at most, unless all of the write must be in one.
+/// Returns how many blocks one handle writes at most, unless the whole write must be in one handle.
 pub(crate) fn chunk_blocks(vol: &Volume) -> u64 {
     u64::from((vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX))
 }
 
-/// How many blocks one handle can write: as many as there are credits for when each second one is a
-/// run of its own.
+/// Returns how many blocks one handle can write if every second one is a run of its own.
 pub(crate) fn most_blocks(vol: &Volume) -> u64 {
     let others = u64::from(INODE_CREDITS + RUN_CREDITS);
     let credits = u64::from(vol.journal.max_credits()).saturating_sub(others);
     (credits / (1 + u64::from(RUN_CREDITS) / 2)).max(1)
 }
 
-/// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
-/// several, each of so much.
+/// Returns how many bytes one handle writes, from the beginning of a block on. A longer write takes
+/// several handles of that many bytes.
 pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
     vol.geo.block.offset_of(chunk_blocks(vol))
 }
 
-/// When a write leaves a gap behind the end of the file, what the last block holds beyond the end
-/// must be zeros.
+/// Zeros the rest of the file's last block before a write at `offset`, if that leaves a gap behind
+/// the end of the file.
 pub(crate) fn zero_past_end(vol: &Scope<'_>, inode: &Inode, offset: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
     if offset <= size || vol.geo.block.within(size) == 0 {

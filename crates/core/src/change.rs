@@ -1,58 +1,59 @@
-//! A change of names or attributes, as a value: what [`Fs::change`](crate::Fs::change) makes and
-//! [`Group::change`](crate::Group::change) stages. Whoever records, repeats, redirects or refuses
-//! changes speaks of them so.
+//! A change of names or attributes, as a value. [`Fs::change`](crate::Fs::change) makes it and
+//! [`Group::change`](crate::Group::change) stages it. Code that records, repeats, redirects or
+//! refuses changes takes these values.
 //!
-//! Changes of data are no such values. They answer how much was done, and where.
+//! Changes of data are not among them: they return how much was done, and where.
 
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
 use crate::types::{RenameFlags, SetAttr, SetXattr};
 
-/// A name in a directory.
+/// A name: the directory, and the name in it.
 pub type Name<'a> = (InodeNo, &'a [u8]);
 
 /// One change.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
-    /// Something new gets a name.
+    /// Make a new file or directory with this name.
     Make(Name<'a>, New<'a>),
-    /// An inode gets one more name, or its first.
+    /// Give an inode one more name, or its first.
     Link(InodeNo, Name<'a>),
-    /// A name goes of something that is no directory.
+    /// Remove a name of anything but a directory.
     Unlink(Name<'a>),
-    /// An empty directory goes.
+    /// Remove an empty directory.
     Rmdir(Name<'a>),
-    /// What has the first name gets the second.
+    /// Rename: the first name becomes the second.
     Rename(Name<'a>, Name<'a>, RenameFlags),
-    /// Attributes are set, the size among them.
+    /// Set attributes, the size among them.
     SetAttr(InodeNo, &'a SetAttr),
-    /// The flags that chattr may change are these.
+    /// Set the flags that chattr may change.
     SetFlags(InodeNo, InodeFlags),
-    /// The inode's generation is this.
+    /// Set the inode's generation.
     SetGeneration(InodeNo, u32),
-    /// An extended attribute, by its full name (`user.x`), gets a value. POSIX ACLs
-    /// (`system.posix_acl_access`, `..._default`) change the mode with them.
+    /// Set an extended attribute by its full name (`user.x`). POSIX ACLs
+    /// (`system.posix_acl_access`, `..._default`) change the mode too.
     SetXattr(InodeNo, &'a [u8], &'a [u8], SetXattr),
-    /// An extended attribute goes.
+    /// Remove an extended attribute.
     RemoveXattr(InodeNo, &'a [u8]),
 }
 
-/// Something new, with its permissions.
+/// What [`Change::Make`] makes, with its permissions.
 #[derive(Debug, Clone, Copy)]
 pub enum New<'a> {
     /// A regular file.
     File(u16),
     /// A directory.
     Directory(u16),
-    /// A regular file, pipe, socket or device file, by the type in the mode; major and minor.
+    /// A regular file, pipe, socket or device file, by the type in the mode; then the major and
+    /// minor number.
     Node(u16, (u32, u32)),
-    /// A symbolic link to this.
+    /// A symbolic link to this path.
     Symlink(&'a [u8]),
 }
 
 impl Change<'_> {
-    /// The same change with other inodes.
+    /// Returns the same change with each inode replaced by what `ino` returns.
     ///
     /// # Errors
     /// Those of `ino`.
@@ -77,7 +78,7 @@ impl Change<'_> {
         })
     }
 
-    /// What it does, in words that follow "to".
+    /// Returns what the change does, in words that follow "to".
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Make(_, New::File(_)) => "create",

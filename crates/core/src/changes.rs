@@ -1,4 +1,4 @@
-//! What a change of a block writes: the bytes that differ, and no others.
+//! Writing a changed block: only the bytes that differ.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use stetfs_media::{BlockRef, Class};
 
 use crate::error::Result;
 
-/// Writes what differs between `new` and what the block at `place` has from byte `at` on, which
-/// `old` is: all at once, so that nobody reads one part without the others.
+/// Writes the bytes of `new` that differ from `old`, the block's content, from byte `at` of the
+/// block on. Writes all at once, so that nobody reads one part without the others.
 pub(crate) fn write_changed(
     h: &Handle,
     (block, class): (BlockNo, Class),
@@ -20,14 +20,14 @@ pub(crate) fn write_changed(
     new: &[u8],
 ) -> Result<()> {
     let changed = changed_ranges(&old[at..at + new.len()], new);
-    // Otherwise the journal would have to copy the block before it changes it.
+    // A block that is still borrowed would have to be copied before the change.
     drop(old);
     let parts = changed.into_iter().map(|r| (at + r.start, &new[r]));
     Ok(h.write_parts(block, class, parts)?)
 }
 
-/// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart
-/// are one range, because a range costs more than the bytes between.
+/// Returns the ranges in which two byte strings of one length differ. Differences less than 32
+/// bytes apart are one range, because a range costs more than the bytes between.
 pub(crate) fn changed_ranges(old: &[u8], new: &[u8]) -> SmallVec<[Range<usize>; 4]> {
     const GAP: usize = 32;
     debug_assert_eq!(old.len(), new.len());

@@ -10,19 +10,19 @@ use stetfs_format::width::low32;
 /// A source of timestamps. Cheap to clone; clones of a manual clock tick together.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's wall clock as of its last tick, which is where the kernel's file systems take
-    /// their timestamps from. Through FUSE it also saves requests: the kernel sees that a file just
-    /// made has the time it would give it, and need not send it.
+    /// The machine's wall clock as of its last tick, which the kernel's file systems use too.
+    /// Through FUSE it also saves requests: the kernel sees that a new file has the time that it
+    /// would give the file, and need not send it.
     System,
-    /// Nanoseconds since 1970, moved on by [`Clock::TICK_NS`] at each reading, so that runs repeat
+    /// Nanoseconds since 1970, advanced by [`Clock::TICK_NS`] at each reading, so that runs repeat
     /// exactly.
     Manual(Arc<AtomicU64>),
-    /// Nanoseconds since 1970, moved by [`Clock::set`] alone, so that it is known what time each
-    /// operation has seen.
+    /// Nanoseconds since 1970, advanced by [`Clock::set`] alone, so that a test knows the time that
+    /// each operation saw.
     Still(Arc<AtomicU64>),
 }
 
-/// Whether both always tell the same.
+/// Equal when both always give the same time.
 impl PartialEq for Clock {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -36,27 +36,27 @@ impl PartialEq for Clock {
 }
 
 impl Clock {
-    /// By how much each reading moves a manual clock, in nanoseconds.
+    /// How far each reading advances a manual clock, in nanoseconds.
     pub const TICK_NS: u64 = 1_000;
 
-    /// A clock of its own that starts at `seconds` since 1970.
+    /// Returns a new manual clock that starts at `seconds` since 1970.
     pub fn manual(seconds: u64) -> Self {
         Self::Manual(Arc::new(AtomicU64::new(seconds * 1_000_000_000)))
     }
 
-    /// A clock of its own that stands still at `seconds` since 1970.
+    /// Returns a new clock that stands still at `seconds` since 1970.
     pub fn still(seconds: u64) -> Self {
         Self::Still(Arc::new(AtomicU64::new(seconds * 1_000_000_000)))
     }
 
-    /// Moves a clock that stands still. Others go as they go.
+    /// Sets a clock that stands still, in nanoseconds since 1970; does nothing to others.
     pub fn set(&self, nanoseconds: u64) {
         if let Self::Still(ns) = self {
             ns.store(nanoseconds, Ordering::Relaxed);
         }
     }
 
-    /// The time now.
+    /// Returns the time now.
     pub fn now(&self) -> Time {
         match self {
             Self::System => {
@@ -68,10 +68,10 @@ impl Clock {
         }
     }
 
-    /// Somebody else's clock, perhaps a finer one, has given this time. If it is of the tick that
-    /// this clock is in, no earlier one is given after it. (From Linux 6.13 on the kernel's file
-    /// systems look more closely when somebody has asked for a time in between, and its FUSE keeps
-    /// times itself: what changes next would become older again.)
+    /// Notes a time that another clock gave, perhaps a finer one. If it lies in the current tick,
+    /// this clock gives no earlier time from now on. (From Linux 6.13 on, the kernel's file systems
+    /// read a finer clock after somebody has asked for a time, and its FUSE keeps times itself:
+    /// without this call the next change would seem older.)
     pub fn seen(&self, time: Time) {
         if let (Self::System, Some(ns)) = (self, ns_of(time))
             && is_in_tick(ns, last_tick())
@@ -80,20 +80,20 @@ impl Clock {
         }
     }
 
-    /// Whole seconds since 1970 as superblock fields keep them.
+    /// Returns whole seconds since 1970, as superblock fields keep them.
     pub fn seconds(&self) -> u64 {
         self.now().sec.max(0).cast_unsigned()
     }
 }
 
-/// The longest that a tick of the kernel's lasts (CONFIG_HZ=100), in nanoseconds.
+/// The longest tick of the kernel (CONFIG_HZ=100), in nanoseconds.
 const LONGEST_TICK_NS: u64 = 10_000_000;
 
-/// The newest time that was [`seen`](Clock::seen), for the whole process, as the machine's clock
-/// is.
+/// The newest time that was [`seen`](Clock::seen), in nanoseconds since 1970. One for the process,
+/// as the machine has one clock.
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds since 1970, as of the machine's last tick.
+/// Returns the time of the machine's last tick, in nanoseconds since 1970.
 fn last_tick() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     let now = Time {
@@ -108,14 +108,14 @@ fn is_in_tick(time: u64, tick: u64) -> bool {
     (tick..tick + LONGEST_TICK_NS).contains(&time)
 }
 
-/// A timestamp as nanoseconds since 1970; none before that, and from 2554 on.
+/// Returns a timestamp as nanoseconds since 1970; `None` before that, and from 2554 on.
 fn ns_of(time: Time) -> Option<u64> {
     let sec = u64::try_from(time.sec).ok()?;
     sec.checked_mul(1_000_000_000)?
         .checked_add(time.nsec.into())
 }
 
-/// Nanoseconds since 1970 as a timestamp.
+/// Returns nanoseconds since 1970 as a timestamp.
 fn time_of(ns: u64) -> Time {
     Time {
         sec: (ns / 1_000_000_000).cast_signed(),

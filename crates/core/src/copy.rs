@@ -10,14 +10,15 @@ use crate::seek;
 use crate::types::{Caller, SetAttr, Whence, WriteFlags};
 use crate::volume::Volume;
 
-/// How much is in memory at once.
+/// How many bytes are in memory at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Copies up to `len` bytes; gives how many there were. Holes of the source are skipped where the
-/// target has nothing either.
+/// Copies up to `len` bytes; returns the number copied. Past the target's end, holes of the source
+/// stay holes.
 ///
 /// # Errors
-/// `Invalid` for overlapping ranges of one file, `IsDirectory`, and those of reading and writing.
+/// `Invalid` for overlapping ranges of one file, `IsDirectory`, and the errors of reading and
+/// writing.
 pub(crate) fn copy_range(
     vol: &Scope<'_>,
     c: &Caller,
@@ -71,7 +72,7 @@ pub(crate) fn copy_range(
     Ok(done)
 }
 
-/// The length of the hole at `at`, up to `end`; 0 when there is data.
+/// Returns the length of the hole at `at`, up to `end`; 0 when there is data.
 fn hole_at(vol: &Volume, from: &Inode, at: u64, end: u64) -> Result<u64> {
     match seek::seek(vol, from, at, Whence::Data) {
         Ok(data) => Ok(data.min(end) - at),

@@ -1,8 +1,8 @@
 //! What happens when damage is found in operation (`ext4_handle_error`).
 //!
-//! The volume is marked: `s_state` says that it has errors, and the first and the latest are
-//! described in the superblock, so that the next e2fsck looks. Then `errors=` decides. Going on
-//! keeps the journal running. Read-only stops it: the operation that met the damage may be half
+//! The volume is marked: `s_state` says that it has errors, and the superblock describes the first
+//! and the latest, so that the next e2fsck looks. Then `errors=` decides. `continue` keeps the
+//! journal running. `remount-ro` and `panic` stop it: the operation that met the damage may be half
 //! done, and must not become durable.
 
 use std::panic::Location;
@@ -20,7 +20,7 @@ use crate::volume::{Volume, VolumeState};
 /// The kernel's code for EFSCORRUPTED in `s_*_error_errcode` (`EXT4_ERR_EFSCORRUPTED`).
 const ERRCODE_CORRUPTED: u8 = 15;
 
-/// Notes damage that an operation has met. Called with no lock and no handle.
+/// Marks the volume after an operation has met damage. The caller holds no lock and no handle.
 #[track_caller]
 pub(crate) fn found(vol: &Volume, error: &Error) {
     tracing::error!("{}: {error}", vol.dev.describe());
@@ -65,7 +65,7 @@ fn stop(vol: &Volume, error: &Error, now: u64, line: u32) {
     }
 }
 
-/// The inode and the block that the superblock names; 0 where the error names none.
+/// Returns the inode and the block for the superblock's record; 0 where the error names none.
 fn place_of(error: &Error) -> (u32, u64) {
     match error {
         Error::CorruptAt(found) => match found.place {

@@ -1,4 +1,4 @@
-//! Opening the medium of a volume as its scheme needs it.
+//! Opening the medium of a volume in the way that its scheme needs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -29,19 +29,19 @@ use crate::options::MountOptions;
 /// Why a medium cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The file or device itself.
+    /// The file or device cannot be opened.
     #[error(transparent)]
     Media(#[from] MediaError),
-    /// The persistent memory that the volume remembers.
+    /// The persistent memory that the volume remembers cannot be used.
     #[error("the memory that the volume had beside it last, {}, {why}: name it with \
         nvm=FILE", path.display())]
     Memory {
-        /// Where it was.
+        /// Where the volume says that it is.
         path: PathBuf,
         /// What is wrong.
         why: String,
     },
-    /// The NAND part in the file, or the flash translation layer on it.
+    /// The NAND part in the file, or the flash translation layer on it, is damaged or unusable.
     #[error("{}: {source}", path.display())]
     Flash {
         /// The file.
@@ -51,7 +51,7 @@ pub enum OpenError {
     },
 }
 
-/// What a volume is on.
+/// The media of a volume.
 ///
 /// ```
 /// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
@@ -91,12 +91,13 @@ impl<D: BlockDev + 'static> From<Arc<D>> for Media {
     }
 }
 
-/// Opens what a mount with these options needs: the file or block device at `path`
-/// ([`open_device`]), and the persistent memory that the options name. That is made, with the size
-/// that the scheme wants, when it is not there, or is an empty file, and nothing of the volume's
-/// can be in it; if no mount comes of it, it is as it was when the last of the media goes. When the
-/// options name none, and something of the volume's is in memory, it is looked for where the volume
-/// says that it was last.
+/// Opens the media for a mount with these options: the file or block device at `path`
+/// ([`open_device`]), and the persistent memory that the options name.
+///
+/// If the memory's file is missing or empty, and can hold nothing of the volume, it is made with
+/// the size that the scheme wants. If no mount uses it, dropping the media undoes that. If the
+/// options name no memory, and some of the volume's content is in one, it is looked for where the
+/// volume says that it last was.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -121,15 +122,15 @@ pub fn open_media(
     Ok(Media { home, nvm })
 }
 
-/// What a volume is to be opened with.
+/// How a volume must be opened.
 struct Found {
-    /// The options, with the scheme that is meant when none is named, and with `dax` where the
-    /// volume is to be in memory.
+    /// The options, with the volume's own scheme if none is named, and with `dax` if the volume
+    /// must be in memory.
     options: MountOptions,
-    /// The memory beside it.
+    /// The file of the memory beside the volume.
     nvm: Option<PathBuf>,
-    /// That may be made: whoever has lost the memory of a volume that needs it is not helped by an
-    /// empty one.
+    /// Whether that file may be made. Not if the volume may need its content: an empty file would
+    /// not help then.
     may_make: bool,
 }
 
@@ -172,15 +173,15 @@ impl Found {
     }
 }
 
-/// Whether a volume with that scheme is to be opened as memory.
+/// Whether a volume with that scheme must be opened as memory.
 fn is_in_memory(scheme: &str, options: &MountOptions) -> bool {
     let found = stetfs_schemes::find(scheme);
     options.dax || found.is_ok_and(|found| found.about.in_memory == InMemory::Only)
 }
 
-/// Makes sure that what a volume says is its memory is that, before anything is opened for writing:
-/// the image may be a stranger's. It must be a regular file or a block device, of the image's
-/// owner, and begin with the header that the volume expects.
+/// Checks the file that a volume names as its memory before anything is opened for writing: the
+/// image may come from a stranger. The file must be a regular file or a block device, belong to the
+/// image's owner, and begin with the header that the volume expects.
 fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(), OpenError> {
     let refused = |why: String| {
         Err(OpenError::Memory {
@@ -188,7 +189,7 @@ fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(
             why,
         })
     };
-    // Not even opened before it is known what it is: opening some devices does something.
+    // Look at its type before opening it: opening some devices has effects.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = match rustix::fs::open(nvm, flags, Mode::empty()) {
         Ok(found) => found,
@@ -222,8 +223,8 @@ fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(
     }
 }
 
-/// Opens the same for looking at it as a mount would find it after recovery: nothing is written,
-/// whatever the mount does stays in memory and is forgotten with it.
+/// Opens the media to look at the volume as a mount would find it after recovery. Nothing is
+/// written: all changes of the mount stay in memory and go with it.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -272,7 +273,7 @@ fn open_nvm(
     }
 }
 
-/// Makes a file of zeros, or one of an empty file; none if there is one already.
+/// Makes a file of zeros, or fills an empty one with zeros; `None` if the file has content.
 fn make(path: &Path, size: u64) -> Result<Option<Made>, MediaError> {
     let failed = |e: std::io::Error| MediaError::Open {
         path: path.to_owned(),
@@ -301,15 +302,15 @@ fn make(path: &Path, size: u64) -> Result<Option<Made>, MediaError> {
     Ok(Some(made))
 }
 
-/// A file that was made to become a region of memory.
+/// A file made to become a region of memory.
 struct Made {
     path: PathBuf,
-    /// It was there, and empty.
+    /// It existed before, and was empty.
     was_there: bool,
 }
 
 impl Made {
-    /// Nothing came of it.
+    /// Undoes the making.
     fn take_back(&self) {
         let _ = if self.was_there {
             File::options()
@@ -322,7 +323,7 @@ impl Made {
     }
 }
 
-/// Memory in such a file, which is taken back unless a region was begun in it.
+/// Memory in a made file. Dropping it undoes the making unless a region was begun in it.
 struct MadePmem {
     pmem: MappedPmem,
     made: Made,
@@ -345,15 +346,14 @@ impl Drop for MadePmem {
 
 /// Opens the file or block device at `path` for a mount with these options: as memory if the scheme
 /// needs that or the options say so, otherwise as a block device. The file of a NAND part (`stetfs
-/// nand create`) is opened with the flash translation layer on it. It is locked as long as the
-/// device lives.
+/// nand create`) is opened with the flash translation layer on it. The file is locked as long as
+/// the device lives.
 ///
-/// An unknown scheme is no error here, but one of the mount; so is a scheme whose needs the medium
-/// does not meet.
+/// An unknown scheme, or a medium that the scheme cannot use, is an error of the mount, not of this
+/// call.
 ///
 /// # Errors
-/// Whatever opening it says: [`MediaError::Busy`], [`MediaError::Open`], and what is wrong with a
-/// NAND part.
+/// [`MediaError::Busy`], [`MediaError::Open`], and damage of a NAND part.
 pub fn open_device(
     path: &Path,
     options: &MountOptions,
