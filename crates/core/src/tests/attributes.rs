@@ -1,4 +1,4 @@
-//! Attributes: who may change what, set-ID bits, times, extended attributes, ACLs, flags. Expected
+//! Attributes: permissions, set-ID bits, times, extended attributes, ACLs, flags. The expected
 //! answers are those of the kernel's ext4.
 
 use crate::testing::{Image, KINDS};
@@ -122,7 +122,7 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     let has_caps = |fs: &crate::Fs| fs.getxattr(&root, ino, b"security.capability").is_ok();
 
     arm(&fs, 0o6777);
-    // Whoever writes takes the capabilities; root leaves the bits.
+    // Every write takes the capabilities away; root's leaves the set-ID bits.
     fs.write(&root, ino, 0, b"x").unwrap();
     assert!(bits(&fs) == 0o6777 && !has_caps(&fs));
     arm(&fs, 0o6777);
@@ -135,8 +135,8 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     arm(&fs, 0o6777);
     fs.write(&alice, ino, 0, b"x").unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
-    // Without group execution the bit means mandatory locking and stays, when a member of the group
-    // writes.
+    // Without group execute permission, set-group-ID means mandatory locking. It stays when a
+    // member of the group writes.
     arm(&fs, 0o6767);
     fs.write(&Caller::user(1000, 0), ino, 0, b"x").unwrap();
     assert_eq!(bits(&fs), 0o2767);
@@ -157,7 +157,7 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     )
     .unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
-    // A change of owner clears them for root too, but not on a directory.
+    // A change of owner clears the set-ID bits, for root too, but not on a directory.
     arm(&fs, 0o6777);
     fs.setattr(&root, ino, &owner(5, 5)).unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
@@ -185,7 +185,7 @@ fn xattrs_move_between_inode_and_block() {
                 .unwrap();
             expected.push((name, value));
         }
-        // Grows out of the inode, shrinks, goes.
+        // The attribute grows out of the inode, shrinks, and is removed.
         expected[0].1 = vec![9; 300];
         fs.setxattr(&c, ino, b"user.name0", &[9; 300], SetXattr::Replace)
             .unwrap();
@@ -223,7 +223,7 @@ fn xattrs_move_between_inode_and_block() {
         refused!(fs.getxattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.removexattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.setxattr(&c, ino, b"user.", b"", SetXattr::Any), Invalid);
-        // No name in C has one, and a list of names would be another.
+        // A C string has no NUL, and a list of names with one in it would be ambiguous.
         refused!(
             fs.setxattr(&c, ino, b"user.x\0y", b"", SetXattr::Any),
             Invalid
@@ -290,7 +290,7 @@ fn equal_attribute_blocks_are_shared_and_counted() {
     }
     assert_eq!(fs.statfs().unwrap().blocks_free, free - 1);
     let ino = |fs: &crate::Fs, name: &str| fs.lookup(&c, fs.root(), name.as_bytes()).unwrap().ino;
-    // One changes: its own block. Then back: shared again.
+    // One inode changes its attribute and gets its own block. Changed back, it shares again.
     fs.setxattr(&c, ino(&fs, "f3"), b"user.same", &[8; 200], SetXattr::Any)
         .unwrap();
     assert_eq!(fs.statfs().unwrap().blocks_free, free - 2);
@@ -365,7 +365,7 @@ fn acls_and_modes_say_the_same() {
         (32, 0, NONE),
     ]);
     assert_eq!(fs.getxattr(&root, ino, ACCESS).unwrap(), list);
-    // One that the mode can say is not kept.
+    // An ACL that the mode can express is not stored.
     let list = acl(&[(1, 7, NONE), (4, 5, NONE), (32, 1, NONE)]);
     fs.setxattr(&root, ino, ACCESS, &list, SetXattr::Any)
         .unwrap();
@@ -395,7 +395,7 @@ fn acls_and_modes_say_the_same() {
     );
     fs.release(ino).unwrap();
 
-    // A default list makes the mode of new files, whatever the umask.
+    // A default ACL determines the mode of new files, whatever the umask.
     let dir = fs.mkdir(&root, fs.root(), b"d", 0o755).unwrap().ino;
     let list = acl(&[
         (1, 7, NONE),

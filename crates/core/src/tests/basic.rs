@@ -1,4 +1,4 @@
-//! The main way through: mount, make, write, read, unmount, on every kind of volume.
+//! The main path: mount, create, write, read, unmount, on every kind of volume.
 
 use crate::testing::{Image, KINDS};
 use crate::{Caller, Error, OpenFlags};

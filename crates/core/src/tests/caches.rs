@@ -1,4 +1,4 @@
-//! What is kept in memory, and what the caches must not change.
+//! The caches: what they keep in memory, and what they must not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ fn a_volume_can_be_shared_between_threads() {
     shared::<Fs>();
 }
 
-/// More inodes than are kept, with delayed data when they are dropped.
+/// Makes more inodes than the cache keeps, some with delayed data.
 #[test]
 fn inodes_leave_memory_and_come_back() {
     let image = Image::new(96, &["-t", "ext4", "-b", "4096", "-N", "20000"]);
@@ -42,7 +42,7 @@ fn inodes_leave_memory_and_come_back() {
         let n = fs.read(ino, 0, &mut out).unwrap();
         assert_eq!(n, if i % 5 == 0 { 4 } else { 0 });
         assert!(i % 5 != 0 || out[..4] == i.to_le_bytes());
-        // Freshly loaded and not changed: nothing to wait for.
+        // Loaded and not changed: nothing to wait for.
         fs.fsync(ino, false).unwrap();
     }
     let kept = fs.stats().inodes_cached;
@@ -51,7 +51,7 @@ fn inodes_leave_memory_and_come_back() {
     image.assert_clean();
 }
 
-/// Nobody commits, and nothing but data is read.
+/// Makes no commits, and reads nothing but data.
 #[test]
 fn reading_alone_does_not_fill_the_memory() {
     let image = Image::new(64, &["-t", "ext4", "-b", "4096"]);
@@ -79,7 +79,7 @@ fn reading_alone_does_not_fill_the_memory() {
     image.assert_clean();
 }
 
-/// Else the memory counts as full of what is long gone.
+/// Otherwise the memory would count as full of data that is long gone.
 #[test]
 fn what_a_file_loses_is_not_counted_any_more() {
     const LEN: u64 = 1 << 20;
@@ -197,9 +197,9 @@ fn without_barriers_nothing_is_flushed() {
     }
 }
 
-/// Who asks for the last owner of a number gets the next one, or hears that it is gone. A new
-/// inode's slot was written in pieces, each with its own lock, and between them the number's slot
-/// had the new inode with the old one's checksum.
+/// A reader of a number that changes owners gets the new inode, or `Stale`. Once, a new inode's
+/// slot was written in pieces, each under its own lock; in between, the slot held the new inode
+/// with the old one's checksum.
 #[test]
 fn a_number_that_changes_owners_is_never_half_an_inode() {
     let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);
@@ -236,7 +236,7 @@ fn a_number_that_changes_owners_is_never_half_an_inode() {
     image.assert_clean();
 }
 
-/// What is read together is what was written, and takes few requests.
+/// Attributes that are read together are those that were written, and cost few requests.
 #[test]
 fn attributes_are_read_together() {
     let image = Image::new(64, &["-t", "ext4", "-b", "1024", "-N", "8000"]);
@@ -251,10 +251,10 @@ fn attributes_are_read_together() {
     };
     let mut made: Vec<_> = (0..2000).map(create).collect();
     fs.unmount().unwrap();
-    // In an order in which no program would like to read them.
+    // In an order that suits no program.
     made.sort_unstable_by_key(|(ino, _)| ino.0.wrapping_mul(0x9E37_79B9));
     let fs = image.mount("");
-    // Some are in memory, changed.
+    // Some inodes are in memory, and changed.
     for (ino, attr) in made.iter_mut().step_by(200) {
         let set = SetAttr {
             mode: Some(0o7),

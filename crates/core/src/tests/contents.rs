@@ -8,7 +8,7 @@ use stetfs_scheme::{Ground, Registration};
 use stetfs_schemes::SCHEMES;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-/// Files stay below this.
+/// Every file stays below this size, in bytes.
 const SIZE_MAX: u64 = 3 << 20;
 const STEPS: u32 = 150;
 
@@ -35,7 +35,7 @@ impl Rng {
         (self.next() >> 11) % n
     }
 
-    /// Offsets that like to be on or near block boundaries.
+    /// Returns an offset, often on or near a block boundary.
     fn offset(&mut self) -> u64 {
         let at = self.below(SIZE_MAX);
         match self.below(4) {
@@ -46,7 +46,7 @@ impl Rng {
     }
 }
 
-/// A file and what it must hold.
+/// A file, and its expected content.
 struct Twin {
     ino: InodeNo,
     model: Vec<u8>,
@@ -78,7 +78,7 @@ impl Twin {
         self.check_seek(fs);
     }
 
-    /// What seek calls a hole must be zeros, and the pieces must cover the file.
+    /// Checks that holes by seek read as zeros, and that the pieces cover the file.
     fn check_seek(&self, fs: &Fs) {
         let size = self.model.len() as u64;
         let mut at = 0;
@@ -250,7 +250,8 @@ fn contents_agree_with_a_vector() {
     }
 }
 
-/// Longer, for hand: `cargo test --release -- --ignored contents_for_long`, with `SEED` to replay.
+/// A longer run, by hand: `cargo test --release -- --ignored contents_for_long`, with `SEED` to
+/// replay.
 #[test]
 #[ignore = "runs for minutes"]
 fn contents_for_long() {

@@ -1,4 +1,4 @@
-//! How far a scheme's relocations break files up: as far as its terms say, and no further.
+//! How far a scheme's relocations fragment files: no further than its terms say.
 
 use std::num::Wrapping;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use stetfs_scheme::{Extents, Relocates};
 use crate::testing::{Image, KINDS};
 use crate::{Caller, Fs, MountOptions, OpenFlags};
 
-/// The volumes: by extents of 4 and 1 KiB, by pointers.
+/// Volumes with extents and blocks of 4 and of 1 KiB, and one with block pointers.
 const VOLUMES: [(&str, &[&str]); 3] = [KINDS[0], KINDS[1], KINDS[5]];
 
-/// The same random numbers every time (Knuth's MMIX).
+/// Random numbers, the same in every run (Knuth's MMIX).
 struct Numbers(Wrapping<u64>);
 
 impl Numbers {
@@ -23,7 +23,7 @@ impl Numbers {
     }
 }
 
-/// A file of whole blocks, each of which is full of a number.
+/// A file of whole blocks, each filled with a number.
 struct Content {
     ino: InodeNo,
     block: usize,
@@ -42,7 +42,7 @@ impl Content {
         content
     }
 
-    /// Durable when it returns.
+    /// Writes blocks, and returns when they are durable.
     fn write(&mut self, fs: &Fs, blocks: std::ops::Range<usize>, number: u32) {
         let bytes = number.to_le_bytes().repeat(blocks.len() * self.block / 4);
         let at = (blocks.start * self.block) as u64;
@@ -67,7 +67,7 @@ impl Content {
     }
 }
 
-/// How many pieces of the volume a file lies in, as debugfs sees it.
+/// The number of pieces of the volume that a file lies in, as debugfs sees it.
 fn pieces(image: &Image, name: &str, blocks: usize) -> usize {
     let homes: Vec<u64> = image.with_file(|path| {
         let commands = tempfile::NamedTempFile::new().unwrap();
@@ -109,8 +109,8 @@ fn bound(fs: &Fs) -> Extents {
     }
 }
 
-/// Two files, first in the shortest pieces that may move, then in pieces of all lengths: one extent
-/// more for as many blocks as the terms say.
+/// Overwrites two files, first in the shortest pieces that may move, then in pieces of all lengths.
+/// This may add one extent for each `mean` blocks of the terms.
 #[test]
 fn random_overwrites_leave_long_extents() {
     let runs = VOLUMES.map(|volume| [(volume, "flash"), (volume, "disk")]);
@@ -132,7 +132,7 @@ fn random_overwrites_leave_long_extents() {
             let (mut written, before) = (0, switched(&fs));
             while written < 4 * blocks {
                 let len = if is_mixed {
-                    // Mostly short: 1 to 2, 4, 8 blocks and so on.
+                    // Mostly short runs: up to 2, 4, 8 blocks and so on.
                     let most = 2 << numbers.below(longest.ilog2());
                     1 + numbers.below(most)
                 } else {
@@ -188,7 +188,7 @@ fn what_is_overwritten_twice_is_back() {
     }
 }
 
-/// A device that says that it is a disk.
+/// A RAM device that reports itself as a disk.
 struct Disk(Arc<RamDev>);
 
 impl Layer for Disk {
@@ -226,7 +226,7 @@ fn the_device_says_how_far_files_may_be_broken_up() {
     assert_eq!(on(disk(), "scheme=stet,stet=switch"), Relocates::Freely);
 }
 
-/// Where heads move, what is short stays home, and what is long does not.
+/// On a disk, a short run stays home and a long one moves.
 #[test]
 fn on_a_disk_only_long_runs_move() {
     let image = Image::new(48, KINDS[0].1);
@@ -236,7 +236,7 @@ fn on_a_disk_only_long_runs_move() {
     assert_eq!(switched(&fs), 0);
     file.write(&fs, 512..576, 3);
     assert_eq!(switched(&fs), 64);
-    // Its old home is free now.
+    // The run's first home is free now.
     file.write(&fs, 512..576, 4);
     assert_eq!(switched(&fs), 128);
     fs.unmount().unwrap();

@@ -1,4 +1,4 @@
-//! Delayed data: new data that commits pass by.
+//! Delayed data: new data that is in no transaction.
 
 use std::time::Duration;
 
@@ -45,12 +45,12 @@ fn check(fs: &Fs, seed: u64, len: u64) {
     assert!(out == content(seed, len), "{name}");
 }
 
-/// Bytes of file data that the device was told to write.
+/// Bytes of file data that were written to the device.
 fn written(fs: &Fs) -> u64 {
     fs.stats().device.by_class(Class::Data).write_bytes
 }
 
-/// Nothing happens by the clock.
+/// Options with which nothing happens by the clock.
 fn options(list: &str) -> MountOptions {
     MountOptions {
         commit: Duration::MAX,
@@ -86,7 +86,7 @@ fn what_is_removed_while_delayed_never_reaches_the_device() {
     }
 }
 
-/// The room that it would have taken in the log is others' again, as with jbd2_journal_forget.
+/// Its room in the log is free for others again, as with jbd2_journal_forget.
 #[test]
 fn what_is_removed_again_brings_no_commit() {
     for data in ["journal", "ordered"] {
@@ -96,7 +96,7 @@ fn what_is_removed_again_brings_no_commit() {
         let before = fs.stats().journal;
         for seed in 0..400 {
             make(&fs, seed, 100 * KIB);
-            // Parts of it, and the rest.
+            // First a part of the file goes, then the rest.
             let ino = fs.resolve(&Caller::root(), format!("/file-{seed}").as_bytes(), false);
             let size = Some(30 * KIB + seed);
             let cut = SetAttr {
@@ -130,7 +130,7 @@ fn delayed_data_is_bounded_by_the_memory() {
         make(&fs, seed, 300 * KIB + seed);
         most = most.max(fs.stats().journal.delayed_bytes);
     }
-    // Half of what the block caches have, which is half of all, and what one write adds.
+    // Half of what the block caches have, which is half of the memory, and one write more.
     assert!(most > KIB << 10 && most < (2 << 20) + 400 * KIB, "{most}");
     (0..60).for_each(|seed| check(&fs, seed, 300 * KIB + seed));
     fs.unmount().unwrap();
@@ -151,7 +151,7 @@ fn what_was_delayed_long_enough_is_in_the_next_commit() {
     assert_eq!((written(&fs), fs.stats().journal.delayed_bytes), (0, 0));
     fs.commit().unwrap();
     assert!(written(&fs) >= 50 * KIB);
-    // The blocks were counted as used all the time.
+    // The blocks counted as used all along.
     assert_eq!(fs.statfs().unwrap().blocks_free, free);
     check(&fs, 1, 50 * KIB);
 }
@@ -177,8 +177,8 @@ fn what_is_written_before_what_has_joined_is_not_delayed() {
     image.assert_clean();
 }
 
-/// What fdatasync takes a transaction for: a size, a block; not times, and not what is
-/// overwritten, unless that is journaled.
+/// fdatasync takes a transaction for a new size or a new block. It takes none for times, nor for
+/// overwritten data, unless data is journaled.
 #[test]
 fn overwritten_data_is_synced_without_a_transaction() {
     for (data, is_journaled) in [("ordered", false), ("writeback", false), ("journal", true)] {
@@ -195,7 +195,7 @@ fn overwritten_data_is_synced_without_a_transaction() {
             let overwritten = now.overwritten_blocks - before.overwritten_blocks;
             (now.commits - before.commits, overwritten)
         };
-        // Nobody asks for this.
+        // Nobody syncs this removal.
         remove(&fs, 2);
         let expected = if is_journaled { (1, 0) } else { (0, 1) };
         assert_eq!(sync(500, &[1; 2000]), expected, "{data}");

@@ -1,5 +1,5 @@
-//! A device that fails: nothing that was confirmed is lost, and after the first failed write
-//! nothing is confirmed any more.
+//! A failing device: nothing confirmed is lost, and nothing is confirmed after the first failed
+//! write.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ fn image(args: &[&str]) -> stetfs_media::Image {
     Image::new(16, args).with_file(|path| stetfs_media::Image::from_file(path).unwrap())
 }
 
-/// Files made and synced one after the other until an error; the number of those that were
-/// confirmed.
+/// Makes and syncs one file after the other until an error. Returns the number of confirmed files.
 fn work(fs: &Fs) -> (u32, Option<Error>) {
     let c = Caller::root();
     for i in 0..30u32 {
@@ -57,7 +56,7 @@ fn a_failed_write_stops_the_volume_and_loses_nothing_confirmed() {
                         later.is_err(),
                         "the volume goes on after {op} {skip} failed"
                     );
-                    // Reading goes on.
+                    // Reads still work.
                     for i in 0..confirmed {
                         let e = fs.resolve(&c, format!("/f{i}").as_bytes(), true).unwrap();
                         assert_eq!(fs.read(e.ino, 0, &mut [0; 100]).unwrap(), 100);
@@ -101,7 +100,7 @@ fn a_failed_read_is_told_and_nothing_more() {
     let error = fs.read(ino, 0, &mut [0; 5000]).unwrap_err();
     assert_eq!(error.kind(), Kind::Io);
     assert_eq!(fs.read(ino, 0, &mut [0; 5000]).unwrap(), 5000);
-    // What was only to be read ahead is read when it is asked for.
+    // A block whose read-ahead failed is read when it is needed.
     let inos: Vec<_> = (12..42).map(InodeNo).collect();
     dev.inject(Fault::nth(Op::Read, 0));
     let (struck, mut all) = (dev.faults_struck(), true);
@@ -112,8 +111,8 @@ fn a_failed_read_is_told_and_nothing_more() {
     fs.unmount().unwrap();
 }
 
-/// A write that must be whole reads what it needs first: a block at its end that cannot be read
-/// leaves all of it undone, and the volume at work.
+/// A write that must be whole reads what it needs first. If a block at one of its ends cannot be
+/// read, it changes nothing, and the volume stays in use.
 #[test]
 fn a_write_that_must_be_whole_is_not_begun_when_something_cannot_be_read() {
     let options = || MountOptions::parse("data=ordered,atomic=all").unwrap();
@@ -127,7 +126,7 @@ fn a_write_that_must_be_whole_is_not_begun_when_something_cannot_be_read() {
         let dev = Arc::new(SimDev::new(dev.newest()));
         let (fs, _) = Fs::mount(dev.clone(), options()).unwrap();
         fs.getattr(ino).unwrap();
-        // Parts of the first block and of the last, and all between them.
+        // The write covers parts of its first and last block, and all blocks between.
         dev.inject(Fault::nth(Op::Read, skip));
         let error = fs.write(&c, ino, 1000, &[2; 30_000]).unwrap_err();
         assert_eq!(error.kind(), Kind::Io, "read {skip}");

@@ -1,4 +1,4 @@
-//! Names in a group: what the same operations would do one by one, whole or not at all.
+//! Names in a group: the same result as the same operations one by one, whole or not at all.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::{
     Caller, Change, Error, Fs, Group, Kind, New, OpenFlags, RenameFlags, SetAttr, SetXattr,
 };
 
-/// Names and values.
+/// Extended attributes: names and values.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What somebody finds at a path: mode, group, links, content or target, extended attributes.
+/// All files by path: mode, group, links, content or target, extended attributes.
 type Tree = BTreeMap<Vec<u8>, (u16, u32, u32, Vec<u8>, Xattrs)>;
 
 fn tree(fs: &Fs) -> Tree {
@@ -54,7 +54,7 @@ fn tree(fs: &Fs) -> Tree {
     out
 }
 
-/// A small generator, for what nobody would think of.
+/// A small generator of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -76,11 +76,11 @@ impl Random {
     }
 }
 
-/// Who makes changes: a group, or its twin that makes them at once.
+/// Makes changes: a group, or its twin that makes them at once.
 trait Maker {
     fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error>;
     fn make(&mut self, c: &Caller, op: &Op, ends: [(InodeNo, &[u8]); 2]) -> Result<(), Error>;
-    /// An operation on what is there.
+    /// Carries out an operation on an existing inode.
     fn change_file(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error>;
     fn xattrs(&mut self, ino: InodeNo) -> Xattrs;
 }
@@ -126,7 +126,7 @@ fn of_mode(bits: u16) -> SetAttr {
 
 const FIFO: u16 = mode::S_IFIFO | 0o640;
 
-/// Both have the same methods, but for how a file is made.
+/// Both have the same methods; only making a file differs.
 macro_rules! maker {
     ($type:ty, |$it:ident, $c:ident, $dir:ident, $name:ident| $create:expr) => {
         impl Maker for $type {
@@ -216,7 +216,7 @@ maker!(Fs, |fs, c, dir, name| {
     fs.release(made.ino)
 });
 
-/// The operation at two paths from the root.
+/// Carries out an operation on two paths from the root.
 fn run(maker: &mut dyn Maker, c: &Caller, op: &Op, paths: [&[&[u8]]; 2]) -> Result<(), Error> {
     let mut ends = [(InodeNo(2), &b""[..]); 2];
     for (end, path) in ends.iter_mut().zip(paths) {
@@ -231,13 +231,13 @@ fn walk(maker: &mut dyn Maker, c: &Caller, way: &[&[u8]]) -> Result<InodeNo, Err
         .try_fold(InodeNo(2), |dir, name| maker.find(c, dir, name))
 }
 
-/// The attributes of what is there.
+/// The extended attributes of the file at a path.
 fn xattrs_at(maker: &mut dyn Maker, path: &[&[u8]]) -> Option<Xattrs> {
     let ino = walk(maker, &Caller::root(), path).ok()?;
     Some(maker.xattrs(ino))
 }
 
-/// A list for an owner, a group, one user more, and others.
+/// Makes an ACL for an owner, a group, one more user, and others.
 fn random_acl(random: &mut Random) -> Vec<u8> {
     let mut perm = || random.below(8) as u8;
     let entries = [
@@ -262,7 +262,7 @@ fn set_xattr(maker: &mut dyn Maker, ino: InodeNo, name: &'static [u8], value: &[
     maker.change_file(&Caller::root(), &op, ino).unwrap();
 }
 
-/// A change of an extended attribute or a list.
+/// Makes a change of an extended attribute or an ACL.
 fn random_xattr(random: &mut Random) -> Op {
     const NAMES: [&[u8]; 4] = [b"user.a", b"user.bb", b"trusted.c", b"security.d"];
     let name = NAMES[random.below(4) as usize];
@@ -305,12 +305,12 @@ fn random_op(random: &mut Random) -> Op {
     }
 }
 
-/// Whether it changes what new files in a directory get.
+/// Whether the operation changes what a directory's new files inherit.
 fn is_inherited(op: &Op) -> bool {
     matches!(op, Op::Setxattr(name, ..) | Op::Removexattr(name) if *name == LISTS[1])
 }
 
-/// Whether it changes rights.
+/// Whether the operation changes permissions.
 fn is_of_rights(op: &Op) -> bool {
     match op {
         Op::Chmod(_) | Op::Chgrp(_) => true,
@@ -345,7 +345,7 @@ fn a_group_of_names_is_what_its_operations_would_be_one_by_one() {
             let mut told = Vec::new();
             for _ in 0..1 + random.below(40) {
                 let mut op = random_op(&mut random);
-                // What a group changes of rights, and of what is inherited, counts from its commit.
+                // A group's changes of permissions and of inherited ACLs take effect at its commit.
                 let makes = matches!(op, Op::Create | Op::Mkdir | Op::Symlink(_) | Op::Fifo);
                 if !c.privileged && is_of_rights(&op) || round % 4 != 3 && is_inherited(&op) {
                     op = Op::Create;
@@ -388,7 +388,7 @@ fn a_group_of_names_is_what_its_operations_would_be_one_by_one() {
         }
         image.assert_clean();
         other.assert_clean();
-        // What is left is all that is taken.
+        // The volumes hold the same: no inode is left over.
         let fs = image.mount("data=journal");
         let twin = other.mount("data=journal");
         assert_eq!(fs.stats().inodes_free, twin.stats().inodes_free, "{args}");
@@ -406,7 +406,8 @@ fn create(fs: &Fs, dir: InodeNo, name: &[u8]) -> InodeNo {
     made.ino
 }
 
-/// What others do to the names of a group that has not been committed.
+/// When others change names that an uncommitted group changes, its commit is a conflict, and
+/// nothing happens.
 #[test]
 fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
     type Step = fn(&mut Group, InodeNo);
@@ -533,7 +534,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
     }
 }
 
-/// The credits are those of the blocks that change, not of what each operation may need at worst.
+/// The credits are those of the blocks that change, not the most that each operation may need.
 #[test]
 fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
     let c = Caller::root();
@@ -560,7 +561,7 @@ fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
                 .unwrap();
             group.write(&c, made.ino, 0, name.as_bytes()).unwrap();
         }
-        // What has no name yet is made at once.
+        // What the group made is made at once, without a name.
         fs.sync().unwrap();
         let before = fs.stats().journal.commits;
         group.commit(&c).unwrap();
@@ -608,7 +609,7 @@ fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
             is_told || matches!(refused, Error::NoSpace),
             "{args}: {refused}"
         );
-        // What was staged before is as good as ever.
+        // What was staged before can still be committed.
         group.commit(&c).unwrap();
         assert!(tree(&fs).len() > before.len() + 100, "{args}");
         fs.unmount().unwrap();
@@ -658,7 +659,7 @@ fn nobody_sees_half_of_a_group_while_it_is_committed() {
         while !mover.is_finished() {
             let seen = count(sides[0]);
             assert!(seen == 0 || seen == 64, "{seen} of 64 names");
-            // Others may go on beside it.
+            // Others may work beside it.
             create(&fs, fs.root(), b"beside");
             fs.unlink(&c, fs.root(), b"beside").unwrap();
         }
@@ -668,8 +669,8 @@ fn nobody_sees_half_of_a_group_while_it_is_committed() {
     image.assert_clean();
 }
 
-/// A file that a group had written to beyond its end and then cut, to more than it had outside, was
-/// as long as outside when the group was committed.
+/// A group wrote to a file beyond its end, and then cut it to more than its size outside. Once, the
+/// commit left the file with the size that it had outside.
 #[test]
 fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
     let c = Caller::root();
@@ -691,8 +692,8 @@ fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
     image.assert_clean();
 }
 
-/// Each cut was counted with what its last step may ask for at worst, though only one step is the
-/// last: a short log took no cut at all.
+/// Once, each cut was counted with the most that its last step may ask for, though only one step is
+/// the last. So a short log could take no cut at all.
 #[test]
 fn a_short_log_takes_cuts_of_several_files() {
     let c = Caller::root();
@@ -719,8 +720,8 @@ fn a_short_log_takes_cuts_of_several_files() {
     image.assert_clean();
 }
 
-/// What a cut takes was counted when it was staged, and not again at the commit. Where others had
-/// made more of the file since, the cut did not fit into the transaction, and the journal stopped.
+/// Once, a cut was counted when it was staged, but not again at the commit. If others had added
+/// blocks meanwhile, the cut did not fit into the transaction, and the journal stopped.
 #[test]
 fn a_cut_of_what_others_made_since_fits_or_is_refused() {
     let c = Caller::root();
@@ -750,7 +751,7 @@ fn a_cut_of_what_others_made_since_fits_or_is_refused() {
     image.assert_clean();
 }
 
-/// What others do to other attributes is no conflict, unless there is no room for both.
+/// Changes by others to other attributes are no conflict, unless there is no room for both.
 #[test]
 fn attributes_of_others_stay_and_may_take_the_room() {
     let c = Caller::root();
@@ -765,7 +766,7 @@ fn attributes_of_others_stay_and_may_take_the_room() {
         let found = Maker::xattrs(&mut fs.clone(), ino);
         assert_eq!(found.contains_key(&b"user.ours"[..]), expected.is_ok());
         assert_eq!(found[&b"user.theirs"[..]], vec![2; theirs]);
-        // Staged as it was.
+        // After the error, everything is still staged.
         assert_eq!(group.is_empty(), expected.is_ok());
         let mut room = fs.begin();
         let told = room.change(
@@ -814,7 +815,7 @@ fn staged_attributes_have_room_when_others_fill_the_volume() {
     image.assert_clean();
 }
 
-/// A change of the owner takes away what a file may do, also what a step before has given to it.
+/// A change of owner takes capabilities away, also those that an earlier step of the group has set.
 #[test]
 fn a_change_of_the_group_takes_capabilities_away() {
     let c = Caller::root();
@@ -842,8 +843,8 @@ fn a_change_of_the_group_takes_capabilities_away() {
     image.assert_clean();
 }
 
-/// A step was refused where a transaction has a hundred blocks, and each directory that got two
-/// names was counted as one that grows.
+/// Once, each directory that got two names was counted as one that grows. So a step was refused
+/// when a transaction held a hundred blocks.
 #[test]
 fn few_names_are_few_blocks() {
     let c = Caller::root();
@@ -864,10 +865,10 @@ fn few_names_are_few_blocks() {
                 .unwrap();
         }
     }
-    // A block each, those of the inode table, and the superblock.
+    // One block for each directory, those of the inode table, and the superblock.
     let counted = group.credits_of_names();
     assert!((21..=40).contains(&counted), "{counted} of {limit}");
-    // What does not fit into a directory's block any more is counted.
+    // Names that do not fit into a directory's block are counted with new blocks.
     for n in 0..30 {
         let name = format!("a name that is longer {n}");
         group
@@ -887,8 +888,8 @@ fn few_names_are_few_blocks() {
     image.assert_clean();
 }
 
-/// What a cut in a group is counted as: never less where more is cut, enough for the nodes in which
-/// it changes something, and not so much that a group is refused that would fit.
+/// The credits of a cut in a group never fall when more is cut. They suffice for the nodes that it
+/// changes, and are not so many that a group is refused that would fit.
 #[test]
 fn a_cut_is_counted_as_what_it_changes() {
     let c = Caller::root();
@@ -906,7 +907,7 @@ fn a_cut_is_counted_as_what_it_changes() {
             let counted = mapping::credits_for_cut(vol, &st, runs, 2 * runs);
             assert!(counted >= before, "{kind}: {runs} runs");
             before = counted;
-            // Of a tree's node 12 bytes are its head, and 12 each entry; 4 are a block pointer.
+            // A tree's node has a head of 12 bytes, and 12 for each entry; a block pointer has 4.
             let (least, most) = match kind {
                 "ext4" => (runs.div_ceil((1024 - 12) / 12), runs / 16 + 4),
                 _ => (2 * runs / (1024 / 4), runs + 2 * runs / (1024 / 4) + 4),

@@ -1,4 +1,4 @@
-//! Groups of writes: seen by their owner alone, whole or not at all.
+//! Groups of writes: only their owner sees them, and they survive whole or not at all.
 
 use stetfs_format::{InodeFlags, InodeNo};
 
@@ -13,7 +13,8 @@ fn make(fs: &Fs, name: &[u8]) -> InodeNo {
         .ino
 }
 
-/// A clean volume, with as many free blocks as it said: reservations are given back.
+/// Unmounts, and checks that the volume is clean and has as many free blocks as the mount said: all
+/// reservations were given back.
 fn unmount_with_all_given_back(image: &Image, fs: &Fs) {
     let free = fs.stats().blocks_free;
     fs.unmount().unwrap();
@@ -29,7 +30,7 @@ fn content(fs: &Fs, ino: InodeNo) -> Vec<u8> {
     out
 }
 
-/// A small generator, for places that nobody would think of.
+/// A small generator of random places.
 fn random(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *seed >> 33
@@ -117,7 +118,7 @@ fn the_second_of_two_groups_on_a_file_is_told_and_loses_nothing() {
     second.read(b, 0, &mut seen).unwrap();
     assert_eq!(&seen, b"second");
     second.abort();
-    // One after the other is no conflict, in one group or in two.
+    // Two writes in succession are no conflict, in one group or in two.
     for text in [b"one", b"two"] {
         second.write(&c, a, 0, text).unwrap();
         second.commit(&c).unwrap();
@@ -138,7 +139,7 @@ fn what_cannot_be_is_refused_at_the_write() {
     let free = fs.stats().blocks_free;
     let mut group = fs.begin();
     group.write(&c, ino, 0, b"kept").unwrap();
-    // More than a transaction holds: scattered pages, then one write.
+    // More than a transaction holds: first scattered pages, then one long write.
     let told = (1..).find_map(|i| group.write(&c, ino, i * 8192, &[1; 4096]).err());
     let Some(Error::GroupTooBig { wanted, limit }) = told else {
         panic!("{told:?}");
@@ -160,7 +161,7 @@ fn what_cannot_be_is_refused_at_the_write() {
     .unwrap();
     fs.sync().unwrap();
     assert_eq!(fs.stats().blocks_free, free);
-    // A full volume; root has blocks of its own.
+    // The user fills the volume; root still has blocks in reserve.
     let (user, other) = (Caller::user(1000, 1000), make(&fs, b"other"));
     let mut at = 0;
     while let Ok(n) = fs.write(&user, other, at, &[2; 65_536]) {
@@ -169,7 +170,7 @@ fn what_cannot_be_is_refused_at_the_write() {
     let told = group.write(&user, ino, 0, &[3; 65_536]).unwrap_err();
     assert!(matches!(told, Error::NoSpace), "{told}");
     assert!(group.is_empty());
-    // What has a place can be changed all the same.
+    // Data that has a place can still be overwritten.
     group.write(&user, other, 5000, &[4; 65_536]).unwrap();
     group.commit(&user).unwrap();
     assert_eq!(content(&fs, other)[5000..5000 + 65_536], [4; 65_536]);
@@ -193,7 +194,7 @@ fn data_that_is_not_journaled_is_refused() {
     fs.set_flags(&c, ino, flags | InodeFlags::JOURNAL_DATA)
         .unwrap();
     group.write(&c, ino, 0, b"x").unwrap();
-    // Taken back before the commit.
+    // The flag is removed before the commit.
     fs.set_flags(&c, ino, flags).unwrap();
     assert!(matches!(group.commit(&c), Err(Error::NotSupported)));
     assert_eq!(content(&fs, ino), b"");
@@ -225,7 +226,7 @@ fn groups_outlive_names_and_not_the_volume() {
     );
     fs.sync().unwrap();
     assert_eq!(free(&fs), before);
-    // A file that is cut, and one that is open in a group at the end.
+    // A file that is cut, and one that a group has open at the end.
     let ino = make(&fs, b"again");
     fs.write(&c, ino, 0, &[3; 50_000]).unwrap();
     group.write(&c, ino, 40_000, &[4; 1000]).unwrap();
@@ -250,7 +251,7 @@ fn groups_outlive_names_and_not_the_volume() {
     image.assert_clean();
 }
 
-/// What another system left behind the end of a file in its last block is no part of it.
+/// Bytes that another system left behind the end of a file in its last block do not become content.
 #[test]
 fn what_lies_behind_the_end_does_not_come_with_a_later_piece() {
     let (image, c) = (
@@ -286,7 +287,7 @@ fn what_lies_behind_the_end_does_not_come_with_a_later_piece() {
     fs.unmount().unwrap();
 }
 
-/// Writes until nothing more goes in, a byte at the end.
+/// Writes until the volume is full, at last in small pieces.
 fn fill(fs: &Fs, name: &[u8]) -> InodeNo {
     let (c, ino) = (Caller::root(), make(fs, name));
     let mut at = 0;
@@ -298,8 +299,8 @@ fn fill(fs: &Fs, name: &[u8]) -> InodeNo {
     ino
 }
 
-/// A full volume says so at the write: what could be staged then can be committed, also where the
-/// map of the file grows by it.
+/// A full volume fails the write that stages. What was staged can be committed, even if the file's
+/// map grows by it.
 #[test]
 fn what_is_staged_has_room_when_others_fill_the_volume() {
     let c = Caller::root();
@@ -309,7 +310,7 @@ fn what_is_staged_has_room_when_others_fill_the_volume() {
         let fs = image.mount("data=journal");
         let ino = make(&fs, b"file");
         let mut group = fs.begin();
-        // Each with a block of the map to itself, on ext3.
+        // On ext3, each write needs its own block of the map.
         let places = (0..40).map(|n| n * 300_000);
         for at in places.clone() {
             group.write(&c, ino, at, &[7; 1500]).unwrap();
@@ -332,8 +333,8 @@ fn what_is_staged_has_room_when_others_fill_the_volume() {
     }
 }
 
-/// Only who makes holes where a group writes can take its room away. The commit says so then, and
-/// nothing has happened.
+/// Only somebody who punches holes where a group writes can take its room away. Then the commit
+/// fails, and nothing has happened.
 #[test]
 fn a_hole_that_others_make_may_cost_the_commit_its_room() {
     let (image, c) = (
@@ -368,8 +369,8 @@ fn a_hole_that_others_make_may_cost_the_commit_its_room() {
     unmount_with_all_given_back(&image, &fs);
 }
 
-/// What is left open gives everything back, whatever became of its files: one that is cut and
-/// forgotten, one that has lost its last name and is used by the group alone, at the end too.
+/// A group that is left open gives everything back. One of its files is cut and forgotten; the
+/// other has lost its last name, and only the group uses it, also at the unmount.
 #[test]
 fn a_group_that_is_left_open_leaves_nothing() {
     let (image, c) = (
@@ -420,7 +421,7 @@ fn a_group_that_is_left_open_leaves_nothing() {
     image.assert_clean();
 }
 
-/// What fits at the write fits at the commit: many pieces in few blocks are these blocks.
+/// A write that was staged fits at the commit: many pieces in few blocks count as these blocks.
 #[test]
 fn many_pieces_in_few_blocks_are_few_blocks() {
     let (image, c) = (
@@ -445,7 +446,7 @@ fn many_pieces_in_few_blocks_are_few_blocks() {
     unmount_with_all_given_back(&image, &fs);
 }
 
-/// Whoever commits: it is the writing of somebody unprivileged that takes set-user-ID away.
+/// A write by an unprivileged caller takes set-user-ID away, whoever commits.
 #[test]
 fn a_file_loses_its_privileges_by_who_wrote() {
     let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);

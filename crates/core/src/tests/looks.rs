@@ -1,4 +1,4 @@
-//! What the kernel says of the same volume: statfs, and stat of every kind of file. And paths.
+//! The kernel's view of the same volume: statfs, and stat of every kind of file. Paths as well.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -46,7 +46,7 @@ fn statfs_says_what_the_kernel_says() {
             after.files_free,
         ];
         if kind.contains("ext3") {
-            // We keep the pool for blocks of the map there too, the kernel does not.
+            // On ext3 too, we keep a pool for blocks of the map; the kernel does not.
             assert!(theirs[3] >= wanted[3], "{kind}");
             wanted[3] = theirs[3];
         }
@@ -54,8 +54,8 @@ fn statfs_says_what_the_kernel_says() {
     }
 }
 
-/// As mknod(2) has it: EPERM for a directory, EINVAL for what is no type, or is made otherwise. The
-/// kernel asks nobody for these, but a program that uses the library does.
+/// As in mknod(2): EPERM for a directory, EINVAL for an unknown type or one that another call
+/// makes. The kernel filters these calls, but a program that uses the library can make them.
 #[test]
 fn every_type_of_node_is_made_or_refused() {
     let image = Image::new(24, KINDS[0].1);
@@ -218,8 +218,8 @@ fn paths_are_walked_as_the_kernel_walks_them() {
     image.assert_clean();
 }
 
-/// A directory with as many subdirectories as its link count can tell gets no more of them; files
-/// as ever.
+/// A directory with as many subdirectories as its link count can express takes no more of them, but
+/// still takes files.
 #[test]
 fn a_directory_that_is_full_of_directories_takes_files() {
     let image = Image::new(16, &["-t", "ext4", "-O", "^dir_nlink"]);

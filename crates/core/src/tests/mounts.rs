@@ -1,5 +1,5 @@
-//! Mounting: recovery, read-only, refusals by name, error marks, orphans, full volumes. Crash
-//! images are judged by our own mount, by e2fsck and by the kernel.
+//! Mounting: recovery, read-only, refusals by name, error marks, orphans, full volumes. Our own
+//! mount, e2fsck and the kernel judge the images of crashes.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn poke(image: &Image, offset: u64, bytes: &[u8]) {
         .unwrap();
 }
 
-/// Where on the device an inode's slot is (images with blocks of 4 KiB).
+/// The offset of an inode's slot on the device, in bytes (images with blocks of 4 KiB).
 fn slot_of(image: &Image, what: &str) -> u64 {
     let text = image.debugfs(&format!("imap {what}"));
     let (_, rest) = text.split_once("at block ").unwrap();
@@ -51,7 +51,7 @@ fn slot_of(image: &Image, what: &str) -> u64 {
     block * 4096 + u64::from_str_radix(rest.split_whitespace().next().unwrap(), 16).unwrap()
 }
 
-/// Makes a tree, syncs, goes on, and leaves the image as a crash would.
+/// Makes a tree, syncs, makes more changes, and leaves the image as a crash would.
 fn crashed(args: &[&str], options: &str) -> Image {
     let image = Image::new(24, args);
     let fs = image.mount(options);
@@ -99,7 +99,7 @@ fn a_crash_is_recovered() {
                 dirty.feature_incompat.contains(FeatureIncompat::RECOVER),
                 "{kind}"
             );
-            // By the kernel.
+            // Recovered by the kernel.
             image.crash_copy().on_kernel("rw", |dir| {
                 for i in 0..50u32 {
                     let content = std::fs::read(dir.join(format!("d/f{i}"))).unwrap();
@@ -107,7 +107,7 @@ fn a_crash_is_recovered() {
                 }
                 assert!(!dir.join("d/never synced").exists());
             });
-            // By us, for writing and for reading.
+            // Recovered by us, for writing and for reading.
             for how in ["", "ro"] {
                 let image = image.crash_copy();
                 let fs = image.mount(how);
@@ -117,7 +117,7 @@ fn a_crash_is_recovered() {
                 let clean = superblock::load(&*image.dev).unwrap();
                 assert!(!clean.feature_incompat.contains(FeatureIncompat::RECOVER));
             }
-            // Without looking at the journal nothing is written.
+            // With `noload`, nothing is written.
             let fs = image.mount("ro,noload");
             assert!(matches!(
                 fs.mkdir(&Caller::root(), fs.root(), b"x", 0o755),
@@ -185,7 +185,7 @@ fn refusals_are_named() {
     ));
     assert!(Fs::mount(image.device(), MountOptions::parse("scheme=nope").unwrap()).is_err());
 
-    // The journal's inode: not in use any more.
+    // The journal's inode is no longer in use.
     let image = Image::new(
         16,
         &["-t", "ext3", "-O", "^dir_index", "-I", "128", "-b", "4096"],
@@ -233,7 +233,7 @@ fn open_and_unlinked_files_are_freed_after_a_crash() {
             fs.unlink(&c, fs.root(), &name).unwrap();
             open.push(ino);
         }
-        // Still there for who has them open.
+        // Whoever has them open still reads and writes them.
         let mut out = [0; 10];
         fs.write(&c, open[3], 5, b"x").unwrap();
         assert_eq!(fs.read(open[3], 0, &mut out).unwrap(), 10);
@@ -319,7 +319,7 @@ fn a_full_volume_says_so_and_loses_nothing() {
             fs.unlink(&c, fs.root(), format!("f{n}").as_bytes())
                 .unwrap();
         }
-        // The space is there again, without anybody asking for a commit.
+        // The space is free again, although nobody asked for a commit.
         let ino = fs.create(&c, fs.root(), b"again", 0o644, RW).unwrap().ino;
         assert_eq!(
             fs.write(&c, ino, 0, &vec![1; 1 << 20]).unwrap(),
@@ -347,7 +347,7 @@ fn damage_marks_the_volume() {
         let fs = image.mount("");
         let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
         fs.unmount().unwrap();
-        // The inode's checksum no longer fits.
+        // Now the inode's checksum is wrong.
         poke(&image, slot_of(&image, "f") + 4, &[1]);
         let options = MountOptions {
             errors: Some(on_error),
@@ -372,7 +372,7 @@ fn damage_marks_the_volume() {
         assert_eq!(sb.error_count, 1);
         assert!(sb.first_error_time > 0 && sb.last_error_line > 0);
         assert_eq!((sb.first_error_ino, sb.last_error_ino), (ino.0, ino.0));
-        // Known at the next mount, also when that replays a superblock without the mark.
+        // The next mount knows it, even when it replays a superblock without the mark.
         let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
         assert!(
             report.warnings.iter().any(|w| w.contains("e2fsck")),
@@ -410,7 +410,7 @@ fn a_scheme_without_recovery_leaves_a_dirty_volume_alone() {
         why(&image, "scheme=null"),
         MountError::ForeignRecovery { scheme: "null" }
     ));
-    // Nothing was lost by trying.
+    // The attempt lost nothing.
     for image in [before, image] {
         let fs = image.mount("");
         check_recovered(&fs);
@@ -423,8 +423,8 @@ fn a_scheme_without_recovery_leaves_a_dirty_volume_alone() {
     }
 }
 
-/// The superblock says that the volume is clean, so what the log still holds is somebody else's
-/// past.
+/// The superblock says that the volume is clean, so the log's content is old and must not be
+/// replayed.
 #[test]
 fn a_log_that_nobody_vouches_for_is_not_replayed() {
     let image = crashed(&["-t", "ext4", "-b", "4096"], "data=journal");
@@ -443,7 +443,8 @@ fn a_log_that_nobody_vouches_for_is_not_replayed() {
     image.assert_clean();
 }
 
-/// Only descriptors are read, so the size of the volume and the number of its files hardly matter.
+/// A mount reads only descriptors, so the size of the volume and the number of its files hardly
+/// matter.
 #[test]
 fn a_large_volume_mounts_at_once() {
     let image = Image::new(16 << 10, &["-t", "ext4", "-b", "4096"]);
@@ -460,7 +461,8 @@ fn a_large_volume_mounts_at_once() {
     assert!(mounted.as_millis() < 1000, "{mounted:?}");
 }
 
-/// What is free again on the volume is free on the device too: a RAM device gives its memory back.
+/// Blocks that are freed on the volume are freed on the device too: a RAM device gives its memory
+/// back.
 #[test]
 fn freed_blocks_are_discarded() {
     for (options, kept) in [("discard", false), ("", true)] {
@@ -482,7 +484,7 @@ fn freed_blocks_are_discarded() {
     }
 }
 
-/// What the mount says, then what the volume carries, counts.
+/// The options of the mount come first, then those that the volume carries.
 #[test]
 fn a_volume_carries_its_mount_options() {
     let carry = |image: &Image, text: &[u8]| {
@@ -519,7 +521,7 @@ fn a_volume_carries_its_mount_options() {
         assert_eq!((found, mode), (scheme, data), "{carried}; {options}");
         assert!(warnings.is_empty(), "{warnings:?}");
     }
-    // All 64 bytes, none of them the end.
+    // The field's 64 bytes are all used, without a NUL.
     carry(&image, &[b'x'; 64]);
     assert_eq!(mount(&image, "").0, "jbd2");
     carry(&image, b"scheme=stet,fill=0");
@@ -532,7 +534,7 @@ fn a_volume_carries_its_mount_options() {
     assert!(fails("").contains("fill=0"), "{}", fails(""));
     assert!(fails("fill=20,data=ordered").contains("data=ordered"));
 
-    // One that nobody knows, and a log that it does not replay.
+    // The volume names an unknown scheme; then one that cannot replay the volume's log.
     carry(&image, b"scheme=nope");
     let (scheme, _, warnings) = mount(&image, "");
     assert_eq!(scheme, "jbd2");
@@ -542,7 +544,7 @@ fn a_volume_carries_its_mount_options() {
     let (scheme, _, warnings) = mount(&image, "");
     assert_eq!(scheme, "jbd2");
     assert!(warnings[0].contains("scheme=stet"), "{warnings:?}");
-    // The replay brought back a superblock of before.
+    // The replay brought back an older superblock.
     carry(&image, b"scheme=stet");
     assert_eq!(mount(&image, "").0, "stet");
     let image = crashed(&["-t", "ext4"], "");
@@ -550,7 +552,7 @@ fn a_volume_carries_its_mount_options() {
     assert_eq!(mount(&image, "").0, "stet");
 }
 
-/// A volume on flash, and the part.
+/// Makes a volume on flash; returns its part, its translation layer and the mount.
 fn on_flash(image: &Image, options: &str) -> (Arc<NandSim>, Arc<Ftl>, Fs) {
     let part = NandOptions {
         record: false,
@@ -580,9 +582,9 @@ fn on_flash(image: &Image, options: &str) -> (Arc<NandSim>, Arc<Ftl>, Fs) {
     (nand, ftl, fs)
 }
 
-/// The translation layer wrote its checkpoint when the last who held it let go: when the process
-/// ended before a thread of its own did, the next mount had to scan the part, and the counts of
-/// what had been done were lost.
+/// Once, the translation layer wrote its checkpoint when its last holder let go. If the process
+/// ended before one of its threads did, the next mount had to scan the part, and its counts were
+/// lost.
 #[test]
 fn an_unmount_closes_the_device_whoever_still_holds_it() {
     let image = Image::new(12, &["-t", "ext4", "-b", "1024"]);
@@ -595,7 +597,7 @@ fn an_unmount_closes_the_device_whoever_still_holds_it() {
         assert!(scanned(&nand).0 > 0, "{options}: nothing to scan before");
         fs.unmount().unwrap();
         assert_eq!(scanned(&nand), (0, ftl.stats().host_pages), "{options}");
-        // Once is enough.
+        // The checkpoint is not written twice.
         let before = nand.meter().snapshot();
         drop((fs, ftl));
         let after = nand.meter().snapshot() - &before;
@@ -611,11 +613,11 @@ fn an_unmount_says_that_the_device_could_not_be_closed() {
     fs.unmount().unwrap();
     let programs = (nand.meter().snapshot() - &before).total().writes;
     let (nand, _, fs) = on_flash(&image, "scheme=jbd2");
-    // The last two are the anchors, of which one is enough.
+    // The last two writes are the anchors, of which one is enough.
     nand.inject(Fault::nth(Op::Write, programs - 3).for_good());
     let failed = fs.unmount().expect_err("the checkpoint is not there");
     assert_eq!(failed.kind(), crate::Kind::Io);
-    // The volume is clean all the same.
+    // The volume is clean nevertheless.
     let mount = FtlMount {
         read_only: true,
         ..FtlMount::default()

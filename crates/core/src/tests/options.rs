@@ -1,4 +1,4 @@
-//! Mount options that ext4 has, and what a mount makes of a volume that is not as it should be.
+//! Mount options of ext4, and mounts of volumes that have something wrong with them.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{Caller, Error, Fs, MountError, MountOptions, MountReport, OpenFlags}
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Of 24 MiB in blocks of 1 KiB: the second group begins with a copy of the superblock.
+/// A volume of 24 MiB with blocks of 1 KiB: the second group begins with a copy of the superblock.
 const ARGS: [&str; 4] = ["-t", "ext4", "-b", "1024"];
 const COPY: u64 = 8193;
 
@@ -35,7 +35,7 @@ fn make(fs: &Fs, name: &[u8], content: &[u8]) {
     fs.release(ino).unwrap();
 }
 
-/// The image after debugfs has written to it.
+/// A copy of the image that debugfs has changed.
 fn changed(image: &Image, request: &str) -> Image {
     image.with_file(|path| {
         let mut debugfs = Command::new("debugfs");
@@ -47,7 +47,7 @@ fn changed(image: &Image, request: &str) -> Image {
     })
 }
 
-/// The same volume without its first superblock.
+/// A copy of the volume without its first superblock.
 fn without_superblock(image: &Image) -> Image {
     let copy = image.crash_copy();
     let tag = Tag::new(Class::Superblock, Cause::Control);
@@ -75,7 +75,7 @@ fn who_may_have_roots_blocks() {
     }
 }
 
-/// As the kernel: a directory that is as large takes no further block (`ext4_append`).
+/// As in the kernel, a directory of the maximum size gets no further block (`ext4_append`).
 #[test]
 fn a_directory_grows_no_further_than_it_may() {
     let image = Image::new(24, &ARGS);
@@ -96,7 +96,7 @@ fn a_directory_grows_no_further_than_it_may() {
     assert!(made > 50, "{made}");
     let size = fs.getattr(dir).unwrap().size;
     assert!((4096..=5120).contains(&size), "{size}");
-    // Another directory has room.
+    // Another directory still has room.
     make(&fs, b"elsewhere", b"x");
     fs.unmount().unwrap();
     image.assert_clean();
@@ -112,8 +112,8 @@ fn minixdf_counts_all_blocks() {
     assert_eq!(plain.blocks_free, minix.blocks_free);
 }
 
-/// Every state in which a volume can have been left, by its copy of the superblock, which knows
-/// nothing of that state.
+/// Mounts a volume in every state that it can have been left in by its copy of the superblock,
+/// which does not know that state.
 #[test]
 fn by_a_copy_of_the_superblock() {
     for (scheme, is_crashed) in [
@@ -151,10 +151,10 @@ fn by_a_copy_of_the_superblock() {
         make(&fs, b"more", b"x");
         fs.unmount().unwrap();
         left.assert_clean();
-        // The first one is there again.
+        // The first superblock is there again.
         try_mount(&left, "").unwrap().0.unmount().unwrap();
         left.assert_clean();
-        // In memory alone it is as well.
+        // It is also there in memory alone.
         let over = Arc::new(stetfs_media::Overlay::new(before.device()));
         let read = MountOptions::parse(&format!("{at},ro")).unwrap();
         let (fs, _) = Fs::mount(over, read).unwrap();
@@ -177,7 +177,8 @@ fn a_sound_superblock_is_newer_than_its_copy() {
     }
 }
 
-/// As the kernel: what is clean is written to without a journal, what is not is only read.
+/// As in the kernel: `noload` writes to a clean volume without a journal, and only reads one that
+/// is not clean.
 #[test]
 fn noload_leaves_the_journal_alone() {
     for args in [&ARGS[..], &["-t", "ext4", "-O", "^has_journal"]] {
@@ -200,7 +201,7 @@ fn noload_leaves_the_journal_alone() {
     try_mount(&left, "ro,noload").unwrap();
 }
 
-/// It was "(unknown)", because the journal was not looked at.
+/// Once, the scheme was "(unknown)", because the journal was not looked at.
 #[test]
 fn noload_knows_whose_the_log_is() {
     let image = Image::new(24, &ARGS);
@@ -216,7 +217,8 @@ fn noload_knows_whose_the_log_is() {
     }
 }
 
-/// The kernel takes it off the list, marks the volume, and goes on. Here the mount was refused.
+/// The kernel takes such an entry off the list, marks the volume, and goes on. Once, we refused the
+/// mount.
 #[test]
 fn what_is_no_orphan_is_taken_off_the_list() {
     let whole = Image::new(24, &[&ARGS[..], &["-e", "continue"]].concat());
@@ -232,11 +234,11 @@ fn what_is_no_orphan_is_taken_off_the_list() {
         let sb = superblock::load(&*image.dev).unwrap();
         assert_eq!(sb.last_orphan, 0, "{bad}");
         assert!(sb.error_count > 0, "{bad}");
-        // What it names is as it was.
+        // The named inode is unchanged.
         let fs = image.mount("ro");
         fs.lookup(&Caller::root(), fs.root(), b"file").unwrap();
     }
-    // A volume that wants to be read only after an error is.
+    // A volume that wants to be read-only after an error is read-only.
     let image = changed(&whole, "ssv last_orphan 7");
     let (fs, report) = try_mount(&image, "errors=remount-ro").unwrap();
     assert!(report.read_only);

@@ -1,5 +1,5 @@
-//! A mount that is refused has written nothing, nor has one that recovers in memory; and two mounts
-//! of one device.
+//! A refused mount has written nothing, and neither has one that recovers in memory. Two mounts of
+//! one device.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn content(dev: &dyn BlockDev) -> Vec<u8> {
     all
 }
 
-/// A volume that was left by a crash, with a file that is only in its log.
+/// A volume after a crash, with a file that is only in its log.
 fn crashed(args: &[&str]) -> Image {
     let image = Image::new(16, args);
     let fs = image.mount("data=journal");
@@ -71,7 +71,7 @@ fn a_refused_mount_writes_nothing() {
             assert_eq!(at, None, "{what} {options}: a byte has changed");
         }
     }
-    // What is found when everything is open: the root is no directory.
+    // The last check of a mount fails: the root is no directory.
     let image = Image::new(16, &ext4);
     image.with_file(|path| {
         let command = ["-w", "-R", "sif <2> mode 0100644"];
@@ -105,8 +105,9 @@ fn a_reader_recovers_in_memory() {
     }
 }
 
-/// The second waits for longer than the first's number may stay the same, sees that it has changed,
-/// and writes nothing. When the first has died the next one takes the volume after that wait.
+/// The second mount waits for longer than a living mount leaves its number unchanged, sees that it
+/// has changed, and writes nothing. After the first has died, the next mount takes the volume after
+/// that wait.
 #[test]
 fn the_protection_tells_the_living_from_the_dead() {
     let args = ["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"];
@@ -129,7 +130,7 @@ fn the_protection_tells_the_living_from_the_dead() {
     second.resolve(&c, b"/still here", true).unwrap();
     second.unmount().unwrap();
     dead.assert_clean();
-    // Clean, so it takes no wait.
+    // The volume is clean, so there is no wait.
     let started = std::time::Instant::now();
     dead.mount("").unmount().unwrap();
     assert!(started.elapsed().as_secs() < 11);

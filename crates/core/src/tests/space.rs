@@ -1,5 +1,5 @@
-//! Full volumes: everything is used, nothing that was promised fails, and what is deleted can be
-//! used again at once.
+//! Full volumes: all space is used, no promised write fails, and deleted space can be used again at
+//! once.
 
 use stetfs_format::InodeNo;
 
@@ -18,14 +18,14 @@ fn make(fs: &Fs, name: &[u8]) -> InodeNo {
         .ino
 }
 
-/// What the file holds at `offset`.
+/// The file's content at `offset`.
 fn pattern(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64)
         .map(|at| (at / 7) as u8 ^ (at >> 12) as u8)
         .collect()
 }
 
-/// Appends until nothing goes any more; returns the size.
+/// Appends until the volume is full. Returns the size.
 fn fill(fs: &Fs, c: &Caller, ino: InodeNo, from: u64, step: usize) -> u64 {
     let mut at = from;
     loop {
@@ -64,11 +64,11 @@ fn a_volume_can_be_filled_to_the_last_block() {
                 by_user / block as u64 > left.blocks * 3 / 4,
                 "{kind} {data}"
             );
-            // Root's blocks.
+            // Root may use the reserved blocks.
             let size = fill(&fs, &Caller::root(), ino, by_user, 4 * block);
             assert!(size > by_user, "{kind} {data}");
             check(&fs, ino, size);
-            // What has its place can be written again.
+            // Blocks that have a place can be overwritten.
             let c = user();
             for at in (0..by_user - block as u64).step_by(1 << 20) {
                 assert_eq!(fs.write(&c, ino, at, &pattern(at, block)).unwrap(), block);
@@ -105,7 +105,7 @@ fn deleted_space_is_there_at_once() {
     }
 }
 
-/// Blocks promised by fallocate can be written on a full volume, also in an order that splits the
+/// Blocks promised by fallocate can be written on a full volume, even in an order that splits the
 /// extent at every block.
 #[test]
 fn preallocated_blocks_can_be_written_when_nothing_is_free() {
@@ -138,7 +138,7 @@ fn preallocated_blocks_can_be_written_when_nothing_is_free() {
     }
 }
 
-/// Many small files with a commit each, until nothing goes any more.
+/// Makes many small files with a commit each, until the volume is full.
 #[test]
 fn small_files_fill_a_volume_too() {
     let image = Image::new(16, KINDS[1].1);
