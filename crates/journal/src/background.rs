@@ -1,7 +1,7 @@
-//! The thread that commits what is old and checkpoints when the log wants it.
+//! The thread that commits old transactions, and runs a checkpoint when the log asks for one.
 //!
-//! What it does in a round is given to it: it holds the journal only while it works, so a journal
-//! that everybody has left ends at once.
+//! The journal gives it a closure for one round of work. The thread holds the journal only during
+//! a round, so a journal that nobody else uses ends at once.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -38,8 +38,8 @@ impl Background {
         }
     }
 
-    /// Starts the thread, which works in `round`s until one says that there is no other. Nothing
-    /// waits much longer than `interval`.
+    /// Starts the thread, which calls `round` until it returns false. The pause between two rounds
+    /// is a quarter of `interval`, within 10 ms and 1 s.
     pub(crate) fn start(
         &self,
         interval: Duration,
@@ -60,7 +60,7 @@ impl Background {
         }
     }
 
-    /// There is work before the next look at the clock; false when there is no thread to do it.
+    /// Makes the thread start its next round now; false when there is no thread.
     pub(crate) fn wake(&self) -> bool {
         let is_running = self.thread.lock().is_some();
         if is_running {
@@ -74,13 +74,13 @@ impl Background {
     pub(crate) fn end(&self) {
         self.signal.state.lock().ending = true;
         self.signal.wake.notify_one();
-        // Not in the condition: its lock would be held while the thread, whose commit looks here,
-        // is waited for.
+        // Not in the condition: the lock would be held during `join`, and the thread's commit takes
+        // it too.
         let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic there has been told; here it must not become a second one.
+            // The thread has reported its panic; it must not become a second one here.
             let _ = thread.join();
         }
     }

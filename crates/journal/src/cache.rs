@@ -1,7 +1,7 @@
 //! Metadata blocks by block number.
 //!
 //! Invariant: a buffer leaves the map only when it is clean and nobody else holds it, or when its
-//! block was freed; so whoever got a buffer from the map may change it.
+//! block was freed. So the holder of a buffer from the map may change it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -42,7 +42,7 @@ impl Cache {
         &self.shards[u64_as_usize(block.0) % SHARDS]
     }
 
-    /// The buffer of a block, made empty if there was none.
+    /// Returns the buffer of a block; makes an empty one if there is none.
     pub(crate) fn get(&self, block: BlockNo) -> Arc<Buffer> {
         let shard = self.shard(block);
         if let Some(buffer) = shard.read().get(&block) {
@@ -59,7 +59,7 @@ impl Cache {
         Arc::clone(buffer)
     }
 
-    /// Drops the buffer of a block that was freed, with whatever was changed in it.
+    /// Drops the buffer of a freed block, with all changes in it.
     pub(crate) fn remove(&self, block: BlockNo) {
         if let Some(buffer) = self.shard(block).write().remove(&block) {
             self.buffers.fetch_sub(1, Relaxed);
@@ -69,15 +69,15 @@ impl Cache {
         }
     }
 
-    /// The number of buffers.
+    /// Returns the number of buffers.
     pub(crate) fn len(&self) -> usize {
         self.buffers.load(Relaxed)
     }
 
-    /// Drops clean buffers that were not used since the last call came by, until about `most`
+    /// Drops clean buffers that were not used since the last call passed them, until about `most`
     /// remain.
     pub(crate) fn evict(&self, most: usize) {
-        // Two rounds: the first takes away the second chance of what it passes.
+        // Two rounds: the first one clears the marks of use, the second one drops.
         for _ in 0..2 * SHARDS {
             if self.len() <= most {
                 return;

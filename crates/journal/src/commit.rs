@@ -1,13 +1,14 @@
 //! From the running transaction to the scheme.
 //!
-//! The committer is the thread that asked first. In order:
-//! 1. the gate is locked and the last open handle waited for;
-//! 2. the file system gives the data its place ([`Placer`](crate::placer::Placer)), which changes
-//!    more metadata of the same transaction;
-//! 3. the snapshot is taken: shared references to every changed block, no copies;
-//! 4. the next transaction may run; its changes copy what the snapshot still holds;
-//! 5. the scheme makes the snapshot durable, as soon as it has done so with the one before;
-//! 6. the pages become clean, and whoever waited is woken.
+//! The thread that asks first commits:
+//! 1. it locks the gate and waits for the last open handle;
+//! 2. the file system places the data ([`Placer`](crate::placer::Placer)), which changes more
+//!    metadata of the same transaction;
+//! 3. it takes the snapshot: shared references to every changed block, no copies;
+//! 4. the next transaction may run; it copies a block that the snapshot still holds before it
+//!    changes it;
+//! 5. the scheme makes the snapshot durable, after the one before;
+//! 6. the pages become clean, and all waiting threads wake.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,7 +30,7 @@ use crate::transaction::Transaction;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{LoggedBlock, Snapshot};
 
-/// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it
+/// A commit that has begun. If a panic ends it, the threads that wait for it are told that it
 /// failed.
 struct Closing<'a>(&'a Gate<Transaction>, Tid);
 
@@ -56,7 +57,7 @@ impl Journal {
         self.commit_as(tid, Wish::Durable)
     }
 
-    /// As [`commit`](Self::commit), for another reason perhaps.
+    /// Commits as [`commit`](Self::commit) does, for either reason.
     pub(crate) fn commit_as(self: &Arc<Self>, tid: Tid, wish: Wish) -> Result<()> {
         match self.gate().begin_commit(tid, wish)? {
             Begin::Done { waited } => {
@@ -142,20 +143,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Places what transaction `tid` changed in a file before the transaction is closed, if others
-    /// are at work who would wait meanwhile. For somebody who is about to commit it; he holds the
-    /// inode's lock, so that nobody else changes or places the file's blocks.
+    /// Places the blocks of a file that transaction `tid` changed before the transaction is closed,
+    /// if other threads would otherwise wait for this. The caller is about to commit `tid` and
+    /// holds the inode's lock, so that nobody else changes or places the file's blocks.
     pub fn place_early(self: &Arc<Self>, tid: Tid, file: &FileData) -> Result<()> {
         let Some(load) = self.gate().join_early(tid) else {
             return Ok(());
         };
         let handle = Handle::new(Arc::clone(self), load, tid, 0, Owner::Early);
         let placed = self.place_file(&handle, file);
-        // As at a commit: the transaction cannot become durable like this.
+        // As at a commit: half placed, the transaction must not become durable.
         placed.inspect_err(|error| self.abort(error.clone()))
     }
 
-    /// The transaction's blocks, and how many of the data blocks each file has, in order.
+    /// Returns the transaction's blocks, and for each file the number of its data blocks, in order.
     fn snapshot<'a>(
         &self,
         tid: Tid,
@@ -183,7 +184,7 @@ impl Journal {
             });
             owners.push((file, data.len() - before));
         }
-        // The log has room for what was charged, less what was given back.
+        // The log has room for the blocks that were charged, less those that were given back.
         debug_assert!(
             {
                 let logs_data = self.served().terms.logs_data;

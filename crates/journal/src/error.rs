@@ -1,4 +1,4 @@
-//! What can go wrong below the file system.
+//! Errors of the journal and of everything below it.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use thiserror::Error;
 /// The crate's result.
 pub type Result<T, E = JournalError> = std::result::Result<T, E>;
 
-/// An error of the transaction layer, or of what is below it. Cloned to everyone who waited for the
-/// same commit.
+/// An error of the transaction layer, or of a layer below it. Each thread that waited for a commit
+/// gets a clone.
 #[derive(Clone, Debug, Error)]
 pub enum JournalError {
     /// The scheme failed, or a medium when the journal read from it.
     #[error(transparent)]
     Scheme(#[from] SchemeError),
-    /// An earlier error stopped the journal: nothing more is written, what was not yet confirmed is
-    /// lost.
+    /// An earlier error stopped the journal: it writes nothing more, and changes that were not
+    /// confirmed are lost.
     #[error("the journal was stopped by an earlier error: {0}")]
     Aborted(Arc<JournalError>),
     /// The file system was shut down on request.
@@ -43,26 +43,26 @@ pub enum JournalError {
         /// The volume's size in blocks.
         blocks: u64,
     },
-    /// The file system could not give dirty data its place at commit.
+    /// The file system could not place dirty data at a commit.
     #[error("placing the data of inode {ino} at commit failed: {why}")]
     Place {
         /// The inode.
         ino: u32,
-        /// What the file system said.
+        /// The file system's reason.
         why: String,
     },
-    /// The file system cannot go on: it met damage, or is gone.
+    /// The file system cannot go on: it found damage, or is gone.
     #[error("the journal cannot be used: {0}")]
     Unusable(String),
 }
 
-/// Why an operation did not come to its end ([`Handle::end`](crate::Handle::end)).
+/// Why an operation failed ([`Handle::end`](crate::Handle::end)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// It met damage. What it has changed already becomes durable all the same when the volume
+    /// It found damage. Its changes so far become durable all the same if the volume
     /// [goes on](crate::Journal::go_on).
     ByDamage,
-    /// Something could not be read or written.
+    /// A read or a write failed.
     ByFailure,
 }
 

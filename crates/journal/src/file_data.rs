@@ -1,12 +1,12 @@
 //! A file's data blocks in memory, by logical block.
 //!
-//! A dirty block is named by (inode, logical block) until its transaction commits; only then does
-//! it get a place, so a block that is truncated or deleted before costs nothing. Where commits do
-//! not need it, it joins no transaction before it is enlisted (`delayed.rs`). Clean blocks
-//! are a cache.
+//! A dirty block is named by (inode, logical block) until its transaction commits. Only the commit
+//! places it, so a block that is truncated or deleted before costs nothing. Where commits do not
+//! need its data, a new block is delayed and joins no transaction before it is enlisted
+//! (`delayed.rs`). Clean blocks are a cache.
 //!
-//! The file system holds the inode's lock around everything here that changes which blocks exist;
-//! the commit comes in between only to read, to note homes, and to mark blocks clean.
+//! The file system holds the inode's lock around everything here that adds or drops blocks. A
+//! commit runs without that lock, but only reads blocks, notes homes and marks blocks clean.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,26 +25,26 @@ use crate::page::{Change, Origin, Page};
 use stetfs_scheme::{DirtyBlock, Opened, Placement};
 use stetfs_sync::{Mutex, MutexGuard};
 
-/// What a write of file data found.
+/// Whether the block of a write of file data has a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// The block has no place yet and will get one at a commit.
+    /// The block has no home yet; a commit will place it.
     Unplaced {
-        /// This write made it so: the caller must keep one block of free space reserved for it.
+        /// This write created the block: the caller must keep one free block reserved for it.
         newly: bool,
     },
     /// The block has a home.
     Placed,
 }
 
-/// A dirty data block that needs a place in the committing transaction.
+/// A dirty data block that the committing transaction must place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceReq {
     /// The block of the file.
     pub lblk: LBlock,
-    /// Where it is, if it has a home: the scheme would like another, and the file system may
-    /// decline when space is short. If it has none (it lies in a hole or an unwritten extent), a
-    /// block is reserved for it.
+    /// `Some`: its present home. The scheme asks for another one, which the file system may decline
+    /// when space is short. `None`: it lies in a hole or an unwritten extent, and a block is
+    /// reserved for it.
     pub home: Option<BlockNo>,
 }
 
@@ -55,7 +55,8 @@ pub struct Pending {
     pub has_delayed: bool,
     /// The newest transaction that has enlisted or dropped delayed blocks.
     pub enlisted: Option<Tid>,
-    /// The newest transaction that has blocks of the file and is not durable, as far as that goes.
+    /// The newest transaction that has blocks of the file and is not durable; `None`: there is
+    /// none.
     pub newest: Option<Tid>,
 }
 
@@ -68,7 +69,7 @@ pub struct FileData {
     home_writes: Mutex<()>,
 }
 
-/// What all files count together.
+/// Counters of all files together.
 #[derive(Default)]
 pub(crate) struct Shared {
     /// Cached blocks.
@@ -79,7 +80,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Inner {
     pages: BTreeMap<u32, Page>,
-    /// What the running transaction has of the file, if anything was in it.
+    /// The blocks of the file that the running transaction has, if it has any.
     running: Option<Running>,
     /// The newest transaction whose commit is under way with blocks of the file.
     committing: Option<Tid>,
@@ -95,7 +96,7 @@ struct Inner {
     hand: u32,
 }
 
-/// What a transaction has of a file.
+/// The blocks of a file that a transaction has.
 struct Running {
     tid: Tid,
     /// Blocks that joined it; some may have been discarded since.
@@ -113,7 +114,7 @@ pub(crate) struct Enlisted {
     pub(crate) file: bool,
 }
 
-/// What a write changes of a block.
+/// The part of a block that a write changes.
 pub(crate) struct Part<'a> {
     /// In bytes.
     pub(crate) offset: usize,
@@ -123,12 +124,12 @@ pub(crate) struct Part<'a> {
     pub(crate) whole: bool,
 }
 
-/// What a write did, for the handle's accounts.
+/// The effect of a write, for the handle's accounts.
 pub(crate) struct Joined {
     pub(crate) wrote: Wrote,
     /// The block is new in this transaction.
     pub(crate) block: bool,
-    /// It is new among those that the transaction must change as a whole.
+    /// The block is new among those that the transaction must change as a whole.
     pub(crate) whole: bool,
     /// The file is new in this transaction.
     pub(crate) file: bool,
@@ -136,22 +137,22 @@ pub(crate) struct Joined {
     pub(crate) run: bool,
 }
 
-/// What a truncation dropped, for the handle's accounts.
+/// The blocks that a truncation dropped, for the handle's accounts.
 #[derive(Default)]
 pub(crate) struct Dropped {
-    /// Blocks with content that was on no medium.
+    /// Blocks whose content was on no medium.
     pub(crate) dirty: u32,
     /// Blocks without a home.
     pub(crate) unplaced: u32,
-    /// Blocks that were the transaction's.
+    /// Blocks of the transaction.
     pub(crate) joined: u32,
-    /// Those of them that it had to change as a whole.
+    /// The blocks of the transaction that it had to change as a whole.
     pub(crate) whole: u32,
-    /// Runs that it would have placed.
+    /// Runs that the transaction would have placed.
     pub(crate) runs: u32,
 }
 
-/// Blocks of a file that were overwritten where they are.
+/// Overwritten blocks of a file that keep their homes.
 #[derive(Default)]
 pub(crate) struct Overwritten {
     pub(crate) tid: Tid,
@@ -161,13 +162,13 @@ pub(crate) struct Overwritten {
 }
 
 impl FileData {
-    /// The file's inode.
+    /// Returns the file's inode number.
     pub fn ino(&self) -> InodeNo {
         self.ino
     }
 
-    /// The newest content of a block, if it is in memory. A reader must ask here before it looks at
-    /// the file's mapping: a block leaves memory only after the mapping shows where it went.
+    /// Returns the newest content of a block, if it is in memory. A reader must ask here before it
+    /// looks at the file's mapping: a block leaves memory only after the mapping shows its home.
     pub fn get(&self, lblk: LBlock) -> Option<BlockRef> {
         let mut inner = self.inner.lock();
         let page = inner.pages.get_mut(&lblk.0)?;
@@ -175,14 +176,14 @@ impl FileData {
         Some(page.content.clone())
     }
 
-    /// The home of a block that is in memory and has its place there.
+    /// Returns the home of a block, if the block is in memory and has one.
     pub fn home_of(&self, lblk: LBlock) -> Option<BlockNo> {
         let inner = self.inner.lock();
         let page = inner.pages.get(&lblk.0)?;
         page.home
     }
 
-    /// The cached blocks of `[from, from + count)` in order.
+    /// Returns the cached blocks of `[from, from + count)` in order.
     pub fn get_range(&self, from: LBlock, count: u32) -> SmallVec<[(LBlock, BlockRef); 8]> {
         let inner = self.inner.lock();
         if inner.pages.is_empty() {
@@ -197,7 +198,7 @@ impl FileData {
             .collect()
     }
 
-    /// Keeps a clean block that was just read from `home`; does nothing if there is one already.
+    /// Caches a clean block that was just read from `home`, unless the block is cached already.
     pub fn insert_clean(&self, lblk: LBlock, home: BlockNo, content: BlockRef) {
         let mut inner = self.inner.lock();
         if let Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
@@ -206,8 +207,8 @@ impl FileData {
         }
     }
 
-    /// The first run of blocks without a place at or after `from` (and before `to`): first block
-    /// and length.
+    /// Returns the first run of blocks without a home at or after `from` and before `to`: its first
+    /// block and length.
     pub fn dirty_in(&self, from: LBlock, to: Option<LBlock>) -> Option<(LBlock, u32)> {
         let inner = self.inner.lock();
         if inner.unplaced == 0 {
@@ -293,8 +294,8 @@ impl FileData {
 
     /// Drops the blocks of `[from, to)` in transaction `tid`.
     ///
-    /// Whoever wants durable what was written before must have this transaction too, if only the
-    /// first of the blocks were enlisted before it came.
+    /// A sync of earlier writes must then commit `tid` too, if it drops delayed blocks: others may
+    /// have been enlisted before.
     pub(crate) fn discard(&self, tid: Tid, from: LBlock, to: Option<LBlock>) -> Dropped {
         let _no_home_writes = self.home_writes.lock();
         let mut guard = self.inner.lock();
@@ -408,7 +409,7 @@ impl FileData {
         }))
     }
 
-    /// The blocks of transaction `tid` that need the file system to place them, ascending.
+    /// Collects the blocks of transaction `tid` that the file system must place, ascending.
     pub(crate) fn to_place(&self, tid: Tid, served: &Opened, out: &mut SmallVec<[PlaceReq; 4]>) {
         let mut guard = self.inner.lock();
         let Inner { pages, running, .. } = &mut *guard;
@@ -420,7 +421,7 @@ impl FileData {
         running.keep_changed(pages);
         let relocates = served.terms.relocates.is_any();
         let pages = &*pages;
-        // What was placed in this transaction already stays there.
+        // A block that was placed in this transaction already stays there.
         let may_move = |page: &Page| {
             let origin = page.running(tid).map(|change| change.origin);
             relocates && matches!(origin, Some(Origin::Old | Origin::Unread))
@@ -452,7 +453,7 @@ impl FileData {
         }
     }
 
-    /// Notes the homes that [`to_place`](Self::to_place)'s blocks got.
+    /// Notes the homes that the blocks of [`to_place`](Self::to_place) got.
     pub(crate) fn placed(&self, reqs: &[PlaceReq], homes: &[BlockNo]) {
         let mut inner = self.inner.lock();
         for (req, &home) in reqs.iter().zip(homes) {
@@ -464,7 +465,7 @@ impl FileData {
         }
     }
 
-    /// Transaction `tid` is closed: hands its blocks to `each`, with what it did to them.
+    /// Closes transaction `tid` for this file: hands each of its blocks to `each`, with its change.
     pub(crate) fn close(&self, tid: Tid, mut each: impl FnMut(LBlock, &Page, Change)) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -481,8 +482,8 @@ impl FileData {
         }
     }
 
-    /// Transaction `tid`, which held these blocks, is durable. A block that is clean now stays in
-    /// memory if `keeps(its home)`.
+    /// Notes that transaction `tid`, which has these blocks, is durable. A block that is clean now
+    /// stays in memory if `keeps` says so of its home.
     pub(crate) fn committed(
         &self,
         tid: Tid,
@@ -505,7 +506,7 @@ impl FileData {
         }
     }
 
-    /// What must happen before what was written to the file is durable.
+    /// Returns what is left to do before all data written to the file is durable.
     pub fn pending(&self) -> Pending {
         let inner = self.inner.lock();
         let running = inner.running.as_ref();
@@ -517,13 +518,14 @@ impl FileData {
         }
     }
 
-    /// Nobody writes blocks of the file home outside of a transaction while this is held.
+    /// Keeps everybody from writing blocks of the file home outside of a transaction, while the
+    /// guard is held.
     pub(crate) fn no_home_writes(&self) -> MutexGuard<'_, ()> {
         self.home_writes.lock()
     }
 
-    /// What was overwritten where it is and nothing else: none if the file has other blocks to be
-    /// made durable, or if a commit under way has some of it.
+    /// Returns the overwritten blocks that keep their homes. `None` if the file has any other block
+    /// that is not durable, or if a commit under way has blocks of the file.
     pub(crate) fn overwritten(&self) -> Option<Overwritten> {
         let inner = self.inner.lock();
         if inner.committing.is_some() || !inner.delayed.is_empty() {
@@ -549,7 +551,8 @@ impl FileData {
         Some(found)
     }
 
-    /// These blocks are home, durably. What was not changed meanwhile is clean; how many that are.
+    /// Notes that these blocks are home and durable. Those that nobody has changed meanwhile become
+    /// clean; returns their number.
     pub(crate) fn overwritten_home(&self, written: &Overwritten) -> u32 {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -569,8 +572,8 @@ impl FileData {
         clean
     }
 
-    /// Drops up to `most` clean blocks that were not used since it came by them last, once around
-    /// the file from where it stopped.
+    /// Drops up to `most` clean blocks that were not used since the last call passed them. Goes
+    /// once around the file, from where that call stopped.
     pub(crate) fn evict(&self, most: usize) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -621,7 +624,8 @@ impl Inner {
         }
     }
 
-    /// The runs among blocks that are gone of which transaction `tid` was to place all.
+    /// Returns the number of runs among the dropped blocks that transaction `tid` was to place
+    /// entirely.
     fn runs_in(&self, gone: &BTreeMap<u32, Page>, tid: Tid) -> u32 {
         let unplaced = gone.iter().filter(|(_, page)| page.is_unplaced());
         let unplaced: Vec<(u32, bool)> = unplaced
@@ -649,7 +653,7 @@ impl Inner {
 }
 
 impl Running {
-    /// What transaction `tid` has of the file, and whether that begins now.
+    /// Returns the blocks that transaction `tid` has of the file, and whether it had none before.
     fn of(running: &mut Option<Self>, tid: Tid) -> (&mut Self, bool) {
         let is_new = running.as_ref().is_none_or(|running| running.tid != tid);
         if is_new {
@@ -663,7 +667,7 @@ impl Running {
         (running.get_or_insert_with(begin), is_new)
     }
 
-    /// Forgets the blocks that are none of the transaction any more.
+    /// Forgets the blocks that are no longer part of the transaction.
     fn keep_changed(&mut self, pages: &BTreeMap<u32, Page>) {
         let tid = self.tid;
         let is_its = |l: &u32| pages.get(l).is_some_and(|page| page.running(tid).is_some());

@@ -27,7 +27,7 @@ struct FileShard {
 }
 
 impl FileShard {
-    /// Forgets files that nobody uses and that have no blocks.
+    /// Forgets unused files without blocks.
     fn sweep(&mut self) {
         self.map
             .retain(|_, file| Arc::strong_count(file) > 1 || !file.is_empty());
@@ -44,7 +44,7 @@ impl Files {
         }
     }
 
-    /// The blocks of a file; always the same object while anybody uses it or it has blocks.
+    /// Returns the blocks of a file: the same object as long as anybody uses it or it has blocks.
     pub(crate) fn get(&self, ino: InodeNo) -> Arc<FileData> {
         let mut shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
         if shard.map.len() > shard.sweep_at.max(256) {
@@ -54,23 +54,23 @@ impl Files {
         Arc::clone(shard.map.entry(ino).or_insert_with(new))
     }
 
-    /// The blocks of a file, if anybody has asked for them and they are still kept.
+    /// Returns the blocks of a file; `None` if nothing of it is in memory.
     pub(crate) fn get_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
         let shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
         shard.map.get(&ino).cloned()
     }
 
-    /// The files with delayed data.
+    /// Returns the list of files with delayed data.
     pub(crate) fn delayed(&self) -> &Delayed {
         &self.shared.delayed
     }
 
-    /// The number of cached blocks.
+    /// Returns the number of cached blocks.
     pub(crate) fn len(&self) -> usize {
         u64_as_usize(self.shared.cached.load(Relaxed).max(0).cast_unsigned())
     }
 
-    /// Drops clean blocks that were not used lately, until about `most` remain.
+    /// Drops clean blocks that were not used lately, until about `most` blocks remain.
     pub(crate) fn evict(&self, most: usize) {
         for _ in 0..2 * SHARDS {
             if self.len() <= most {
@@ -81,7 +81,7 @@ impl Files {
                 shard.sweep();
                 shard.map.values().cloned().collect()
             };
-            // In the same order each time, for who wants to see the same again.
+            // Sorted, so that equal runs evict equal blocks.
             files.sort_unstable_by_key(|file| file.ino());
             for file in files {
                 file.evict(self.len().saturating_sub(most));

@@ -10,10 +10,10 @@
 //!    └──────────── the next transaction runs from here on ─────────┘
 //! ```
 //!
-//! Where a commit is work of a medium, the running transaction collects until the one before is
-//! durable, and all who wait share the next commit; whoever is about to commit waits for those who
-//! will soon ask (`pace.rs`). Where it is work of processors ([`Pace`]), a small one is closed
-//! meanwhile, on another processor.
+//! Where a commit takes a medium's time, the running transaction collects changes until the one
+//! before is durable, and all waiting threads share the next commit. The thread that is about to
+//! commit waits for threads that will soon ask (`pace.rs`). Where a commit takes only processor
+//! time ([`Pace`]), another processor closes a small transaction during the commit.
 //!
 //! Invariants: at most one transaction commits, and at most one more is closed; they commit in
 //! order; a handle never joins a locked transaction; the credits of open handles and the blocks
@@ -31,43 +31,46 @@ use crate::gate_sync::{self, Condvar, Mutex, MutexGuard};
 use crate::pace::{Batch, Pace};
 use stetfs_planted::{Bug, is_planted};
 
-/// What a transaction collects while it runs (generic, so that the gate is tested alone).
+/// The collection of blocks of a running transaction, as the gate sees it. A trait, so that the
+/// gate can be tested alone.
 pub(crate) trait Load: Default {
-    /// Blocks that it will log so far.
+    /// Returns the number of blocks that it will log so far.
     fn blocks(&self) -> u32;
-    /// Blocks of memory that it keeps from being dropped.
+    /// Returns the number of cached blocks that it keeps from being dropped.
     fn pinned(&self) -> u32;
-    /// It keeps so many less.
+    /// Lowers [`pinned`](Self::pinned) by `blocks`.
     fn unpin(&self, blocks: u32);
-    /// Nothing was changed.
+    /// True when nothing was changed.
     fn is_empty(&self) -> bool;
 }
 
 pub(crate) struct Gate<T> {
     pace: Pace,
     state: Mutex<State<T>>,
-    /// Who wants to join while a transaction is being closed.
+    /// Threads that want to join while a transaction is being closed.
     joiners: Queue,
-    /// Who closes a transaction: until nobody is missing, its handles are closed, it is its turn.
+    /// The thread that closes a transaction. It waits for threads that will want the same commit,
+    /// then for the last open handle, then for its turn to commit.
     closer: Queue,
-    /// Who waits for a commit, of a transaction with an even number and of one with an odd number:
-    /// before anybody is woken to commit one, the last but one is durable.
+    /// Threads that wait for a commit, by whether the transaction's number is even or odd. Two
+    /// queues are enough: nobody is woken to commit a transaction before the last but one is
+    /// durable.
     callers: [Queue; 2],
-    /// How many threads look for a commit to end, and how many may: no more than half of the
-    /// processors, so that those they wait for can run. Who closes one is not counted.
+    /// The number of threads that spin until a commit ends, and the most that may: half of the
+    /// processors, so that the threads that they wait for can run. The closer is not counted.
     lookers: AtomicU32,
     most_lookers: u32,
     /// The newest durable transaction, for a look without the lock.
     committed: AtomicU32,
 }
 
-/// Those who wait for the same.
+/// Threads that wait for the same event.
 #[derive(Default)]
 struct Queue {
     changed: Condvar,
-    /// How often something has happened that they may wait for.
+    /// How often the event has happened.
     turns: AtomicU32,
-    /// How many sleep; changed under the gate's lock.
+    /// The number of threads that sleep; changed under the gate's lock.
     sleepers: AtomicU32,
 }
 
@@ -79,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Wakes one of those who sleep. Whatever it finds, it acts on it or tells the others.
+    /// Wakes one sleeping thread, which acts on what it finds or wakes the others.
     fn notify_one(&self) {
         self.turns.fetch_add(1, Relaxed);
         if self.sleepers.load(Relaxed) > 0 {
@@ -91,7 +94,7 @@ impl Queue {
 struct State<T> {
     running: Tid,
     load: Arc<T>,
-    /// When its first handle joined.
+    /// When the running transaction's first handle joined.
     since: Option<Instant>,
     /// Open handles.
     open: u32,
@@ -107,25 +110,25 @@ struct State<T> {
     batch: Batch,
 }
 
-/// Why somebody wants a commit.
+/// Why a thread wants a commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// What he did must be durable.
+    /// Its changes must be durable.
     Durable,
     /// The transaction has no room left.
     Room,
 }
 
-/// What a transaction may grow to.
+/// The most that a transaction may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Blocks to log.
     pub(crate) blocks: u32,
-    /// Blocks of memory.
+    /// Cached blocks that it keeps from being dropped.
     pub(crate) pinned: u32,
 }
 
-/// The answer to a wish to join.
+/// The result of [`Gate::join`].
 pub(crate) enum Join<T> {
     Joined {
         tid: Tid,
@@ -135,16 +138,17 @@ pub(crate) enum Join<T> {
     Full(Tid),
 }
 
-/// The answer to a wish to commit.
+/// The result of [`Gate::begin_commit`].
 pub(crate) enum Begin<T> {
-    /// It is durable, or there is nothing to do. `waited`: somebody else did it meanwhile.
+    /// The transaction is durable, or empty. `waited`: another thread committed it.
     Done { waited: bool },
-    /// The caller commits it: no handle is open, none can join before [`Gate::switch`]. Then comes
-    /// [`Gate::take_turn`].
+    /// The caller commits it: no handle is open, none can join before [`Gate::switch`]. The call
+    /// after that is [`Gate::take_turn`].
     Closed { tid: Tid, load: Arc<T> },
 }
 
-/// How many processors there are. The kernel is asked once: it answers by several files.
+/// Returns the number of processors. It asks the kernel once, since each answer reads several
+/// files.
 fn processors() -> u32 {
     static ANSWER: OnceLock<u32> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -203,8 +207,8 @@ impl<T: Load> Gate<T> {
         })
     }
 
-    /// Joins transaction `tid` with nothing to add but what its operations have left undone, if it
-    /// runs and others are at work that would otherwise wait until that is done.
+    /// Joins transaction `tid` to do work that its operations have left to the commit, if it still
+    /// runs and other threads would otherwise wait for that work. `None`: the commit does it.
     pub(crate) fn join_early(&self, tid: Tid) -> Option<Arc<T>> {
         let mut state = self.state.lock();
         let is_shared = state.open > 0 || state.closing.is_some() || state.committing.is_some();
@@ -215,9 +219,9 @@ impl<T: Load> Gate<T> {
         })
     }
 
-    /// Gives an open handle `more` credits, if they fit. One that `may_end` gets none while a
-    /// commit waits for it; any other one is what an operation consists of, which the commit must
-    /// have entirely.
+    /// Gives an open handle `more` credits; false if they do not fit. A handle that `may_end` gets
+    /// none while a commit waits for it. Any other handle does, because the commit must have all of
+    /// its operation.
     pub(crate) fn extend(&self, more: u32, limits: Limits, may_end: bool) -> bool {
         let mut state = self.state.lock();
         let used = state.load.blocks().saturating_add(state.granted);
@@ -239,7 +243,7 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// Waits until `tid` is durable or becomes the one who commits it.
+    /// Waits until `tid` is durable, or makes the caller the one that commits it.
     pub(crate) fn begin_commit(&self, tid: Tid, wish: Wish) -> Result<Begin<T>> {
         let mut state = self.state.lock();
         let mut waited = false;
@@ -260,8 +264,8 @@ impl<T: Load> Gate<T> {
             state = self.wait(self.callers(tid), state);
         }
         if state.running != tid || (state.open == 0 && state.load.is_empty()) {
-            // A transaction that is yet to come, or an empty one: nothing to make durable. Only one
-            // of those who wait for it may have been woken.
+            // It has not begun yet, or is empty: there is nothing to make durable. Perhaps only
+            // this one of the threads that wait for it was woken, so it wakes the others.
             self.callers(tid).notify_all();
             return Ok(Begin::Done { waited });
         }
@@ -272,7 +276,7 @@ impl<T: Load> Gate<T> {
             state = self.wait(&self.closer, state);
         }
         if let Err(error) = state.check() {
-            // The operation that was waited for may have stopped it, because it is half done.
+            // The last operation may have stopped the journal, because it failed half done.
             state.closing = None;
             state.locked = false;
             self.notify_everyone();
@@ -284,7 +288,7 @@ impl<T: Load> Gate<T> {
         })
     }
 
-    /// Counts somebody who wants transaction `tid` to be committed.
+    /// Counts a thread that wants transaction `tid` to be committed.
     fn note(&self, state: &mut State<T>, tid: Tid, wish: Wish) {
         if !matches!(self.pace, Pace::Medium { .. }) || state.committed.is_at_or_after(tid) {
             return;
@@ -298,7 +302,7 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// As if `callers` had waited for a commit that took an hour and has just ended.
+    /// Pretends that `callers` had waited for a commit that took an hour and has just ended.
     #[cfg(test)]
     pub(crate) fn expect(&self, callers: u32) {
         self.state
@@ -307,21 +311,21 @@ impl<T: Load> Gate<T> {
             .expect(callers, Duration::from_secs(3600));
     }
 
-    /// Somebody commits the running transaction, and waits for others.
+    /// True while a thread is about to commit the running transaction and waits for others.
     #[cfg(test)]
     pub(crate) fn gathers(&self) -> bool {
         let state = self.state.lock();
         state.closing == Some(state.running) && !state.locked
     }
 
-    /// How many sleep until a transaction is committed, or one with a number as even or odd.
+    /// Returns how many threads sleep in the queue of transaction `tid`.
     #[cfg(test)]
     pub(crate) fn sleepers(&self, tid: Tid) -> u32 {
         self.callers(tid).sleepers.load(Relaxed)
     }
 
-    /// Waits until nobody is missing who will want the same commit. If nobody is expected, those
-    /// who can run on this processor go first: some will want it too.
+    /// Waits for the threads that are expected to want the same commit. If none is expected, it
+    /// yields the processor once, so that threads that can run there may join.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         let Pace::Medium { batch, least } = self.pace else {
             return state;
@@ -341,7 +345,7 @@ impl<T: Load> Gate<T> {
         state
     }
 
-    /// Lets the next transaction run; the closed one is in the committer's hands.
+    /// Lets the next transaction run. The closed one belongs to the committer.
     pub(crate) fn switch(&self) {
         let mut state = self.state.lock();
         state.running = state.running.next();
@@ -352,7 +356,7 @@ impl<T: Load> Gate<T> {
         self.joiners.notify_all();
     }
 
-    /// Waits until the closed transaction is the one to commit. Fails when the one before it did.
+    /// Waits until the transaction before the closed one is durable. Fails when that one failed.
     pub(crate) fn take_turn(&self) -> Result<()> {
         let mut state = self.state.lock();
         while state.committing.is_some() {
@@ -362,21 +366,21 @@ impl<T: Load> Gate<T> {
         state.committing = state.closing.take();
         match self.pace {
             Pace::Medium { .. } => state.batch.begin(Instant::now()),
-            // The next one may be closed meanwhile.
+            // The next transaction may be closed during this commit.
             Pace::Processors { .. } => self.callers(state.running).notify_one(),
         }
         Ok(())
     }
 
-    /// Transaction `tid`, which was closed, is durable, or failed: then nothing is ever committed
-    /// again.
+    /// Ends the commit of the closed transaction `tid`. After an error nothing is committed any
+    /// more.
     pub(crate) fn finish(&self, tid: Tid, result: Result<()>) {
         let mut state = self.state.lock();
         if state.committing == Some(tid) {
             state.committing = None;
         } else {
-            // It failed before its turn, perhaps before the switch: whoever waits to join must hear
-            // of it.
+            // It failed before its turn, perhaps before the switch: threads that wait to join must
+            // be told.
             state.closing = None;
             state.locked = false;
         }
@@ -391,7 +395,7 @@ impl<T: Load> Gate<T> {
                 self.callers(tid).notify_all();
                 match state.closing {
                     Some(_) => self.closer.notify_all(),
-                    // One of them commits it, for all.
+                    // The thread that is woken commits it for all.
                     None => self.callers(state.running).notify_one(),
                 }
             }
@@ -402,15 +406,15 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// Stops everything with `error`; the first one is kept.
+    /// Stops the journal with `error`, unless an earlier error has stopped it.
     pub(crate) fn stop(&self, error: JournalError) {
         let mut state = self.state.lock();
         state.stop(error);
         self.notify_everyone();
     }
 
-    /// Stops with `error` if nobody is at work, nothing waits to be committed, and all else
-    /// `is_settled` too.
+    /// Stops the journal with `error` if no handle is open, nothing is to be committed, and
+    /// `is_settled` says so too; true if it did.
     pub(crate) fn seal(&self, error: JournalError, is_settled: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         let is_committing = state.closing.is_some() || state.committing.is_some();
@@ -422,22 +426,22 @@ impl<T: Load> Gate<T> {
         idle
     }
 
-    /// Why nothing more can be written, if so.
+    /// Returns the error that has stopped the journal, if any.
     pub(crate) fn stopped(&self) -> Option<JournalError> {
         self.state.lock().stopped.clone()
     }
 
-    /// The running transaction.
+    /// Returns the number of the running transaction.
     pub(crate) fn running(&self) -> Tid {
         self.state.lock().running
     }
 
-    /// Blocks of memory that the running transaction holds.
+    /// Returns the number of cached blocks that the running transaction keeps from being dropped.
     pub(crate) fn pinned(&self) -> u32 {
         self.state.lock().load.pinned()
     }
 
-    /// Transaction `tid`, if it still runs, keeps so many blocks less.
+    /// Lets go of `blocks` cached blocks of transaction `tid`, if it still runs.
     pub(crate) fn unpin(&self, tid: Tid, blocks: u32) {
         let state = self.state.lock();
         if state.running == tid {
@@ -445,18 +449,18 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// The newest durable transaction.
+    /// Returns the newest durable transaction.
     pub(crate) fn committed(&self) -> Tid {
         Tid(self.committed.load(std::sync::atomic::Ordering::Acquire))
     }
 
-    /// The running transaction and its age, if anything joined it.
+    /// Returns the running transaction and its age; `None` if no handle has joined it.
     pub(crate) fn age(&self) -> Option<(Tid, Duration)> {
         let state = self.state.lock();
         state.since.map(|since| (state.running, since.elapsed()))
     }
 
-    /// The transaction to wait for so that everything done before now is durable.
+    /// Returns the transaction whose commit makes everything durable that was done before now.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
         match state.closing.or(state.committing) {
@@ -469,7 +473,7 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// Waits until something has happened, or for no reason.
+    /// Waits for the event of `queue`; may also return without one.
     fn wait<'a>(
         &'a self,
         queue: &'a Queue,
@@ -478,7 +482,7 @@ impl<T: Load> Gate<T> {
         self.wait_until(queue, state, None)
     }
 
-    /// The same, but no longer than until `deadline`.
+    /// [`wait`](Self::wait), until `deadline` at the longest.
     fn wait_until<'a>(
         &'a self,
         queue: &'a Queue,
@@ -518,7 +522,7 @@ impl<T: Load> Gate<T> {
         state
     }
 
-    /// [Looks](look), unless too many do.
+    /// [Spins](look), unless too many threads do already.
     fn look_if_few_do(&self, patience: Duration, is_over: impl Fn() -> bool) {
         if self.lookers.fetch_add(1, Relaxed) < self.most_lookers {
             look(patience, is_over);
@@ -526,12 +530,12 @@ impl<T: Load> Gate<T> {
         self.lookers.fetch_sub(1, Relaxed);
     }
 
-    /// Those who wait for a transaction to be committed.
+    /// Returns the queue of the threads that wait for a transaction to be committed.
     fn callers(&self, tid: Tid) -> &Queue {
         &self.callers[usize::from(tid.0 & 1 == 1)]
     }
 
-    /// Of what nobody goes on from.
+    /// Wakes all threads, because the journal has stopped.
     fn notify_everyone(&self) {
         for queue in [&self.joiners, &self.closer]
             .into_iter()
@@ -558,7 +562,7 @@ impl<T> State<T> {
     }
 }
 
-/// Lets others run and looks again and again until `is_over`, but no longer than `patience`.
+/// Yields the processor again and again until `is_over`, for `patience` at the longest.
 fn look(patience: Duration, is_over: impl Fn() -> bool) {
     if patience.is_zero() {
         return;
@@ -569,7 +573,7 @@ fn look(patience: Duration, is_over: impl Fn() -> bool) {
     }
 }
 
-/// A counter of blocks as [`Load`] wants it.
+/// A counter of blocks, for implementations of [`Load`].
 #[derive(Default)]
 pub(crate) struct Blocks(AtomicU32);
 

@@ -18,7 +18,7 @@ pub(crate) fn let_others_run<'a, T>(
     unlocked(guard, std::thread::yield_now)
 }
 
-/// Lets go of the lock until somebody notifies, until `deadline`, or for no reason.
+/// Lets go of the lock until a notification or `deadline`; may also return earlier.
 #[cfg(not(shuttle))]
 pub(crate) fn wait_until<'a, T>(
     changed: &Condvar,
@@ -41,7 +41,7 @@ mod with_shuttle {
     #[derive(Default)]
     pub(crate) struct Condvar(shuttle::sync::Condvar);
 
-    /// Waiting is the scheduler's part.
+    /// Does nothing: the scheduler decides who runs.
     pub(crate) fn unlocked<T>(guard: MutexGuard<'_, T>, _: impl FnOnce()) -> MutexGuard<'_, T> {
         guard
     }
@@ -55,7 +55,7 @@ mod with_shuttle {
         mutex.lock()
     }
 
-    /// Time passes when others have run.
+    /// Lets others run once: shuttle has no clock.
     pub(crate) fn wait_until<'a, T>(
         _: &Condvar,
         mutex: &'a Mutex<T>,

@@ -2,7 +2,7 @@
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p stetfs-journal gate` explores; an ordinary test run
 //! uses real threads. Either way the law is the same: when `commit` says that a transaction is
-//! durable, what the caller did in it has been written, once, and nothing was added to a
+//! durable, the caller's changes in it have been written once, and nothing was added to a
 //! transaction after it was closed.
 
 use std::sync::Arc;
@@ -57,9 +57,9 @@ impl Load for Load1 {
 
 struct World {
     gate: Gate<Load1>,
-    /// What is durable, transaction by transaction.
+    /// The durable changes, by transaction.
     durable: Mutex<Vec<(Tid, Vec<u32>)>>,
-    /// The one that is being made durable.
+    /// The transaction whose commit is under way.
     busy: Mutex<Option<Tid>>,
     /// The commit of this transaction fails.
     fails: Option<Tid>,
@@ -131,7 +131,7 @@ impl World {
     }
 }
 
-/// Commits that wait for a medium, and commits that overlap.
+/// Paces by which commits wait for a medium, and one by which they overlap.
 const PACES: [Pace; 3] = [
     Pace::Medium {
         batch: Duration::ZERO,
@@ -195,8 +195,8 @@ fn run(threads: u32, each: u32, fails: Option<Tid>, pace: Pace) {
     }
 }
 
-/// A handle with two credits has made a change, and another thread commits; perhaps so far that
-/// the commit waits for it.
+/// Opens a handle with two credits that has made one change, while another thread commits; with
+/// `wait_until_locked`, until that commit waits for the handle.
 fn half_done(wait_until_locked: bool, pace: Pace) -> (Arc<World>, Committer) {
     let world = World::new(None, pace);
     let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
@@ -215,7 +215,7 @@ fn half_done(wait_until_locked: bool, pace: Pace) -> (Arc<World>, Committer) {
 
 type Committer = thread::JoinHandle<Result<(), JournalError>>;
 
-/// An operation stops everything because it is half done, while another thread commits.
+/// An operation that is half done stops the gate while another thread commits.
 fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
     let (world, committer) = half_done(wait_until_locked, pace);
     world.gate.stop(JournalError::Shutdown);
@@ -234,7 +234,7 @@ fn a_commit_that_waits_notices_a_stop() {
     }
 }
 
-/// What an operation consists of is not cut by a commit that waits for it; what may end, ends.
+/// A commit that waits does not cut an operation; but an operation that may be split ends there.
 #[cfg(not(shuttle))]
 #[test]
 fn a_commit_waits_for_an_operation_that_grows() {
@@ -252,8 +252,8 @@ fn a_commit_waits_for_an_operation_that_grows() {
     }
 }
 
-/// Two threads whose commits have missed each other come together: one change of each is in the
-/// transaction. One that wants room does not wait for the other.
+/// Two threads whose commits have missed each other come together: the next transaction has one
+/// change of each. A thread that commits to get room does not wait for the other.
 #[cfg(not(shuttle))]
 #[test]
 fn a_commit_waits_for_who_is_expected() {
@@ -276,7 +276,7 @@ fn a_commit_waits_for_who_is_expected() {
     }
 }
 
-/// Two wait for a transaction of which the only handle changes nothing, while another one commits.
+/// Two threads wait for a transaction whose only handle changes nothing, while another one commits.
 fn waits_for_nothing(pace: Pace) {
     let world = World::new(None, pace);
     let first = world.change(1).expect("nothing has failed");
@@ -335,8 +335,8 @@ fn it_is_sealed_only_when_nobody_is_at_work() {
     }
 }
 
-/// A commit that fails before its turn, as when data finds no place, is over: nothing is under way
-/// any more, and nobody joins.
+/// After a commit that fails before its turn, as when data cannot be placed, no commit is under way
+/// and nobody can join.
 #[cfg(not(shuttle))]
 #[test]
 fn what_fails_before_its_turn_is_over() {
@@ -359,8 +359,8 @@ fn what_fails_before_its_turn_is_over() {
     }
 }
 
-/// Who is about to commit joins beside others, of whom somebody would wait; not alone, not where
-/// one waits for a medium all the same, and not when all has stopped.
+/// `join_early` joins while other threads are at work that would wait; not alone, not where commits
+/// take a medium's time, and not after a stop.
 #[cfg(not(shuttle))]
 #[test]
 fn one_joins_early_beside_others_only() {

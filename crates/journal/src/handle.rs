@@ -1,8 +1,7 @@
 //! The changes of one operation.
 //!
-//! A handle belongs to one transaction; what is changed through it is in that transaction entirely
-//! or not at all. No lock is held between two calls: the file system's own locks keep two
-//! operations from changing the same bytes.
+//! A handle belongs to one transaction, which has all changes made through it. It holds no lock
+//! between two calls: the file system's own locks keep two operations from changing the same bytes.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,25 +18,25 @@ use crate::stats::count;
 use crate::transaction::Transaction;
 use stetfs_sync::schedule::ask;
 
-/// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent
-/// or indirect block, and one more when that splits.
+/// Metadata blocks that placing one run of new data blocks may change: a bitmap, a descriptor, an
+/// extent or indirect block, and one more when that splits.
 pub(crate) const CREDITS_PER_RUN: u32 = 4;
 
-/// Revoked blocks that a block of the log has room for, at the smallest block size and the longest
-/// record.
+/// The number of revoked blocks that one block of the log has room for, at the smallest block size
+/// and with the longest entries.
 const REVOKES_PER_BLOCK: usize = 120;
 
-/// What a data block holds that is not in memory.
+/// The content of a data block that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
-    /// Zeros: a hole or an unwritten extent; it gets a place at commit.
+    /// Zeros: a hole or an unwritten extent, which the commit places.
     Hole,
     /// The content of its home.
     Home(BlockNo),
 }
 
-/// An operation's part of the running transaction: until it is dropped when the operation has come
-/// to its end, or [ended](Self::end) when it has not.
+/// An operation's part of the running transaction. An operation that succeeds drops it; one that
+/// fails [ends](Self::end) it.
 pub struct Handle {
     journal: Arc<Journal>,
     txn: Arc<Transaction>,
@@ -47,28 +46,27 @@ pub struct Handle {
     owner: Owner,
     /// It has changed something.
     changed: Cell<bool>,
-    /// What it does may end at any step, and go on in another handle.
+    /// Its operation may stop after any step and go on in another handle.
     splits: Cell<bool>,
 }
 
-/// Who holds the transaction open as long as the handle is.
+/// What keeps the transaction open while the handle exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The handle.
     Itself,
-    /// The handle; it does what a commit would do, for which those who left it undone have been
-    /// charged.
+    /// The handle. It does work that operations have left to the commit and have been charged for.
     Early,
-    /// The handle; it is a [`Span`](crate::Span), which has so many credits for all its operations.
+    /// The handle. It is a [`Span`](crate::Span) with these credits for all its operations.
     Span(u32),
     /// The commit.
     Commit,
 }
 
 impl Journal {
-    /// Opens a handle for an operation that changes at most `credits` blocks, which debug builds
-    /// see to. Waits while the running transaction is being closed; commits it first when it is
-    /// full, and enlists delayed data if there is too much of it.
+    /// Opens a handle for an operation that changes at most `credits` blocks (debug builds check
+    /// this). Waits while the running transaction is being closed, commits it first if it is full,
+    /// and enlists delayed data if there is too much of it.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         self.relieve()?;
         self.start_anyway(credits)
@@ -99,14 +97,14 @@ impl Journal {
     }
 }
 
-/// What a write of file data does with a block that is not in memory.
+/// Whether a write of file data needs the old content of a block that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overwrites {
-    /// All of it, and nobody wants to know what it was.
+    /// No: it overwrites all of it, and nobody asks for the old content.
     Blindly,
-    /// All of it; the scheme is asked.
+    /// It overwrites all of it; the scheme decides.
     Perhaps,
-    /// It must be read.
+    /// Yes: the block must be read.
     No,
 }
 
@@ -122,7 +120,7 @@ impl Journal {
         }
     }
 
-    /// Whether a block at `home` that is not in memory is read before `bytes` are written to it.
+    /// True when a block at `home` that is not in memory must be read before `bytes` replace it.
     fn reads_first(&self, home: BlockNo, bytes: &[u8]) -> Result<bool> {
         self.check_block(home)?;
         Ok(match self.overwrites(bytes) {
@@ -132,8 +130,8 @@ impl Journal {
         })
     }
 
-    /// Reads what [`Handle::write_data`] would read to write `bytes` into a block at `home`: so
-    /// that a device that fails is met before anything is changed.
+    /// Reads the block that [`Handle::write_data`] would read to write `bytes` into `home`, so that
+    /// a failing device shows before anything is changed.
     pub fn read_ahead_of_write(
         &self,
         file: &FileData,
@@ -174,14 +172,14 @@ impl Handle {
         Self::new(journal, txn, tid, u32::MAX, Owner::Commit)
     }
 
-    /// Makes a span of it.
+    /// Turns the handle into a span.
     pub(crate) fn become_span(&mut self) {
-        // Whatever goes wrong from here on leaves something half done.
+        // A span that fails counts as half done, even before its first change.
         self.note_change();
         self.owner = Owner::Span(self.credits.get());
     }
 
-    /// In a span: its next operation begins, which may change so many blocks more.
+    /// Begins the next operation of a span, which may change `credits` more blocks.
     pub(crate) fn begin_operation(&self, credits: u32) -> Result<()> {
         let used = self.used.get();
         if let Owner::Span(all) = self.owner
@@ -194,20 +192,20 @@ impl Handle {
         Ok(())
     }
 
-    /// The transaction.
+    /// Returns the transaction's number.
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Changes `bytes` at `offset` of a metadata block; the block is read first if it is not in
-    /// memory.
+    /// Writes `bytes` at `offset` of a metadata block, which it reads first if it is not in memory.
     ///
     /// Panics when the range is not inside the block.
     pub fn write(&self, block: BlockNo, class: Class, offset: usize, bytes: &[u8]) -> Result<()> {
         self.change(block, class, std::iter::once((offset, bytes)))
     }
 
-    /// [`write`](Self::write) of several parts of a block, or of none, each an offset and bytes.
+    /// Writes any number of parts of a block, each an offset and bytes, like
+    /// [`write`](Self::write).
     pub fn write_parts<'a>(
         &self,
         block: BlockNo,
@@ -221,8 +219,8 @@ impl Handle {
         }
     }
 
-    /// Makes a metadata block part of the transaction, and accounts for it, before it is changed
-    /// when the transaction [closes](crate::Placer::settle).
+    /// Makes a metadata block part of the transaction and charges for it, so that the file system
+    /// can change it when the transaction [closes](crate::Placer::settle).
     pub fn join(&self, block: BlockNo, class: Class) -> Result<()> {
         self.change(block, class, std::iter::empty())
     }
@@ -255,8 +253,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Declares a fresh metadata block and gives its whole content; what lies on its home means
-    /// nothing.
+    /// Makes a fresh metadata block of this content. The old content of its home does not count.
     pub fn create(&self, block: BlockNo, class: Class, bytes: &[u8]) -> Result<()> {
         self.journal.check_block(block)?;
         self.note_change();
@@ -277,8 +274,8 @@ impl Handle {
         Ok(())
     }
 
-    /// The block was freed: whatever this transaction changed in it is dropped (JBD2's forget), and
-    /// older versions of it in the log are never replayed (revoke).
+    /// Notes that the block was freed: drops this transaction's changes of it (JBD2's forget), and
+    /// keeps recovery from replaying older versions of it in the log (revoke).
     pub fn revoke(&self, block: BlockNo) {
         self.note_change();
         self.journal.cache().remove(block);
@@ -287,9 +284,9 @@ impl Handle {
         }
     }
 
-    /// Changes `bytes` at `offset` of a file's block. `old` says what the block holds if it is not
-    /// in memory. A `whole` block changes with its transaction or not at all, also where the scheme
-    /// says less of other data ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
+    /// Writes `bytes` at `offset` of a file's block. `old` is the block's content if it is not in
+    /// memory. A `whole` block changes with its transaction or not at all, even where the scheme
+    /// promises less for other data ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
     ///
     /// The caller holds the inode's lock and, for [`Wrote::Unplaced`]`{ newly: true }`, keeps a
     /// reserved block for it.
@@ -380,7 +377,7 @@ impl Handle {
             &self.journal.counters().dropped_blocks,
             u64::from(dropped.dirty),
         );
-        // The commit will not meet them: others may have their room (JBD2's forget).
+        // The commit will not have these blocks, so others may have their room (JBD2's forget).
         let logged = if self.journal.served().terms.logs_data {
             dropped.joined
         } else {
@@ -391,10 +388,10 @@ impl Handle {
         dropped.unplaced
     }
 
-    /// The handle has, or could still get, room for `n` more blocks. When not, the operation must
-    /// go on in a new handle.
+    /// True when the handle has, or has just got, room for `n` more blocks. Otherwise the operation
+    /// must go on in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
-        // In a span the next handle is of the same transaction.
+        // A span cannot split: its next handle would be part of the same transaction.
         let may_split = self.splits.get() && !matches!(self.owner, Owner::Span(_));
         if may_split && ask(|s| s.splits()) == Some(true) {
             return false;
@@ -416,16 +413,15 @@ impl Handle {
         extended
     }
 
-    /// A crash between any two steps of what this handle does leaves what the caller wants, so it
-    /// need not be the handle that ends it: it gets no more credits while a commit waits for it,
-    /// and a scheduler may have [`has_credits`](Self::has_credits) say that it is full.
+    /// Lets the operation be split: a crash between any two of its steps leaves a state that the
+    /// caller accepts. The handle gets no more credits while a commit waits for it, and a test's
+    /// scheduler may let [`has_credits`](Self::has_credits) say that it is full.
     pub fn allow_split(&self) {
         self.splits.set(true);
     }
 
-    /// Ends the handle of an operation that met an error which it could not get over. If it has
-    /// changed something already, nothing of that must become durable by somebody else's commit:
-    /// the journal stops.
+    /// Ends the handle of an operation that failed. If the operation has changed something already,
+    /// the journal stops, so that no other thread's commit makes half of the operation durable.
     pub fn end(self, why: Broken) {
         let stops = match why {
             Broken::ByFailure => true,
@@ -437,14 +433,13 @@ impl Handle {
     }
 
     fn stop_if_changed(&self, why: &str) {
-        // A commit that fails stops it anyway, and knows why.
+        // A commit that fails stops the journal itself, with the reason.
         if self.changed.get() && self.owner != Owner::Commit {
             self.journal.abort(JournalError::Unusable(why.to_owned()));
         }
     }
 
-    /// What a scheme could not note of a change would be missing at the commit, so nothing is
-    /// committed any more.
+    /// Stops the journal if the scheme could not note a change, because the commit would lack it.
     fn must_be<T>(&self, changed: Result<T>) -> Result<T> {
         changed.inspect_err(|error| self.journal.abort(error.clone()))
     }
@@ -456,7 +451,7 @@ impl Handle {
     fn charge(&self, blocks: u32) {
         let used = self.used.get().saturating_add(blocks);
         self.used.set(used);
-        // Or the transaction could come to more than the log has room for (jbd2 asserts it too).
+        // Otherwise the transaction could exceed the room in the log (jbd2 asserts this too).
         debug_assert!(
             used <= self.credits.get() || self.owner == Owner::Early,
             "an operation changes {used} blocks and has credits for {}",

@@ -1,5 +1,5 @@
-//! The journal: reading blocks, work in the background, closing. Handles are started in `handle`,
-//! transactions committed in `commit`.
+//! The journal itself: reading blocks, work in the background, closing. `handle` starts handles,
+//! `commit` commits transactions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -27,18 +27,19 @@ use crate::transaction::Transaction;
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A transaction is committed when it is this old (`commit=`); `None`: only when asked or
-    /// when it is full, and without a thread in the background: everything happens in one order.
+    /// The age at which the background commits a transaction (`commit=`). `None`: it is committed
+    /// only on request or when it is full, and there is no background thread, so that everything
+    /// happens in one order.
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
     /// How long new data may stay delayed, where commits need not have it (`dirty_expire=`); zero:
     /// not at all.
     pub dirty_expire: Duration,
-    /// How long a commit may wait for others who will soon want one (`max_batch_time=`); zero: not
-    /// at all. No longer than a commit takes on average.
+    /// How long a commit may wait for threads that will soon want one (`max_batch_time=`); zero:
+    /// not at all. It never waits longer than a commit takes on average.
     pub max_batch_time: Duration,
-    /// It waits at least so long for those who are missing, however short a commit is
+    /// How long it waits for missing threads at least, however short a commit is
     /// (`min_batch_time=`), within `max_batch_time`.
     pub min_batch_time: Duration,
 }
@@ -50,9 +51,10 @@ pub struct Journal {
     limits: Limits,
     /// How much data may be delayed; `None`: none.
     delay_limits: Option<DelayLimits>,
-    /// Cached blocks to keep.
+    /// The number of cached blocks to keep.
     most_cached: usize,
-    /// The device, if it is memory itself, which a copy of what lies there would only fill up.
+    /// The device, if it is memory itself. Blocks there are not cached: a copy would only use up
+    /// memory.
     memory: Option<Arc<dyn Pmem>>,
     zero: BlockRef,
     cache: Cache,
@@ -67,27 +69,25 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins to take transactions, which the scheme makes durable: it has recovered what a crash
-    /// left.
+    /// Opens the journal on a scheme that has recovered its log, and begins to take transactions.
     pub fn open(opened: Opened, config: &Config) -> Arc<Self> {
         let (dev, terms) = (&opened.dev, &opened.terms);
         let size = BlockSize::of(opened.block_size);
         let most_cached = (config.memory >> size.bits()).max(64);
         let blocks_max = terms.max_transaction;
-        // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
-        // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
-        // otherwise log.
+        // On a fragmented volume, placing block_size / 24 data blocks takes one new, half full leaf
+        // of a map at worst. The log has room for twice as many leaves as the blocks that a
+        // transaction may log otherwise.
         let placeable = u32_as_usize(blocks_max) * (size.bytes() / 12);
         let most_dirty = u32::try_from(most_cached / 2).unwrap_or(u32::MAX);
-        // In memory data has its place at once, as with ext4's `dax`: keeping it elsewhere first
-        // would gain nothing.
+        // In memory data is placed at once, as with ext4's `dax`: delaying it would gain nothing.
         let may_be_delayed =
             dev.pmem().is_none() && !config.dirty_expire.is_zero() && terms.promise.is_apart();
         let delay_limits = may_be_delayed.then_some(DelayLimits {
             age: config.dirty_expire,
             blocks: most_dirty,
         });
-        // One transaction runs while another commits: both, and delayed data, are dirty.
+        // One transaction runs while another commits. Both are dirty, and so is delayed data.
         let pinned = if may_be_delayed {
             most_dirty / 2
         } else {
@@ -97,11 +97,11 @@ impl Journal {
             blocks: blocks_max,
             pinned: u32::try_from(placeable).map_or(pinned, |most| most.min(pinned)),
         };
-        // A commit in memory is over before somebody has gone to sleep.
+        // A commit in memory ends before a thread has gone to sleep.
         let pace = if dev.pmem().is_some() || opened.scheme.cache().is_some() {
             Pace::PROCESSORS
         } else {
-            // Without a thread in the background everything happens in one order.
+            // Without a background thread no commit waits, so that everything happens in one order.
             Pace::Medium {
                 batch: config
                     .commit_interval
@@ -138,13 +138,13 @@ impl Journal {
         journal
     }
 
-    /// Names the file system's part of a commit; without it no new data can be committed. The first
-    /// call counts.
+    /// Sets the file system's part of a commit. Without one, no new data can be committed. Only the
+    /// first call has an effect.
     pub fn attach(&self, placer: Weak<dyn Placer>) {
         let _ = self.placer.set(placer);
     }
 
-    /// The newest content of a metadata block.
+    /// Returns the newest content of a metadata block.
     pub fn read(&self, block: BlockNo, class: Class) -> Result<BlockRef> {
         let buffer = self.cache.get(block);
         let mut slot = buffer.page.lock();
@@ -160,9 +160,9 @@ impl Journal {
         Ok(content)
     }
 
-    /// Brings metadata blocks into memory that will soon be read, in one request or a few. What is
-    /// there already, or is in use just now, is left as it is; and an error means nothing, since
-    /// whoever [reads](Self::read) the block meets it.
+    /// Reads metadata blocks into memory that will soon be wanted, in few requests. It leaves
+    /// blocks alone that are in memory or in use, and ignores errors: [`read`](Self::read) returns
+    /// them.
     pub fn read_ahead(&self, start: BlockNo, count: u32, class: Class) {
         let most = AHEAD >> self.size.bits();
         for first in (0..count).step_by(u32_as_usize(most)) {
@@ -175,7 +175,7 @@ impl Journal {
     fn read_part_ahead(&self, start: BlockNo, count: u32, class: Class) -> Result<()> {
         let blocks = (0..count).map(|n| self.cache.get(start.plus(n.into())));
         let buffers: Vec<_> = blocks.collect();
-        // Nobody reads or changes them meanwhile: what is read here would be older.
+        // Locked, so that nobody changes them meanwhile: the content read here would be older.
         let slots = buffers.iter().map(|buffer| buffer.page.try_lock());
         let mut slots: Vec<_> = slots.collect();
         let is_missing = |slot: &Option<MutexGuard<'_, Option<Page>>>| {
@@ -204,8 +204,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads `count` home blocks from `start` on into `out`, in the newest committed version of
-    /// each. For file data that is not in memory: straight into the reader's buffer.
+    /// Reads the newest committed version of `count` blocks from `start` on into `out`. For file
+    /// data that is not in memory: it goes straight into the reader's buffer.
     ///
     /// Panics when `out` is not `count` blocks long.
     pub fn read_home(
@@ -225,7 +225,7 @@ impl Journal {
         if cache.is_none() && !self.served.scheme.holds_any(start, count) {
             return self.read_device(start, out, class);
         }
-        // Runs that are at home are read in one request each.
+        // One request for each run of blocks whose newest version is home.
         let mut run = 0;
         for i in 0..=count {
             let is_held = match out.get_mut(size.bytes_of(i)..size.bytes_of(i + 1)) {
@@ -247,7 +247,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads a block from where the scheme holds it; false if it does not.
+    /// Reads a block from the scheme's log or cache; false if the scheme does not hold it.
     fn read_held(&self, block: BlockNo, out: &mut [u8]) -> Result<bool> {
         if let Some(cache) = self.served.scheme.cache() {
             return Ok(cache.read_part(block, 0, out)?);
@@ -261,9 +261,9 @@ impl Journal {
         }
     }
 
-    /// Offers the scheme's cache what was read, if it has one. When it cannot make room because the
-    /// device fails, the reader has got what he wanted; but what is committed can no longer go
-    /// home.
+    /// Offers a block that was read to the scheme's cache, if it has one. If the cache cannot make
+    /// room because the device fails, the reader still has the block, but the journal stops:
+    /// committed blocks can no longer go home.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) {
         let Some(cache) = self.served.scheme.cache() else {
             return;
@@ -273,9 +273,9 @@ impl Journal {
         }
     }
 
-    /// Reads a part of one home block, from byte `offset` of it on, from memory: nothing else of it
-    /// is loaded. False where that cannot be, and [`read_home`](Self::read_home) has to be asked
-    /// for the whole.
+    /// Reads a part of one block, from byte `offset` on, without loading the rest. Returns false
+    /// where this is impossible because the block is not in memory or a cache; the caller then
+    /// reads all of it by [`read_home`](Self::read_home).
     pub fn read_part(
         &self,
         block: BlockNo,
@@ -298,47 +298,47 @@ impl Journal {
         Ok(true)
     }
 
-    /// The data blocks of a file: the same object for everybody.
+    /// Returns the data blocks of a file: the same object for all callers.
     pub fn file(&self, ino: InodeNo) -> Arc<FileData> {
         self.files.get(ino)
     }
 
-    /// [`file`](Self::file) without making it: none when no block of the file can be in memory.
+    /// Returns the data blocks of a file; `None` when no block of it can be in memory.
     pub fn file_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
         self.files.get_if_any(ino)
     }
 
-    /// The newest durable transaction.
+    /// Returns the newest durable transaction.
     pub fn committed(&self) -> Tid {
         self.gate.committed()
     }
 
-    /// The running transaction.
+    /// Returns the running transaction.
     pub fn running(&self) -> Tid {
         self.gate.running()
     }
 
-    /// The most blocks that a handle may ask for.
+    /// Returns the most credits that a handle may ask for, in blocks.
     pub fn max_credits(&self) -> u32 {
         self.limits.blocks
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub fn block_size(&self) -> usize {
         self.size.bytes()
     }
 
-    /// What the scheme says of itself.
+    /// Returns the scheme's description.
     pub fn about(&self) -> &'static About {
         self.served.about
     }
 
-    /// What the scheme has agreed to.
+    /// Returns what the scheme has agreed to.
     pub fn terms(&self) -> &Terms {
         &self.served.terms
     }
 
-    /// The log may have file data, so that freed blocks of files must be revoked.
+    /// True when the log may hold file data, so that freed blocks of files must be revoked.
     pub fn logs_data(&self) -> bool {
         self.terms().logs_data || self.has_logged_data.load(Ordering::Relaxed)
     }
@@ -347,29 +347,29 @@ impl Journal {
         self.has_logged_data.store(true, Ordering::Relaxed);
     }
 
-    /// Of the scheme's own cache.
+    /// Returns the counters of the scheme's own cache; `None` if it has no cache.
     pub fn cache_stats(&self) -> Option<CacheStats> {
         self.served.scheme.cache().map(|cache| cache.stats())
     }
 
-    /// Why nothing more can be written, if so.
+    /// Returns the error that has stopped the journal, if any.
     pub fn stopped(&self) -> Option<JournalError> {
         self.gate.stopped()
     }
 
-    /// Stops the journal: nothing is written any more, waiting callers get `error`.
+    /// Stops the journal: it writes nothing any more, and waiting callers get `error`.
     pub fn abort(&self, error: JournalError) {
         tracing::error!("journal stopped: {error}");
         self.gate.stop(error);
     }
 
-    /// A metadata block that no operation has changed yet was changed at its home by somebody else:
-    /// it is read again.
+    /// Forgets a metadata block that no operation has changed, because something else changed its
+    /// home. The next use reads it again.
     pub fn reread(&self, block: BlockNo) {
         self.cache.remove(block);
     }
 
-    /// Operations that meet damage when they are half done do not stop the journal
+    /// Lets the journal go on when an operation finds damage while it is half done
     /// (`errors=continue`).
     pub fn go_on(&self) {
         self.goes_on.store(true, Ordering::Relaxed);
@@ -379,8 +379,8 @@ impl Journal {
         self.goes_on.load(Ordering::Relaxed)
     }
 
-    /// Stops at once without writing anything (FS_IOC_SHUTDOWN without a flush of the log): an
-    /// honest crash.
+    /// Stops at once without writing anything, like a crash (FS_IOC_SHUTDOWN without a flush of the
+    /// log).
     pub fn shutdown(&self) {
         self.gate.stop(JournalError::Shutdown);
     }
@@ -399,23 +399,23 @@ impl Journal {
         result
     }
 
-    /// Commits everything, and brings home some of what the scheme's cache has; how many of its
-    /// blocks are not home then. Of a scheme without a cache all of it, and there is none.
+    /// Commits everything and brings home some blocks of the scheme's cache. Returns how many of
+    /// its blocks are not home then. A scheme without a cache brings all blocks home; it is 0 then.
     pub fn drain_some(self: &Arc<Self>) -> Result<u64> {
         self.sync()?;
         self.checkpoint(Goal::Some)?;
         Ok(self.cache_stats().map_or(0, |cache| cache.dirty))
     }
 
-    /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error
-    /// says why.
+    /// Commits everything and leaves a plain ext4 image. A stopped journal writes nothing and
+    /// returns the error that stopped it.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.close_when(|| Ok(()))
     }
 
-    /// [`close`](Self::close), as soon as `settle` has left nothing to be committed and no
-    /// operation is under way. It is called without a handle, after a commit, and again when
-    /// something came in between.
+    /// [`close`](Self::close), as soon as `settle` has left nothing to commit and no operation is
+    /// under way. It calls `settle` without a handle, after a commit, and again when an operation
+    /// came in between.
     pub fn close_when<E: From<JournalError>>(
         self: &Arc<Self>,
         mut settle: impl FnMut() -> Result<(), E>,
@@ -436,12 +436,12 @@ impl Journal {
         }
     }
 
-    /// Nothing is done in the background any more when it returns.
+    /// Ends the background thread and waits for it.
     pub fn end_background(&self) {
         self.background.end();
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> JournalStats {
         let bytes = |blocks| self.size.offset_of(blocks);
         let counted = self.counters.snapshot();
@@ -454,7 +454,7 @@ impl Journal {
         }
     }
 
-    /// What the scheme chose so far, where it can.
+    /// Returns how often the scheme has chosen each of its actions; empty if it has no choice.
     pub fn actions(&self) -> Vec<ActionCount> {
         self.served.scheme.actions()
     }
@@ -463,7 +463,7 @@ impl Journal {
         &self.cache
     }
 
-    /// The scheme, and on what terms it serves.
+    /// Returns the scheme and its terms.
     pub(crate) fn served(&self) -> &Opened {
         &self.served
     }
@@ -502,7 +502,7 @@ impl Journal {
             .unwrap_or_else(|| Err(no_placer()))
     }
 
-    /// The file system's part, unless there never was one; an error when it is gone.
+    /// Returns the file system's part; `None` if there never was one, an error if it is gone.
     pub(crate) fn placer_if_attached(&self) -> Option<Result<Arc<dyn Placer>>> {
         let placer = self.placer.get()?;
         Some(placer.upgrade().ok_or_else(no_placer))
@@ -538,7 +538,7 @@ impl Journal {
             Held::Home => {
                 let mut content = Block::zeroed(self.size.bytes());
                 self.read_device(block, content.bytes_mut(), class)?;
-                // File data is loaded to be changed: the commit brings it into a cache.
+                // File data is loaded to be changed: the commit will put it into the cache.
                 if class != Class::Data {
                     self.fill(block, class, content.bytes());
                 }
@@ -548,20 +548,20 @@ impl Journal {
         Ok(Page::clean(content, class, block))
     }
 
-    /// A commit is over: make room, and let the background look at the log. Without a thread this
-    /// one does it, so that everything happens in one order.
+    /// Ends a commit: makes room in memory and wakes the background if a checkpoint is due. Without
+    /// a background thread the caller runs the checkpoint, so that everything happens in one order.
     pub(crate) fn after_commit(&self) {
         self.trim_caches();
         if self.served.scheme.backlog().is_due
             && !self.background.wake()
             && self.stopped().is_none()
         {
-            // The error has stopped the journal.
+            // `checkpoint` has stopped the journal on an error.
             let _ = self.checkpoint(Goal::Background);
         }
     }
 
-    /// Whether a data block that has become clean stays in memory.
+    /// True when a data block that has become clean stays in memory.
     pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
         !self.served.terms.is_buffer_cache
             && (self.memory.is_none() || self.served.scheme.holds_any(home, 1))
@@ -581,11 +581,11 @@ impl Journal {
             .read_at(self.size.start_of(block), out, tag)?)
     }
 
-    /// Lets clean blocks go that are more than should be in memory.
+    /// Drops clean blocks while more than `most_cached` are in memory.
     pub fn trim_caches(&self) {
         let cached = self.cache.len() + self.files.len();
         if cached > self.most_cached {
-            // An eighth more than needed, so that this is not done for every block.
+            // An eighth more than needed, so that not every block causes this.
             let most = self.most_cached - self.most_cached / 8;
             let share = |part: usize| part * most / cached;
             self.files.evict(share(self.files.len()));
@@ -593,8 +593,8 @@ impl Journal {
         }
     }
 
-    /// One round of the background thread; false when there is nothing left to work for. An error
-    /// has stopped the journal and is told to everyone who asks.
+    /// Does one round of the background thread; false when the journal is gone or stopped. An error
+    /// stops the journal, so that later callers get it.
     fn background_round(journal: &Weak<Self>, interval: Duration) -> bool {
         let Some(journal) = journal.upgrade().filter(|j| j.stopped().is_none()) else {
             return false;
@@ -612,7 +612,7 @@ impl Journal {
     }
 }
 
-/// Bytes that are read ahead in one request.
+/// Bytes of one request of a readahead.
 const AHEAD: u32 = 256 << 10;
 
 fn no_placer() -> JournalError {

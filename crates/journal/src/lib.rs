@@ -1,25 +1,25 @@
-//! Transactions, buffers, and the journaling schemes.
+//! Transactions and the blocks that they change, above any journaling scheme.
 //!
-//! The words are JBD2's. An operation opens a [`Handle`], which joins the *running* transaction;
-//! every change of a block is a [`Handle::write`] (metadata, named by its block number) or a
-//! [`Handle::write_data`] (file data, named by inode and logical block until the commit gives it a
-//! place). A commit closes the running transaction, asks the file system to place its data
-//! ([`Placer`]), takes a snapshot of every block it changed, lets the next transaction run, and
-//! hands the snapshot to the [`Scheme`](stetfs_scheme::Scheme), which makes it durable.
+//! The words are JBD2's. An operation opens a [`Handle`], which joins the *running* transaction.
+//! It changes metadata by [`Handle::write`], which names a block by its number, and file data by
+//! [`Handle::write_data`], which names it by inode and logical block until the commit places it.
+//! A commit closes the running transaction, asks the file system to place its data ([`Placer`]),
+//! takes a snapshot of every changed block, lets the next transaction run, and hands the snapshot
+//! to the [`Scheme`](stetfs_scheme::Scheme), which makes it durable.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `gate` | who may join, who must wait, who commits: the state machine alone |
 //! | `page` | one cached block: its content, and what transactions have to do with it |
-//! | `moves` | what may become of a cached block next |
+//! | `moves` | the moves that a cached block may make |
 //! | `cache` | metadata blocks by block number |
 //! | `file_data` | a file's data blocks, by logical block |
 //! | `files` | all files with data in memory |
-//! | `journal` | the journal: reading, background work, closing |
-//! | `handle` | the changes of one operation, from its start on |
+//! | `journal` | the journal itself: reading blocks, background work, closing |
+//! | `handle` | the changes of one operation |
 //! | `span` | several operations as one transaction |
-//! | `background` | the thread that commits what is old and checkpoints |
-//! | `transaction` | what a transaction collects while it runs |
+//! | `background` | the thread that commits old transactions and runs checkpoints |
+//! | `transaction` | the blocks that a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
 //! | `overwrite` | how overwritten data becomes durable without a transaction |
 //! | `delayed` | delayed data: new data that commits pass by |

@@ -1,7 +1,7 @@
-//! What a cached block may do next: the table of `page.rs` as data, which debug builds hold every
-//! move against, and which the walk of `page_tests.rs` reaches whole.
+//! The moves that a cached block may make: the table of `page.rs` as data. Debug builds check every
+//! move against it, and the random walk of `page_tests.rs` makes every move in it.
 
-/// What a block is ([`page`](crate::page)).
+/// The state of a block ([`page`](crate::page)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Hole,
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Gone,
 }
 
-/// What happens to a block.
+/// The step that moves a block to another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Delay,
@@ -27,10 +27,10 @@ pub(crate) enum Step {
     Evict,
 }
 
-/// From what, by what, to what.
+/// The state before, the step, the state after.
 pub(crate) type Move = (Kind, Step, Kind);
 
-/// All moves that there are.
+/// All legal moves.
 pub(crate) const MOVES: [Move; 18] = [
     (Kind::Hole, Step::Delay, Kind::Delayed),
     (Kind::Delayed, Step::Delay, Kind::Delayed),
@@ -52,7 +52,7 @@ pub(crate) const MOVES: [Move; 18] = [
     (Kind::Clean, Step::Evict, Kind::Gone),
 ];
 
-/// A block makes a move. Debug builds panic when it is none of [`MOVES`].
+/// Checks a move. Debug builds panic when it is not in [`MOVES`].
 #[inline]
 pub(crate) fn note(from: Kind, step: Step, to: Kind) {
     if !cfg!(debug_assertions) {
@@ -74,7 +74,7 @@ pub(crate) mod tests {
     use super::{MOVES, Move};
 
     thread_local! {
-        /// Which moves this thread has made, a bit each.
+        /// The moves that this thread has made, one bit each.
         static MADE: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -82,7 +82,7 @@ pub(crate) mod tests {
         MADE.set(MADE.get() | 1 << index);
     }
 
-    /// The moves that this thread has not made.
+    /// Returns the moves that this thread has not made.
     pub(crate) fn missing() -> Vec<Move> {
         let is_missing = |(n, _): &(usize, &Move)| MADE.get() & 1 << n == 0;
         MOVES

@@ -1,14 +1,15 @@
-//! What was overwritten where it is becomes durable without its transaction.
+//! How overwritten data becomes durable without a commit of its transaction.
 //!
-//! Where data goes home anyway (`data=ordered`, `data=writeback`), a file of which nothing but
-//! that was changed needs no commit: its blocks are written home and flushed, as ext4's fsync
-//! does, while others do the same with theirs, and what else the running transaction has is left
-//! for its own commit.
+//! Where data goes home anyway (`data=ordered`, `data=writeback`), an fsync of a file of which only
+//! data was overwritten needs no commit. As ext4's fsync does, it writes the file's blocks home and
+//! flushes, while other threads do the same for other files. Everything else in the running
+//! transaction is left to its own commit.
 //!
-//! The blocks stay in the transaction until they are home. So nothing but the file's own state
-//! (`file_data.rs`) keeps two versions of a block from being on their way at once: a commit that
-//! has blocks of the file waits until nobody writes any of them home, as does who forgets them,
-//! for then they may get another owner; and while a commit has some, nobody begins to.
+//! The blocks stay in the transaction until they are home. Only the file's own state
+//! (`file_data.rs`) keeps two versions of a block from being on their way home at once:
+//! - a commit that has blocks of the file waits until nobody writes any of them home;
+//! - a truncation waits as well, because the blocks may get another owner then;
+//! - nobody begins to write blocks home while a commit has blocks of the file.
 
 use stetfs_format::width::usize_as_u64;
 
@@ -18,11 +19,11 @@ use crate::journal::Journal;
 use crate::stats::count;
 
 impl Journal {
-    /// Makes durable what was overwritten in a file, if that needs no commit and the file has
-    /// nothing else to be made durable. False: nothing was done.
+    /// Makes a file's overwritten data durable, if this needs no commit and the file has no other
+    /// change that is not durable. Returns false if it did nothing.
     ///
     /// # Errors
-    /// Of the device; nothing can be written any more then.
+    /// The device's error, which stops the journal.
     pub fn overwrite(&self, file: &FileData) -> Result<bool> {
         if !self.terms().overwrites_home() {
             return Ok(false);

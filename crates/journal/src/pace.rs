@@ -1,46 +1,46 @@
-//! How a thread waits for a commit, and for whom a commit waits.
+//! How a thread waits for a commit, and for which threads a commit waits.
 //!
-//! Threads that sync again and again share commits only if they come back together. Otherwise the
-//! one that missed a commit has the next one for itself, and the others miss that. So whoever is
-//! about to commit waits for those that were there when the last commit ended, and no longer than a
-//! commit takes on average, from that end on. jbd2 does so too (`jbd2_journal_stop`,
-//! `max_batch_time`), but always sleeps that long, unless one thread is all that syncs. Here those
-//! who ask are counted: nobody waits for more than were there, a thread that stays away is missed
-//! once, and after waits in vain it is waited more seldom. Of more threads than processors some
-//! always come while a commit is under way, and nobody is waited for: but those who can run at once
-//! go first.
+//! Threads that sync again and again share commits only if they come back together. Otherwise a
+//! thread that missed a commit has the next one to itself, and the others miss that one. So the
+//! thread that is about to commit waits for those that waited for the last commit, until the time
+//! that a commit takes on average has passed since the last one ended. jbd2 does so too
+//! (`jbd2_journal_stop`, `max_batch_time`), but always sleeps that long, unless only one thread
+//! syncs. Here the threads are counted: the wait ends when as many have asked as waited the last
+//! time; a thread that stays away costs one such wait; and after waits in vain, commits wait less
+//! often. With more threads than processors, some always come while a commit is under way. Then a
+//! commit waits for nobody, but yields the processor once to threads that can run.
 
 use std::time::{Duration, Instant};
 
-/// What commits are the work of.
+/// Whether commits take a medium's time or only processor time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Of a medium: the running transaction collects until the one before is durable.
+    /// A medium's: the running transaction collects changes until the one before is durable.
     Medium {
-        /// The longest that a commit waits for those who are expected; zero: not at all, and who
-        /// waits for a commit sleeps at once.
+        /// The longest time that a commit waits for expected threads. Zero: it does not wait, and
+        /// threads that wait for a commit sleep at once.
         batch: Duration,
-        /// The shortest, where somebody is missing and `batch` is not shorter.
+        /// The shortest such time while a thread is missing; `batch` is the upper bound.
         least: Duration,
     },
-    /// Of processors: a transaction is closed while another commits.
+    /// Processors': a small transaction is closed while another one commits.
     Processors {
-        /// It has at most so many blocks of memory.
+        /// The most cached blocks of such a small transaction.
         overlap: u32,
-        /// How often a waiting thread looks, 15 ns each, before it lets the kernel wake it, which
-        /// takes tens of microseconds.
+        /// How often a waiting thread spins, 15 ns each, before it sleeps. Being woken takes tens
+        /// of microseconds.
         looks: u32,
     },
 }
 
 impl Pace {
-    /// A transaction takes a few microseconds.
+    /// For commits of a few microseconds.
     pub(crate) const PROCESSORS: Self = Self::Processors {
         overlap: 64,
         looks: 1024,
     };
 
-    /// Blocks of memory up to which a transaction is closed while another commits.
+    /// Returns the most cached blocks of a transaction that is closed while another one commits.
     pub(crate) fn overlap(self) -> u32 {
         match self {
             Self::Medium { .. } => 0,
@@ -49,29 +49,30 @@ impl Pace {
     }
 }
 
-/// Where a commit takes longer than this, a thread that waits for it sleeps at once: to be woken
-/// takes a small part of that.
+/// A thread that waits for a commit longer than this sleeps at once: being woken takes a small part
+/// of that time.
 const QUICK: Duration = Duration::from_micros(100);
 
-/// Threads that come as they like are waited for in vain with one commit in 65 at most.
+/// The bound of `Batch::in_vain`. With it, one commit in 65 waits in vain for threads that never
+/// come together.
 const MOST_IN_VAIN: u32 = 6;
 
-/// Who waits for commits of a medium, and how long these take.
+/// The number of threads that wait for commits of a medium, and how long these take.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Who waits for the running transaction to be durable.
+    /// Threads that wait for the running transaction to be durable.
     asked: u32,
-    /// Who waits for the one before.
+    /// Threads that wait for the transaction before it.
     before: u32,
-    /// How many waited when the last commit ended; none if that is more than can run at once.
+    /// Threads that waited when the last commit ended; 0 if that is more than can run at once.
     expected: u32,
     processors: u32,
-    /// Waits in vain since the last one that was not, up to [`MOST_IN_VAIN`].
+    /// Waits in vain since the last wait that was not, up to [`MOST_IN_VAIN`].
     in_vain: u32,
-    /// How many commits will not wait for anybody because of that: 2 after one wait in vain, 4
-    /// after the second.
+    /// The number of next commits that wait for nobody because of that: 2 after one wait in vain,
+    /// 4 after the second.
     left_out: u32,
-    /// How long a commit takes: the last one counts for a quarter (jbd2's
+    /// The average time of a commit. The last one counts for a quarter (jbd2's
     /// `j_average_commit_time`).
     average: Duration,
     began: Instant,
@@ -93,7 +94,7 @@ impl Batch {
         }
     }
 
-    /// Somebody waits for the running transaction, or for the one before.
+    /// Counts a thread that waits for the running transaction, or for the one before.
     pub(crate) fn ask(&mut self, is_running: bool) {
         if is_running {
             self.asked += 1;
@@ -102,7 +103,7 @@ impl Batch {
         }
     }
 
-    /// The next transaction runs.
+    /// Notes that the next transaction runs.
     pub(crate) fn switch(&mut self) {
         self.before = std::mem::take(&mut self.asked);
     }
@@ -124,18 +125,19 @@ impl Batch {
         self.ended = now;
     }
 
-    /// As if so many had waited for a commit that has just ended, and commits took so long.
+    /// Pretends that `callers` had waited for a commit that has just ended, and that commits take
+    /// `average`.
     #[cfg(test)]
     pub(crate) fn expect(&mut self, callers: u32, average: Duration) {
         (self.expected, self.average, self.ended) = (callers, average, Instant::now());
     }
 
-    /// The next commit waits for nobody.
+    /// Makes the next commit wait for nobody.
     pub(crate) fn expect_nobody(&mut self) {
         self.expected = 0;
     }
 
-    /// A commit has waited until nobody was missing, or in vain.
+    /// Notes that a commit has waited, until no thread was missing or in vain.
     pub(crate) fn waited(&mut self) {
         if self.is_complete() {
             self.in_vain = 0;
@@ -145,17 +147,17 @@ impl Batch {
         }
     }
 
-    /// Nobody is missing.
+    /// True when no thread is missing.
     pub(crate) fn is_complete(&self) -> bool {
         self.asked >= self.expected
     }
 
-    /// Until when those who are missing are waited for.
+    /// Returns the time until which a commit waits for missing threads.
     pub(crate) fn deadline(&self, least: Duration, longest: Duration) -> Instant {
         self.ended + self.average.max(least).min(longest)
     }
 
-    /// How long somebody who waits for a commit looks whether it has ended, before he sleeps.
+    /// Returns how long a thread that waits for a commit spins before it sleeps.
     pub(crate) fn patience(&self, longest: Duration) -> Duration {
         if self.average <= QUICK {
             (self.average * 2).min(longest)
@@ -172,7 +174,7 @@ mod tests {
     const COMMIT: Duration = Duration::from_micros(40);
     const LONGEST: Duration = Duration::from_micros(30);
 
-    /// A commit by one who asked, while `beside` ask for the next one.
+    /// Makes a commit for one thread that asked, while `beside` threads ask for the next one.
     fn commit(batch: &mut Batch, now: &mut Instant, beside: u32) {
         batch.switch();
         batch.begin(*now);
@@ -204,7 +206,7 @@ mod tests {
         commit(&mut batch, &mut now, 0);
         batch.ask(true);
         assert!(!batch.is_complete(), "there were two");
-        // The other one stays away, and is missed this once.
+        // The other one stays away; one commit waits for it.
         commit(&mut batch, &mut now, 0);
         batch.ask(true);
         assert!(batch.is_complete());
@@ -214,7 +216,7 @@ mod tests {
     fn after_waits_in_vain_it_is_waited_more_seldom() {
         let mut now = Instant::now();
         let mut batch = Batch::new(2, now);
-        // Two who never come together; commits between two waits.
+        // Two threads that never come together; counts the commits between two waits.
         let mut until_next_wait = |batch: &mut Batch| {
             let mut n = 0;
             loop {
@@ -224,7 +226,7 @@ mod tests {
                     batch.waited();
                 }
                 commit(batch, &mut now, 1);
-                // Who asked meanwhile has the next one for itself.
+                // The thread that asked meanwhile has the next one to itself.
                 batch.asked = 0;
                 if !is_complete {
                     return n;
@@ -282,7 +284,7 @@ mod tests {
         let deadline = batch.deadline(Duration::ZERO, COMMIT);
         assert!(now + COMMIT * 9 / 10 < deadline && deadline <= now + COMMIT);
         assert_eq!(batch.deadline(Duration::ZERO, LONGEST), now + LONGEST);
-        // At least so long (`min_batch_time=`), but never longer than the longest.
+        // At least `min_batch_time=`, but never longer than the longest.
         assert_eq!(batch.deadline(COMMIT * 2, COMMIT * 3), now + COMMIT * 2);
         assert_eq!(batch.deadline(COMMIT * 2, LONGEST), now + LONGEST);
     }

@@ -1,21 +1,21 @@
-//! One cached block: its newest content, and what transactions have to do with it.
+//! One cached block: its newest content, and the transaction that has changed it.
 //!
 //! | from | by | to | when |
 //! |---|---|---|---|
-//! | `Hole` | `Delay` | `Delayed` | new data, where commits need not have it (`delayed.rs`) |
+//! | `Hole` | `Delay` | `Delayed` | new data is written, where commits need not have it (`delayed.rs`) |
 //! | `Delayed` | `Delay` | `Delayed` | it is written again |
-//! | `Delayed` | `Enlist` | `Running` | somebody wants it durable, it is old, or too much is delayed |
+//! | `Delayed` | `Enlist` | `Running` | a sync wants it durable, it is old, or too much is delayed |
 //! | `Hole`, `Unread`, `Clean` | `Write` | `Running` | a transaction changes it |
 //! | `Running` | `Write` | `Running` | the same transaction changes it again |
 //! | `Running` | `Place` | `Running` | the file system gives it a home, its first or another |
-//! | `Running` | `Close` | `Committing` | the transaction's snapshot has its content |
+//! | `Running` | `Close` | `Committing` | the transaction's snapshot takes its content |
 //! | `Committing` | `Write` | `Running` | the next transaction changes it |
 //! | `Committing` | `Finish` | `Clean` | the transaction is durable |
-//! | `Running`, `Committing` | `Overwrite` | `Clean` | it was written home without the commit |
+//! | `Running`, `Committing` | `Overwrite` | `Clean` | an fsync has written it home without a commit |
 //! | `Clean`, `Delayed`, `Running`, `Committing` | `Drop` | gone | truncated, freed |
-//! | `Clean` | `Evict` | gone | memory is short, or the scheme has it |
+//! | `Clean` | `Evict` | gone | memory is short, or the scheme's cache has it |
 //!
-//! Debug builds hold every move against this table (`moves.rs`).
+//! Debug builds check every move against this table (`moves.rs`).
 
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Class};
@@ -30,23 +30,23 @@ use stetfs_scheme::{Opened, Ranges, Spot};
 pub(crate) struct Page {
     pub(crate) content: BlockRef,
     pub(crate) class: Class,
-    /// Its home. File data has none until a commit places it: in a hole or an unwritten extent.
+    /// Its home; `None`: file data in a hole or an unwritten extent that no commit has placed.
     pub(crate) home: Option<BlockNo>,
-    /// Used since the last look for something to evict.
+    /// Used since the last eviction passed it.
     pub(crate) referenced: bool,
     state: State,
 }
 
-/// What transactions have to do with a block.
+/// The relation of a block to transactions.
 #[derive(Debug)]
 enum State {
-    /// A hole's zeros, about to be written.
+    /// A hole's zeros, which a write is about to change.
     Hole,
-    /// Any content of the right length: all of it is about to be written.
+    /// Any content of the right length, which a write is about to replace.
     Unread,
-    /// The content is what is committed.
+    /// The content is the committed one.
     Clean,
-    /// New data that is in no transaction.
+    /// New data without a home that is in no transaction.
     Delayed,
     /// The running transaction has changed it.
     Running(Change),
@@ -54,48 +54,49 @@ enum State {
     Committing(Tid),
 }
 
-/// What a transaction did to a block.
+/// A transaction's change of a block.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) tid: Tid,
     pub(crate) origin: Origin,
-    /// The transaction must have all of the change or none of it
+    /// The change must survive entirely or not at all
     /// ([`LoggedBlock::whole`](stetfs_scheme::LoggedBlock::whole)).
     pub(crate) whole: bool,
-    /// What it changed.
+    /// The changed bytes.
     pub(crate) ranges: Ranges,
-    /// The content before it, if the scheme wants that.
+    /// The content before the change, if the scheme wants it.
     pub(crate) base: Option<BlockRef>,
     /// Where the scheme keeps the block while the transaction changes it.
     pub(crate) spot: Option<Spot>,
 }
 
-/// What a block's home held before a transaction.
+/// The content of a block's home before a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// What the block was.
+    /// The block's old content.
     Old,
-    /// The same, and nobody read it: all of it was written.
+    /// The block's old content, which nobody has read, because all of it was overwritten.
     Unread,
-    /// Nothing: the transaction made the block.
+    /// Nothing of value: the transaction made the block.
     Fresh,
-    /// Nothing: the transaction switched the file's mapping to this home.
+    /// Nothing of value: the transaction switched the file's mapping to this home.
     Relocated,
 }
 
 impl Page {
-    /// What was read from its home, or is about to be [replaced](Self::replace).
+    /// Makes a page of content that was read from `home`, or that is about to be
+    /// [replaced](Self::replace).
     pub(crate) fn clean(content: BlockRef, class: Class, home: BlockNo) -> Self {
         Self::new(content, class, Some(home), State::Clean)
     }
 
-    /// File data where there is none yet.
+    /// Makes a page for file data in a hole.
     pub(crate) fn hole(zeros: BlockRef) -> Self {
         Self::new(zeros, Class::Data, None, State::Hole)
     }
 
-    /// A data block that is about to be written whole, with anything of the right length for its
-    /// content.
+    /// Makes a page for a data block that a write is about to replace. Its content may be anything
+    /// of the right length.
     pub(crate) fn unread(any: BlockRef, home: BlockNo) -> Self {
         Self::new(any, Class::Data, Some(home), State::Unread)
     }
@@ -110,22 +111,22 @@ impl Page {
         }
     }
 
-    /// It must get a place at a commit.
+    /// True when a commit must place it.
     pub(crate) fn is_unplaced(&self) -> bool {
         self.home.is_none()
     }
 
-    /// It is about to be the first data where the file has none.
+    /// True when it is a hole that a write is about to fill.
     pub(crate) fn is_hole(&self) -> bool {
         matches!(self.state, State::Hole)
     }
 
-    /// The content is what is committed.
+    /// True when the content is the committed one.
     pub(crate) fn is_clean(&self) -> bool {
         matches!(self.state, State::Clean)
     }
 
-    /// The transaction that changed it and is not durable.
+    /// Returns the transaction that has changed it and is not durable, if any.
     pub(crate) fn tid(&self) -> Option<Tid> {
         match &self.state {
             State::Hole | State::Unread | State::Clean | State::Delayed => None,
@@ -134,7 +135,7 @@ impl Page {
         }
     }
 
-    /// What transaction `tid` did to it so far, if it is the running one and did anything.
+    /// Returns the change so far by transaction `tid`, if that is running and has changed it.
     pub(crate) fn running(&self, tid: Tid) -> Option<&Change> {
         match &self.state {
             State::Running(change) if change.tid == tid => Some(change),
@@ -143,12 +144,12 @@ impl Page {
     }
 
     /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content
-    /// means nothing.
+    /// does not count.
     pub(crate) fn join(&mut self, tid: Tid, served: &Opened, fresh: bool) -> bool {
         self.join_by(Step::Write, tid, served, fresh)
     }
 
-    /// [`join`](Self::join) of delayed data, as it is.
+    /// Makes a delayed page part of transaction `tid` with its present content.
     pub(crate) fn enlist(&mut self, tid: Tid, served: &Opened) -> Result<()> {
         self.join_by(Step::Enlist, tid, served, true);
         self.replace(self.content.clone(), served)
@@ -160,7 +161,8 @@ impl Page {
             note(Kind::Running, step, Kind::Running);
             return false;
         }
-        // What is fresh, or what a commit under way has, is not what the scheme has of it.
+        // The scheme's cache has the present content, unless the block is fresh or a commit of it
+        // is under way.
         let is_kept = !fresh && self.tid().is_none();
         let home = self.home.filter(|_| is_kept);
         let cache = served.scheme.cache();
@@ -192,13 +194,12 @@ impl Page {
         matches!(self.state, State::Hole | State::Delayed)
     }
 
-    /// The transaction that it is part of must have all of it or nothing; true when it need not
-    /// before.
+    /// Marks its change as whole ([`Change::whole`]); true when it was not yet.
     pub(crate) fn must_be_whole(&mut self) -> bool {
         !std::mem::replace(&mut self.state.change_mut().whole, true)
     }
 
-    /// Changes bytes; the page has joined before.
+    /// Changes bytes. The page must have joined a transaction.
     pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], served: &Opened) -> Result<()> {
         let change = self.state.change_mut();
         match change.origin {
@@ -213,14 +214,14 @@ impl Page {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         if bytes.len() == self.content.len() && !self.content.is_unshared() {
-            // Copying what is overwritten whole would be waste.
+            // Not `make_mut`, which would copy content that is overwritten entirely.
             self.content = Block::copy_of(bytes).into();
         } else {
             self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
-    /// Gives it other content, all of it; the page has joined before.
+    /// Replaces all of its content. The page must have joined a transaction.
     pub(crate) fn replace(&mut self, content: BlockRef, served: &Opened) -> Result<()> {
         self.state.change_mut().ranges.add(0, content.len());
         self.content = content;
@@ -238,7 +239,7 @@ impl Page {
         Ok(())
     }
 
-    /// The running transaction gives it this home, its first or another one.
+    /// Gives it this home, its first or another one, in the running transaction.
     pub(crate) fn place(&mut self, home: BlockNo) {
         note(self.state.kind(), Step::Place, self.state.kind());
         let is_moved = self.home.is_some_and(|before| before != home);
@@ -248,7 +249,7 @@ impl Page {
         }
     }
 
-    /// Transaction `tid` is closed: what it did, if anything.
+    /// Closes transaction `tid` for this page; returns its change, if it made one.
     pub(crate) fn close(&mut self, tid: Tid) -> Option<Change> {
         self.running(tid)?;
         match self.go(Step::Close, State::Committing(tid)) {
@@ -257,7 +258,7 @@ impl Page {
         }
     }
 
-    /// Transaction `tid` is durable.
+    /// Notes that transaction `tid` is durable.
     pub(crate) fn finish(&mut self, tid: Tid) {
         if self.tid() == Some(tid) {
             self.go(Step::Finish, State::Clean);
@@ -266,27 +267,27 @@ impl Page {
         }
     }
 
-    /// What transaction `tid` did to it is durable at its home.
+    /// Notes that its change is durable at its home.
     pub(crate) fn overwritten(&mut self) {
         self.go(Step::Overwrite, State::Clean);
     }
 
-    /// It leaves memory, whatever it is.
+    /// Notes that it leaves memory, in any state.
     pub(crate) fn dropped(&self) {
         note(self.state.kind(), Step::Drop, Kind::Gone);
     }
 
-    /// It is clean, and was not used since it was asked last.
+    /// True when it is clean and was not used since the last call.
     pub(crate) fn may_go(&mut self) -> bool {
         self.is_clean() && !std::mem::replace(&mut self.referenced, false)
     }
 
-    /// It leaves memory, clean.
+    /// Notes that it leaves memory, clean.
     pub(crate) fn evicted(&self) {
         note(self.state.kind(), Step::Evict, Kind::Gone);
     }
 
-    /// Takes a step; what it was before.
+    /// Takes a step; returns the state before.
     fn go(&mut self, step: Step, to: State) -> State {
         note(self.state.kind(), step, to.kind());
         std::mem::replace(&mut self.state, to)
@@ -294,7 +295,7 @@ impl Page {
 }
 
 impl State {
-    /// What the running transaction did. Panics when it did nothing: the page has joined before.
+    /// Returns the running transaction's change. Panics unless the page has joined one.
     fn change_mut(&mut self) -> &mut Change {
         match self {
             Self::Running(change) => change,

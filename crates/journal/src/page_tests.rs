@@ -1,5 +1,5 @@
-//! A file's blocks on a random walk through all that may happen to them, held against contents
-//! that are kept beside it.
+//! A random walk of a file's blocks through all their moves, compared with a model of their
+//! contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::moves::tests::missing;
 use crate::page::Page;
 
 const BLOCK: usize = 1024;
-/// Blocks of the file.
+/// Length of the file in blocks.
 const BLOCKS: u32 = 12;
 
 struct Rng(u64);
@@ -54,20 +54,20 @@ fn block(bytes: &[u8]) -> BlockRef {
     Block::copy_of(bytes).into()
 }
 
-/// A file, and what it must be.
+/// A file and its model.
 struct World {
     file: Arc<FileData>,
     served: Opened,
     /// New data is delayed.
     delays: bool,
     tid: Tid,
-    /// What a commit that is under way has: the block, its home, its content.
+    /// The blocks of the commit that is under way: block, home, content.
     committing: Option<Vec<(LBlock, BlockNo, Vec<u8>)>>,
-    /// What a reader must see.
+    /// The contents that a reader must see.
     newest: BTreeMap<u32, Vec<u8>>,
     /// The file's mapping.
     homes: BTreeMap<u32, BlockNo>,
-    /// What lies on the homes.
+    /// The contents of the homes.
     disk: BTreeMap<u64, Vec<u8>>,
     used: u64,
     rng: Rng,
@@ -147,7 +147,7 @@ impl World {
         let Some(found) = self.file.overwritten() else {
             return;
         };
-        // A commit may take the blocks while they are written.
+        // A commit may take the blocks while they are being written home.
         if self.rng.below(2) == 0 {
             self.close();
         }

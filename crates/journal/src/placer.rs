@@ -1,4 +1,4 @@
-//! What the file system does in a commit: the only call from the journal upwards.
+//! The file system's part of a commit: the only call from the journal upwards.
 
 use stetfs_format::num::{BlockNo, InodeNo};
 
@@ -11,9 +11,9 @@ pub trait Placer: Send + Sync {
     /// Gives each of the blocks of `ino` (ascending) a home in `handle`'s transaction and appends
     /// it to `homes`.
     ///
-    /// Called when no other handle is open. May take inode *state* locks, never one that is held
-    /// across a wait. An error aborts the journal, so space must have been reserved when the data
-    /// was written.
+    /// The commit calls it when no other handle is open. It may take inode *state* locks, but no
+    /// lock that some thread holds across a wait. An error aborts the journal, so the file system
+    /// reserves the space when the data is written.
     fn place(
         &self,
         handle: &Handle,
@@ -22,10 +22,10 @@ pub trait Placer: Send + Sync {
         homes: &mut Vec<BlockNo>,
     ) -> Result<()>;
 
-    /// Writes what the file system has put off until the transaction closes: what many operations
-    /// change and only the last state of which counts. Called for every transaction, after
-    /// everything is placed. The blocks have joined the transaction before. An error aborts the
-    /// journal.
+    /// Writes changes that the file system has put off until the transaction closes, because many
+    /// operations change the same bytes and only their last state counts. The commit calls it for
+    /// every transaction, after all data is placed. The blocks must have joined the transaction
+    /// before. An error aborts the journal.
     fn settle(&self, handle: &Handle) -> Result<()> {
         let _ = handle;
         Ok(())

@@ -1,11 +1,11 @@
 //! Several operations as one transaction (jbd2's nested handles).
 //!
-//! A span is one handle for all of them, and has the credits. Each operation asks for what it may
-//! need at worst; what it does not use, the next ones have. So many operations that change the same
-//! few blocks need not much more than one.
+//! A span is one handle for all of them, and holds their credits. Each operation asks for the most
+//! that it may need and leaves the rest to the next ones. So several operations that change the
+//! same few blocks need little more than one.
 //!
-//! Whoever holds a span hands it to the operations that are to be in it. What is not given the span
-//! is not in it, and waits forever when it commits, or starts a handle while a commit waits.
+//! The holder of a span passes it to each operation that is to be part of it. Another operation of
+//! the same thread would wait forever if it commits, or if it starts a handle while a commit waits.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::error::Result;
 use crate::handle::Handle;
 use crate::journal::Journal;
 
-/// Makes several operations one transaction, which has all of them or none. From [`Journal::span`].
+/// Several operations as one transaction, which has all of them or none. Made by [`Journal::span`].
 pub struct Span(Handle);
 
 impl Journal {
-    /// Begins one transaction of several operations, which change at most `credits` blocks, with
-    /// what the last one may ask for at worst. What fails in it has failed half done: the caller
-    /// [aborts](Self::abort) the journal.
+    /// Begins a span of operations that change at most `credits` blocks, counting all that the last
+    /// operation may ask for. After an operation of it has failed, the caller
+    /// [aborts](Self::abort) the journal, because the transaction is half done.
     ///
-    /// The caller keeps everybody out who holds a lock that the operations need while he waits to
-    /// join a transaction. Until the span is dropped, the thread commits nothing and starts no
-    /// handle.
+    /// The caller makes sure that no thread waits to join a transaction while it holds a lock that
+    /// the operations need. Until the span is dropped, the caller's thread commits nothing and
+    /// starts no handle.
     pub fn span(self: &Arc<Self>, credits: u32) -> Result<Span> {
         let mut handle = self.start(credits)?;
         handle.become_span();
@@ -34,7 +34,7 @@ impl Journal {
 }
 
 impl Span {
-    /// The handle of the next operation, which changes at most `credits` blocks.
+    /// Returns the handle for the next operation, which changes at most `credits` blocks.
     ///
     /// # Errors
     /// [`TooLarge`](crate::JournalError::TooLarge) when the span has fewer left.
@@ -43,7 +43,7 @@ impl Span {
         Ok(&self.0)
     }
 
-    /// The transaction.
+    /// Returns the transaction's number.
     pub fn tid(&self) -> Tid {
         self.0.tid()
     }

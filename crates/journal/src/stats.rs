@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-/// What the journal has done since it was opened.
+/// Counters of a journal since it was opened, and its present use of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JournalStats {
     /// Handles started.
     pub handles: u64,
     /// Transactions handed to the scheme.
     pub commits: u64,
-    /// Waits for a commit that another thread made (group commit).
+    /// Calls that waited for a commit by another thread (group commit).
     pub shared_commits: u64,
     /// Metadata blocks in those transactions.
     pub meta_blocks: u64,
@@ -25,8 +25,7 @@ pub struct JournalStats {
     pub revoked_blocks: u64,
     /// Data blocks dropped before they were ever written.
     pub dropped_blocks: u64,
-    /// Checkpoints; of those that commits make since there is no room, the ones that the scheme
-    /// counts.
+    /// Checkpoints, including those within commits that the scheme counts (the log was full).
     pub checkpoints: u64,
     /// Bytes of cached blocks, dirty ones included.
     pub cached_bytes: u64,
@@ -63,7 +62,7 @@ counters!(
     checkpoints
 );
 
-/// Adds without ordering: these numbers are only looked at.
+/// Adds without ordering: nothing depends on these numbers.
 pub(crate) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);
 }

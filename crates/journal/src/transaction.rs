@@ -1,4 +1,4 @@
-//! What a transaction collects while it runs: handles add to it, the commit takes it.
+//! The blocks that a transaction collects while it runs: handles add them, the commit takes them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::file_data::FileData;
 use crate::gate::{Blocks, Load};
 use stetfs_sync::Mutex;
 
-/// The blocks of a transaction, by what becomes of them.
+/// The blocks of a transaction, by what the commit does with them.
 #[derive(Default)]
 pub(crate) struct Transaction {
     meta: Mutex<Vec<Arc<Buffer>>>,
@@ -56,13 +56,13 @@ impl Transaction {
         self.pinned.add(n);
     }
 
-    /// So many blocks less may be logged, and so many less are dirty.
+    /// Takes back `blocks` that might have been logged, and `pinned` that were dirty.
     pub(crate) fn give_back(&self, blocks: u32, pinned: u32) {
         self.blocks.sub(blocks);
         self.pinned.sub(pinned);
     }
 
-    /// Notes a freed block; how many there were before it.
+    /// Notes a freed block; returns how many were noted before it.
     pub(crate) fn revoke(&self, block: BlockNo) -> usize {
         let mut revoked = self.revoked.lock();
         let before = revoked.len();
@@ -77,7 +77,7 @@ impl Transaction {
         }
     }
 
-    /// From here on they are the commit's, as are the files and the revoked blocks.
+    /// Hands the metadata blocks to the commit.
     pub(crate) fn take_meta(&self) -> Vec<Arc<Buffer>> {
         std::mem::take(&mut *self.meta.lock())
     }

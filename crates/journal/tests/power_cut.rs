@@ -31,7 +31,7 @@ const LOG_REST: LogExtent = LogExtent {
 /// Blocks that hold metadata or, when freed, data.
 const WORLD: std::ops::Range<u64> = 300..316;
 
-/// A small generator, so that a failure is named by its seed.
+/// A small random number generator, so that a seed names a failure.
 struct Rng(u64);
 
 impl Rng {
@@ -134,7 +134,7 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
     Ok(Journal::open(opened, &config))
 }
 
-/// What a block of the world is.
+/// The state of a block of the world.
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
     Meta(Vec<u8>),
@@ -153,7 +153,7 @@ struct Run {
 }
 
 impl Run {
-    /// The newest transaction is durable, at the latest now.
+    /// Notes that the newest transaction is durable, at the latest now.
     fn confirm(&mut self, now: u64) {
         if self.confirmed_at.len() < self.worlds.len() {
             self.confirmed_at.push(now);
@@ -176,8 +176,8 @@ fn transaction(
         }
         let block = WORLD.start + rng.below(WORLD.end - WORLD.start);
         if freed.get(&block) == Some(&handle.tid()) {
-            // A freed block may be used again only when the transaction that freed it has
-            // committed.
+            // A freed block may be used again only after the commit of the transaction that
+            // freed it.
             continue;
         }
         let fill = rng.below(256) as u8;
@@ -189,7 +189,7 @@ fn transaction(
                     .write(BlockNo(block), Class::Directory, offset, &[fill; 40])
                     .expect("a write");
                 bytes[offset..offset + 40].fill(fill);
-                // Sometimes the log has to escape the block.
+                // Sometimes the log has to escape the block: it begins with the log's magic number.
                 if rng.below(4) == 0 {
                     let magic = 0xc03b_3998u32.to_be_bytes();
                     handle
@@ -248,16 +248,16 @@ fn run(dev: &Arc<SimDev>, kind: Kind, seed: u64) -> Run {
     for _ in 0..40 {
         let tid = transaction(&journal, &mut world, &mut freed, &mut rng);
         if last.replace(tid) != Some(tid) {
-            // The one before was committed, asked for or because it was full.
+            // The one before has committed, on request or because it was full.
             run.confirm(dev.changes());
             run.worlds.push(world.clone());
         } else {
             *run.worlds.last_mut().expect("one at least") = world.clone();
         }
-        // Not every transaction is asked for; the next handles join it.
+        // Not every transaction is committed at once: the next handles join it.
         if rng.below(3) > 0 {
             journal.commit(tid).expect("a commit");
-            // An empty transaction is not written and goes on.
+            // An empty transaction is not written, and stays the running one.
             if journal.committed() == tid {
                 run.confirm(dev.changes());
             }
@@ -284,7 +284,7 @@ fn matches(image: &Image, world: &World) -> bool {
     })
 }
 
-/// Recovers and judges; the recovered content.
+/// Recovers and judges; returns the recovered content.
 fn judge(
     dev: Arc<dyn BlockDev>,
     content: impl Fn() -> Image,
@@ -300,7 +300,7 @@ fn judge(
         .unwrap_or_else(|error| panic!("{what}: closing failed: {error}"));
     let image = content();
     let confirmed = run.confirmed_at.iter().rposition(|&c| c <= at).unwrap_or(0);
-    // The commit in flight may have made it; never one after it.
+    // The commit in flight may be durable, but none after it.
     let allowed = confirmed..=(confirmed + 1).min(run.worlds.len() - 1);
     let found = allowed.clone().find(|&i| matches(&image, &run.worlds[i]));
     assert!(

@@ -1,7 +1,7 @@
-//! What the journal keeps in memory stays within its bound, however long the log is; a panic above
-//! it stops it, without leaving anybody waiting; an operation that changes more than it has asked
-//! for is found; and who writes home beside those who commit takes nothing from the log that is not
-//! home. What goes home without a transaction: `overwrite`.
+//! The journal's memory stays within its bound, however long the log is. A panic in an operation
+//! stops the journal and leaves no thread waiting. An operation that changes more blocks than its
+//! credits is caught. A checkpoint beside commits frees nothing in the log that is not home.
+//! `overwrite` tests data that goes home without a transaction.
 
 mod overwrite;
 
@@ -35,7 +35,7 @@ fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<
     (dev, journal)
 }
 
-/// A device with an empty log.
+/// Makes a device with an empty log.
 fn formatted(log: LogExtent) -> RamDev {
     let mut raw = vec![0; BLOCK];
     let superblock = JournalSuperblock {
@@ -64,7 +64,7 @@ fn formatted(log: LogExtent) -> RamDev {
     dev
 }
 
-/// Recovers what is there.
+/// Opens a journal, which recovers the log.
 fn open_on(
     dev: Arc<dyn BlockDev>,
     memory: usize,
@@ -113,7 +113,7 @@ fn open_as(dev: Arc<dyn BlockDev>, memory: usize, log: LogExtent, config: &Confi
     Journal::open(opened, config)
 }
 
-/// Commits 600 blocks, one after the other, for all of which the log has room.
+/// Commits 600 blocks, one after the other. The log has room for all of them.
 fn commit_blocks(journal: &Arc<Journal>, mut after_each: impl FnMut(u64)) {
     for n in 0..600 {
         let handle = journal.start(1).unwrap();
@@ -136,15 +136,15 @@ fn written_home(dev: &dyn BlockDev) -> u64 {
         / BLOCK as u64
 }
 
-/// Blocks that are committed but not home after [`commit_blocks`].
+/// Returns the number of blocks that are held after [`commit_blocks`].
 fn blocks_held(memory: usize) -> u64 {
     let (dev, journal) = open(memory);
     commit_blocks(&journal, |_| {});
     600 - written_home(&*dev)
 }
 
-/// Some blocks of a run are in the log and others are home: wherever the run begins and ends, each
-/// is read as it was committed.
+/// A read of a run gives each block as it was committed, although some are in the log and others
+/// are home, wherever the run begins and ends.
 #[test]
 fn every_run_is_read_as_it_was_committed() {
     const RUN: u64 = 12;
@@ -206,7 +206,7 @@ fn a_long_log_does_not_hold_more_than_the_memory() {
     assert!(held <= 101, "{held} blocks are held");
 }
 
-/// Panics when it is asked for a place.
+/// Panics when it is asked to place a block.
 struct Clumsy;
 
 impl Placer for Clumsy {
@@ -251,7 +251,7 @@ fn a_panic_in_an_operation_stops_the_journal() {
     }));
     assert!(half.is_err());
     assert!(journal.commit(tid).is_err());
-    // One that has changed nothing harms nobody.
+    // A panic before the first change does no harm.
     let (_, journal) = open(1 << 20);
     let nothing = catch_unwind(AssertUnwindSafe(|| {
         let _handle = journal.start(8).unwrap();
@@ -261,8 +261,8 @@ fn a_panic_in_an_operation_stops_the_journal() {
     assert!(journal.start(1).is_ok());
 }
 
-/// The operations of a span share its credits: one may use what those before it left, and is
-/// refused what they used. All of them are one transaction.
+/// The operations of a span share its credits: each may use what the earlier ones left, and no
+/// more. All of them are one transaction.
 #[test]
 fn operations_of_a_span_share_its_credits() {
     let (_, journal) = open(1 << 20);
@@ -293,7 +293,7 @@ fn operations_of_a_span_share_its_credits() {
     assert_eq!((done.handles, done.commits, done.meta_blocks), (1, 1, 3));
 }
 
-/// Gives every file block the place after the one before.
+/// Places every file block behind the one before.
 struct InOrder;
 
 impl Placer for InOrder {
@@ -338,7 +338,7 @@ fn what_is_written_after_all_was_enlisted_is_delayed_no_longer_than_that() {
         assert_eq!(delayed(), 1);
         journal.enlist_older(AGE).unwrap();
         let is_delayed = delayed() == 1;
-        // A machine that is too slow for that is asked again.
+        // On a machine that was too slow for this, the test tries again.
         if since.elapsed() < AGE {
             assert!(is_delayed, "block {n} has waited {:?}", since.elapsed());
             if n > 0 {
@@ -363,7 +363,7 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
     journal.attach(weak);
     let file = journal.file(InodeNo(12));
     for n in 0..4000 {
-        // What a run of new blocks may take.
+        // The credits of a run of new blocks.
         let handle = journal.start(4).unwrap();
         handle
             .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole, false)
@@ -379,15 +379,14 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
 fn an_operation_changes_no_more_than_it_has_asked_for() {
     let (_, journal) = open(1 << 20);
     let handle = journal.start(1).unwrap();
-    // The same block twice is one.
+    // The same block twice counts once.
     for (block, n) in [(5000, 1), (5000, 2), (5001, 3)] {
         let block = BlockNo(block);
         handle.write(block, Class::Directory, 0, &[n]).unwrap();
     }
 }
 
-/// A device that takes its time to write home and to write commit records, and says when it begins
-/// one.
+/// A device on which writes home and writes of commit records are slow. It says when it begins one.
 struct Slow(RamDev, AtomicBool);
 
 impl Slow {
@@ -428,7 +427,7 @@ fn closing_waits_for_a_commit_in_the_background() {
     let dev = Slow::new();
     let at_once = Some(Duration::from_millis(1));
     let journal = open_on(dev.clone(), BLOCK, 256 * BLOCK, LOG, at_once);
-    // So much that the thread will want to checkpoint.
+    // Enough that the background will run a checkpoint.
     let handle = journal.start(40).unwrap();
     for n in 0..40 {
         handle
@@ -444,7 +443,7 @@ fn closing_waits_for_a_commit_in_the_background() {
     assert_eq!(closed.recv_timeout(Duration::from_secs(120)), Ok(true));
 }
 
-/// Who ends the background commits himself, as an unmount does before its own last commit.
+/// After `end_background` the caller can still commit, as an unmount does for its last commit.
 #[test]
 fn nothing_is_committed_behind_the_back_of_who_has_ended_it() {
     let dev = Arc::new(formatted(LOG));
@@ -462,8 +461,8 @@ fn nothing_is_committed_behind_the_back_of_who_has_ended_it() {
     assert_eq!(journal.stats().commits, 1);
 }
 
-/// A block that is freed and used again in one transaction is not revoked by it: after a crash it
-/// is what was written last.
+/// A transaction that frees a block and uses it again does not revoke it: after a crash the block
+/// has its last content.
 #[test]
 fn what_is_freed_and_used_again_at_once_is_there_after_a_crash() {
     let (dev, journal) = open(1 << 20);
@@ -483,7 +482,7 @@ fn what_is_freed_and_used_again_at_once_is_there_after_a_crash() {
     }
 }
 
-/// Says that nobody is busy when dropped, in a panic too.
+/// Clears the flag when dropped, in a panic too.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -492,8 +491,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Somebody writes everything home all the time, as the thread in the background does now and then.
-/// Whatever was committed is in a copy that is made of the device then.
+/// While one thread writes everything home all the time, as the background does now and then, each
+/// copy of the device has everything that was committed.
 #[test]
 fn a_checkpoint_beside_commits_forgets_nothing() {
     const COMMITS: u64 = 1000;
@@ -518,7 +517,7 @@ fn a_checkpoint_beside_commits_forgets_nothing() {
             let tid = handle.tid();
             drop(handle);
             journal.commit(tid).unwrap();
-            // Not each time: the other one has nothing to do then.
+            // Not each time, so that the other thread has something to write home.
             if n % 2 == 0 {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! What was overwritten where it is goes home without a transaction, and never beside another
-//! version of itself, nor to a home that is no longer its own.
+//! Overwritten data goes home without a transaction, never at the same time as another version of
+//! the same block, and never to a home that is no longer its own.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,18 +16,18 @@ use crate::{BLOCK, InOrder, LOG, formatted, open_on};
 /// Where [`InOrder`] puts the file's first block.
 const HOME: BlockNo = BlockNo(1000);
 
-/// A device of which a write of data home waits, once it is told to: until there was another one,
-/// or, since there should be none, for a moment.
+/// A device that holds back one write of data home when it is armed: until another one comes, or
+/// for a moment, because none should come.
 struct Held {
     below: RamDev,
     hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     go_on: Mutex<Option<Sender<()>>>,
-    /// The first byte of each block that came home, and what else the test notes.
+    /// The first byte of each block that was written home, and the test's own notes.
     events: Mutex<Vec<u8>>,
 }
 
 impl Held {
-    /// The next write of data waits; tells when it has come.
+    /// Makes the next write of data wait; the receiver says when that write has come.
     fn arm(&self) -> Receiver<()> {
         let (begun, has_begun) = channel();
         let (go_on, may_go_on) = channel();
@@ -66,7 +66,7 @@ impl Layer for Held {
     }
 }
 
-/// A file with one block, home and durable, of ones.
+/// A file of one block, which is full of ones, home and durable.
 struct World {
     dev: Arc<Held>,
     journal: Arc<Journal>,
@@ -112,8 +112,8 @@ impl World {
         self.write(byte, Old::Home(HOME), false)
     }
 
-    /// Overwrites the block with twos, and does something while these are on their way home without
-    /// a transaction.
+    /// Overwrites the block with twos, and runs `meanwhile` while they are on their way home
+    /// without a transaction.
     fn while_written<R>(&self, meanwhile: impl FnOnce() -> R) -> R {
         self.overwrite(2);
         let has_begun = self.dev.arm();
@@ -151,10 +151,10 @@ fn an_overwritten_block_needs_no_transaction() {
     assert_eq!(after.commits, before.commits);
     assert_eq!(after.overwritten_blocks, before.overwritten_blocks + 1);
     assert_eq!((world.file.pending().newest, after.dirty_bytes), (None, 0));
-    // Nor is anything left of it to be committed.
+    // And the commit has nothing left to write.
     world.journal.commit(tid).unwrap();
     assert_eq!(world.journal.stats().commits, before.commits);
-    // A block that has no place yet does need one.
+    // A block without a home does need a commit.
     let handle = world.journal.start(4).unwrap();
     let bytes = [3; BLOCK];
     handle
@@ -171,7 +171,7 @@ fn what_the_log_has_a_copy_of_takes_a_commit() {
     assert!(!world.journal.overwrite(&world.file).unwrap());
     world.journal.commit(logged).unwrap();
     let tid = world.overwrite(3);
-    // A replay would bring the copy home.
+    // A replay would write the logged copy over it.
     assert!(!world.journal.overwrite(&world.file).unwrap());
     world.journal.commit(tid).unwrap();
     world.journal.checkpoint(Goal::All).unwrap();
