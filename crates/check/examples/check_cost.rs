@@ -1,8 +1,8 @@
-//! What a check costs, beside e2fsck's.
+//! Measures what a check costs, and what e2fsck takes.
 //!
 //! `check_cost` makes a small volume and a large one and measures both. `check_cost IMAGE...`
-//! measures these, and says what is wrong with them. Times are the best of several; e2fsck's
-//! contains the start of its process.
+//! measures these and prints their findings. Times are the best of several; those of e2fsck include
+//! the start of its process.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use stetfs_check::Checker;
 
-/// How often each is measured, at least.
+/// How often each is measured at least.
 const ROUNDS: u32 = 20;
-/// For how long each is measured, at least.
+/// How long each is measured at least.
 const LONG_ENOUGH: Duration = Duration::from_millis(300);
 
-/// Images of more bytes are not read into memory.
+/// Images with more bytes are not read into memory.
 const IN_MEMORY: u64 = 4 << 30;
 
 /// The best time of one round, in microseconds.
@@ -33,7 +33,7 @@ fn best_us(mut round: impl FnMut()) -> f64 {
     best.as_secs_f64() * 1e6
 }
 
-/// Prints what a check of an image costs; whether the image is clean.
+/// Prints what a check of an image costs. Returns whether the image is clean.
 fn measure(name: &str, path: &Path) -> bool {
     let file = File::open(path).expect("an image");
     let mut checker = Checker::new();
@@ -57,7 +57,7 @@ fn measure(name: &str, path: &Path) -> bool {
     report.is_clean()
 }
 
-/// Files of a few blocks, a hundred to a directory.
+/// Makes files of a few blocks, a hundred per directory.
 fn plant(root: &Path, files: usize) {
     for i in 0..files {
         let dir = root.join(format!("directory-{}", i / 100));

@@ -1,5 +1,4 @@
-//! The bitmaps and the counts of free things, against what the inodes and directories were found to
-//! use.
+//! Compares the bitmaps and free counts with what the inodes and directories use.
 
 use stetfs_format::group::init_block_bitmap;
 use stetfs_format::width::u32_as_usize;
@@ -8,11 +7,11 @@ use stetfs_format::{BlockNo, GroupFlags, GroupNo, InodeNo, Place};
 use crate::finding::Fault;
 use crate::state::{Check, Record};
 
-/// A run of bits in which a bitmap and what it should be differ.
+/// A run of bits in which a bitmap differs from what it should be.
 struct Difference {
     first: u32,
     last: u32,
-    /// The bitmap says in use.
+    /// Whether the bitmap says that they are in use.
     is_marked: bool,
 }
 
@@ -37,7 +36,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the number of free blocks by the bitmap.
+    /// Checks a group's block bitmap. Returns the number of blocks that it says are free.
     fn check_block_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8]) -> u32 {
         let place = Place::Group(g);
         let desc = self.s.groups[g.index()];
@@ -78,7 +77,7 @@ impl Check<'_> {
         counted
     }
 
-    /// Returns the number of free inodes by the bitmap.
+    /// Checks a group's inode bitmap. Returns the number of inodes that it says are free.
     fn check_inode_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8], expected: &mut [u8]) -> u32 {
         let place = Place::Group(g);
         let desc = self.s.groups[g.index()];
@@ -131,7 +130,7 @@ impl Check<'_> {
     }
 }
 
-/// The bits of the last byte of `count` that mean something.
+/// A mask of the valid bits in the last byte of `count` bits.
 fn last_mask(count: u32) -> u8 {
     match count % 8 {
         0 => 0xff,
@@ -162,7 +161,7 @@ fn zeros(bitmap: &[u8], count: u32) -> u32 {
     count - ones
 }
 
-/// All bits from `from` on are set.
+/// Whether all bits from `from` on are set.
 fn is_all_set(bitmap: &[u8], from: u32) -> bool {
     let Some((byte, others)) = bitmap[u32_as_usize(from) / 8..].split_first() else {
         return true;
@@ -171,7 +170,7 @@ fn is_all_set(bitmap: &[u8], from: u32) -> bool {
     byte | before == 0xff && others.iter().all(|&byte| byte == 0xff)
 }
 
-/// Where two bitmaps that differ do so.
+/// Returns the runs in which two different bitmaps differ.
 fn differences(bitmap: &[u8], expected: &[u8], count: u32) -> Vec<Difference> {
     let bit = |bits: &[u8], i: u32| bits[u32_as_usize(i) / 8] & 1 << (i % 8) != 0;
     let mut found: Vec<Difference> = Vec::new();
@@ -204,7 +203,7 @@ mod tests {
             .collect()
     }
 
-    /// Bitmaps of which each has a run of bits set, with the run.
+    /// Bitmaps with one run of bits set, for every run.
     fn bitmaps() -> impl Iterator<Item = [u8; BYTES]> {
         (0..BYTES * 8).flat_map(|start| {
             (start..=BYTES * 8).map(move |end| {

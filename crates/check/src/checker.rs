@@ -1,9 +1,9 @@
 //! The buffers, and the order of a check.
 //!
-//! Each step leaves for the next what it must know: the superblock the shape; the descriptors where
-//! bitmaps and tables lie; the inodes their links, types, blocks and directories; the directories
-//! how often each inode is named. A step that fails so badly that the next would only guess ends
-//! the check: what is wrong has been named.
+//! Each step leaves what the next one needs. The superblock gives the shape; the descriptors give
+//! the places of bitmaps and tables; the inodes give links, types, blocks and directories; the
+//! directories give the number of names of each inode. If a step fails so badly that the next could
+//! only guess, the check ends with the findings so far.
 
 use stetfs_format::width::usize_as_u64;
 
@@ -11,10 +11,10 @@ use crate::report::Report;
 use crate::source::Source;
 use crate::state::{Buffers, Check, Found};
 
-/// Findings that a checker keeps when it is not told otherwise.
+/// How many findings a checker keeps by default.
 const KEPT: usize = 100;
 
-/// A read-only checker of volumes, with buffers that it keeps from one to the next.
+/// A read-only checker of volumes. It keeps its buffers from one check to the next.
 #[derive(Debug)]
 pub struct Checker {
     kept: usize,
@@ -28,12 +28,12 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// Keeps the first 100 findings of a check and counts the rest.
+    /// A checker that keeps the first 100 findings of a check and counts the rest.
     pub fn new() -> Self {
         Self::keeping(KEPT)
     }
 
-    /// Keeps the first `findings` of a check and counts the rest.
+    /// A checker that keeps the first `findings` findings of a check and counts the rest.
     pub fn keeping(findings: usize) -> Self {
         Self {
             kept: findings,
@@ -41,7 +41,7 @@ impl Checker {
         }
     }
 
-    /// Checks the volume that `source` holds from its byte 0 on.
+    /// Checks the volume that begins at byte 0 of `source`.
     pub fn check<S: Source + ?Sized>(&mut self, source: &S) -> Report {
         self.check_dyn(&source)
     }

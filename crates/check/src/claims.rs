@@ -1,10 +1,10 @@
-//! Which blocks are in use by whom has been seen so far: the union must be what the block bitmaps
-//! say, and no block may be claimed twice.
+//! The blocks that owners have claimed so far. In the end the claims must equal the block bitmaps,
+//! and no block may be claimed twice.
 
 use stetfs_format::width::{u32_as_usize, u64_as_usize};
 use stetfs_format::{BlockNo, Geometry};
 
-/// A bit a block, in the order of the disk's bitmaps: a group's part is whole bytes.
+/// A bit per block, in the order of the disk's bitmaps; each group's part is in whole bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     bits: Vec<u8>,
@@ -14,7 +14,7 @@ pub(crate) struct Claims {
     repeated: u64,
 }
 
-/// Blocks of a claim that somebody had claimed before.
+/// Blocks of a claim that were already claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repeated {
     pub(crate) first: BlockNo,
@@ -31,24 +31,25 @@ impl Claims {
         (self.claimed, self.repeated) = (0, 0);
     }
 
-    /// Blocks that are claimed.
+    /// How many blocks are claimed.
     pub(crate) fn claimed(&self) -> u64 {
         self.claimed
     }
 
-    /// So many claims were repeated that no more are taken: damage must not cost more than the
-    /// volume's size.
+    /// Whether so many claims were repeated that no more are accepted: damage must not cost more
+    /// than the volume's size.
     pub(crate) fn overwhelmed(&self) -> bool {
         self.repeated > self.blocks
     }
 
-    /// The part of group `g`, as its bitmap should be but for the padding.
+    /// The part of group `g`: what its bitmap should be, except for the padding.
     pub(crate) fn of_group(&self, g: u32, geometry: &Geometry) -> &[u8] {
         let bytes = u32_as_usize(geometry.blocks_per_group) / 8;
         &self.bits[u32_as_usize(g) * bytes..][..bytes]
     }
 
-    /// Claims `count` blocks from `start` on, all inside the volume.
+    /// Claims `count` blocks from `start` on, all inside the volume. Returns the blocks that were
+    /// already claimed, if any.
     pub(crate) fn claim(&mut self, start: BlockNo, count: u64) -> Option<Repeated> {
         if self.overwhelmed() {
             self.repeated += count;
@@ -122,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Every range of a small volume after every other, against a set.
+    /// Claims every pair of ranges of a small volume, and compares the result with a set.
     #[test]
     fn ranges_are_claimed_as_by_a_set() {
         const BLOCKS: u64 = 27;

@@ -1,7 +1,7 @@
 //! Every entry of every directory: its form, its name, its inode.
 //!
-//! Counts how often each inode is named and notes who names each directory, for
-//! [`tree`](crate::tree).
+//! Counts how often each inode is named, and notes for [`tree`](crate::tree) which directory names
+//! each directory.
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::inode::ROOT_INO;
@@ -13,9 +13,9 @@ use crate::state::{BlockKind, Check, Dir, HashRange, NameAt, Record};
 
 const HEADER: usize = 8;
 const MIN_REC_LEN: usize = 12;
-/// Bytes of the checksum's entry.
+/// Bytes of the entry that holds the checksum.
 const TAIL: usize = 12;
-/// Bytes of a directory that are read at once, at most.
+/// Most bytes of a directory that are read at once.
 const CHUNK: usize = 64 << 10;
 
 /// The part of an entry before its name.
@@ -48,7 +48,8 @@ impl Check<'_> {
             .sum();
         let mut names = std::mem::take(&mut self.s.names);
         names.clear();
-        // A directory with holes has been reported; its hash tree cannot be followed.
+        // A hole in a directory has been reported; the hash tree of such a directory cannot be
+        // followed.
         let mut hasher = None;
         let has_tree = dir.indexed && whole == dir.blocks && whole > 0;
         if has_tree {
@@ -167,7 +168,7 @@ impl Check<'_> {
         self.s.dirs[at].dotdot = entry.ino;
     }
 
-    /// An entry in use. Returns false when its inode is none that could be counted.
+    /// Checks an entry in use. Returns false if its inode cannot be counted.
     fn check_entry(&mut self, place: Place, dir: &Dir, entry: &Entry<'_>, position: usize) -> bool {
         let (ino, name) = (entry.ino, entry.name);
         let named = || Name(name.into());
@@ -240,7 +241,8 @@ impl Check<'_> {
         self.push(place, Fault::DirectoryLink { name, ino, parent });
     }
 
-    /// Names that are alike have one hash; where hashes are alike, the names are read again.
+    /// Finds duplicate names. Equal names have equal hashes, so only names with equal hashes are
+    /// read again.
     fn check_duplicates(&mut self, dir: &Dir, runs: std::ops::Range<usize>, names: &mut [NameAt]) {
         names.sort_unstable();
         for alike in names.chunk_by(|a, b| a.hash == b.hash) {
@@ -281,7 +283,7 @@ impl Check<'_> {
     }
 }
 
-/// The entry at `offset`, when it lies inside `body` and its name inside it.
+/// Parses the entry at `offset`; an error unless entry and name lie inside `body`.
 #[inline]
 pub(crate) fn parse(body: &[u8], offset: usize) -> Result<Entry<'_>, Corrupt> {
     let rest = &body[offset..];
@@ -308,7 +310,7 @@ pub(crate) fn parse(body: &[u8], offset: usize) -> Result<Entry<'_>, Corrupt> {
     })
 }
 
-/// Eight bytes at a step; for telling names apart, nothing else.
+/// Hashes eight bytes per step; good only for telling names apart.
 #[inline]
 fn hash_of(name: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,8 +1,8 @@
 //! The walk over an extent tree.
 //!
-//! Beside what the decoder demands of each node, the rules of e2fsck about nodes and each other: an
-//! extent lies inside the range of the index above it, which for the last one ends with the file
-//! (only unwritten extents may go beyond), and a directory has neither holes nor unwritten blocks.
+//! Besides what the decoder demands of each node, it checks the rules of e2fsck between nodes. An
+//! extent lies inside the range of the index above it; the last index's range ends with the file,
+//! and only unwritten extents may go beyond. A directory has neither holes nor unwritten blocks.
 
 use stetfs_format::extent::{Expected, ExtentNode, max_entries};
 use stetfs_format::width::{low32, usize_as_u64};
@@ -14,7 +14,7 @@ use crate::finding::Fault;
 use crate::groups::without_checksums;
 use crate::state::{Check, Keep, Mapped, Run};
 
-/// What e2fsck lets `eh_max` fall short by: room for a checksum.
+/// How many entries `eh_max` may fall short by in e2fsck: room for a checksum.
 const SPARE_ENTRIES: u16 = 2;
 
 /// A walk under way.
@@ -23,18 +23,18 @@ struct Walk {
     keep: Keep,
     seed: u32,
     mapped: Mapped,
-    /// The last logical block of the file by its size; all ones when it has none.
+    /// The last logical block of the file by its size; all ones for an empty file.
     eof_block: u64,
-    /// Of a directory, when its size is bounded: the logical block behind the last that it may
-    /// have.
+    /// The first logical block beyond the limit of a directory of bounded size; `None` if there is
+    /// no limit.
     too_large: Option<u64>,
 }
 
-/// What is known of a node from above.
+/// What the levels above tell of a node.
 struct Bounds {
-    /// The last logical block that it may map; `None` for the root.
+    /// The last logical block that the node may map; `None` for the root.
     last: Option<u64>,
-    /// Where what follows it in the tree begins, for its last entry.
+    /// The logical block after the node in the tree, for the node's last entry.
     next: u64,
 }
 
@@ -64,7 +64,8 @@ impl Check<'_> {
         walk.mapped
     }
 
-    /// Where a directory without `large_dir` must end: at 2 GiB.
+    /// Returns the logical block at 2 GiB, where a directory without `large_dir` must end; `None`
+    /// if the inode has no such limit.
     pub(crate) fn too_large(&self, inode: &Inode) -> Option<u64> {
         let is_bounded = inode.is_dir() && !self.g.largedir && inode.size >> 32 == 0;
         is_bounded.then_some(1 << (31 - self.g.block.bits()))
@@ -79,7 +80,7 @@ impl Check<'_> {
     fn walk_node(&mut self, walk: &mut Walk, node: &ExtentNode<'_>, bounds: &Bounds) {
         for i in 0..node.entries() {
             if node.is_leaf() {
-                // Checked by the decoder.
+                // The decoder has checked the extents.
                 if let Ok(extent) = node.extent(i) {
                     self.walk_extent(walk, extent, bounds);
                 }
@@ -92,8 +93,8 @@ impl Check<'_> {
             } else {
                 node.lblk(i + 1).0.into()
             };
-            // In 32 and 64 bits as e2fsck calculates: a file that ends before its last index bounds
-            // nothing.
+            // In 32 and 64 bits, as e2fsck calculates: if a file ends before its last index, it
+            // sets no bound.
             let len = low32(next.wrapping_sub(index.lblk.0.into()));
             let last = (u64::from(index.lblk.0) + u64::from(len)).wrapping_sub(1);
             if bounds.last.is_some_and(|limit| limit != 0 && last > limit) {
@@ -116,7 +117,7 @@ impl Check<'_> {
     fn walk_block(&mut self, walk: &mut Walk, block: BlockNo, expected: Expected, bounds: &Bounds) {
         let place = Place::InodeBlock(walk.ino, block);
         walk.mapped.blocks += 1;
-        // A block that something else claims too may be anything, and may be above itself.
+        // A block with a second owner may hold anything, and may even be its own ancestor.
         if !self.claim(place, block, 1) {
             return;
         }
@@ -180,8 +181,8 @@ impl Check<'_> {
         }
     }
 
-    /// Claims a run of a file's blocks, as long as nobody else has any of them keeps it, and counts
-    /// it.
+    /// Counts a run of a file's blocks and claims it. If nobody else has claimed any of them, notes
+    /// them as `keep` says.
     pub(crate) fn take_run(
         &mut self,
         ino: InodeNo,
@@ -215,7 +216,7 @@ impl Check<'_> {
     }
 }
 
-/// The block of a symbolic link that is mapped by one extent of one block.
+/// Returns the block of a symbolic link that one extent of one block maps.
 pub(crate) fn only_block(inode: &Inode, g: &Geometry) -> Option<BlockNo> {
     debug_assert!(inode.flags.contains(InodeFlags::EXTENTS));
     let node = ExtentNode::root(&inode.block, g).ok()?;

@@ -1,7 +1,7 @@
-//! What a check can find: one variant for each check, in the words of the field.
+//! What a check can find: one variant per check, with values in the field's own units.
 //!
-//! What is wrong with a record by itself is a [`Corrupt`] of the format; the other variants are
-//! what records say about each other, and the rules that e2fsck has beyond the decoders'.
+//! A record that is wrong in itself is a [`Corrupt`] of the format. The other variants are
+//! contradictions between records, and rules that e2fsck has beyond the decoders'.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,20 +9,19 @@ use std::io::ErrorKind;
 use stetfs_format::features::Feature;
 use stetfs_format::{BlockNo, Corrupt, FileType, GroupNo, InodeNo, LBlock, Place, State};
 
-/// A failed check and where.
+/// A failed check and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// Its place.
     pub place: Place,
-    /// What.
+    /// What is wrong there.
     pub fault: Fault,
-    /// The path of the inode that it is about, where there is one; of several the first that was
-    /// met.
+    /// The path of the inode concerned, if it has one; of several paths, the first that was found.
     pub path: Option<Name>,
 }
 
 impl Finding {
-    /// The inode that it is about, if any. For what is wrong with an entry, the directory.
+    /// The inode concerned, if any. For a wrong entry, its directory.
     pub fn inode(&self) -> Option<InodeNo> {
         match self.place {
             Place::Inode(ino) | Place::InodeBlock(ino, _) | Place::FileBlock(ino, _) => Some(ino),
@@ -30,7 +29,7 @@ impl Finding {
         }
     }
 
-    /// The block of the volume that it is about, where it is known.
+    /// The block of the volume concerned, if it is known.
     pub fn block(&self) -> Option<BlockNo> {
         match self.place {
             Place::Block(block) | Place::InodeBlock(_, block) => Some(block),
@@ -38,7 +37,7 @@ impl Finding {
         }
     }
 
-    /// The group that it is about, if any.
+    /// The group concerned, if any.
     pub fn group(&self) -> Option<GroupNo> {
         match self.place {
             Place::Group(group) => Some(group),
@@ -50,7 +49,7 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.fault {
-            // These name their place themselves.
+            // The texts of these begin with their place.
             Fault::Record(corrupt) if self.place == Place::Superblock || names_place(corrupt) => {
                 corrupt.fmt(f)?;
             }
@@ -63,7 +62,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The texts of superblock, descriptors, bitmaps and inodes begin with what they are about.
+/// Whether a text begins with its place: those of superblock, descriptors, bitmaps and inodes do.
 fn names_place(corrupt: &Corrupt) -> bool {
     use Corrupt::*;
     matches!(
@@ -82,7 +81,7 @@ fn names_place(corrupt: &Corrupt) -> bool {
     )
 }
 
-/// A name in a directory or a path, shown with what cannot be printed escaped.
+/// A name in a directory or a path; shown with unprintable bytes escaped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name(pub Box<[u8]>);
 
@@ -105,7 +104,7 @@ pub enum Fault {
     /// A record that the decoders refuse.
     #[error(transparent)]
     Record(#[from] Corrupt),
-    /// The source could not be read there.
+    /// The source could not be read at the place.
     #[error("cannot be read: {0}")]
     Unreadable(ErrorKind),
 
@@ -113,19 +112,19 @@ pub enum Fault {
     /// A feature that the checker does not understand.
     #[error("feature {0} is not supported")]
     UnsupportedFeature(Feature),
-    /// Something else that it does not understand.
+    /// Another property that the checker does not understand.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// The journal holds transactions that are not in their places: nothing else can be judged for
-    /// sure.
+    /// The journal holds transactions that are not at home yet: nothing else can be judged with
+    /// certainty.
     #[error("needs recovery of its journal")]
     NeedsRecovery,
-    /// Claims of blocks were repeated more often than there are blocks; counting them was given up.
+    /// More claims of blocks were repeated than there are blocks; the check stopped counting them.
     #[error("blocks are claimed again and again; given up")]
     EndlessClaims,
 
     // --- superblock ---
-    /// The volume is larger than what it lies on.
+    /// The volume is larger than its device.
     #[error("{blocks} blocks, but there is room for {room}")]
     VolumeTooLarge {
         /// `s_blocks_count`.
@@ -139,7 +138,7 @@ pub enum Fault {
     /// More than half of the volume is reserved.
     #[error("{0} reserved blocks are more than half")]
     ReservedBlocks(u64),
-    /// More inodes of a group than fit it beside its bitmaps.
+    /// A group has more inodes than fit beside its bitmaps.
     #[error("{0} inodes a group do not fit it")]
     InodesPerGroup(u32),
     /// `s_desc_size` without `64bit` is neither 0 nor a power of two up to 1024.
@@ -151,7 +150,7 @@ pub enum Fault {
     /// `s_min_extra_isize` or `s_want_extra_isize` is impossible.
     #[error("{field} {value} is impossible")]
     SuperExtraSize {
-        /// Which.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u16,
@@ -170,7 +169,7 @@ pub enum Fault {
     FreeBlocks {
         /// In the superblock.
         stored: u64,
-        /// By the block bitmaps.
+        /// Counted in the block bitmaps.
         counted: u64,
     },
     /// `s_free_inodes_count` is not the number of free inodes.
@@ -178,23 +177,23 @@ pub enum Fault {
     FreeInodes {
         /// In the superblock.
         stored: u32,
-        /// By the inode bitmaps.
+        /// Counted in the inode bitmaps.
         counted: u32,
     },
-    /// An inode of quota without the feature `quota`.
+    /// A quota inode without the feature `quota`.
     #[error("{field} is {ino} without feature quota")]
     QuotaInode {
-        /// Which.
+        /// The superblock's field.
         field: &'static str,
         /// The inode.
         ino: InodeNo,
     },
-    /// There is a file of 2 GiB or more and no `large_file`.
+    /// A file has 2 GiB or more, but `large_file` is missing.
     #[error("inode {0} is of 2 GiB or more, but feature large_file is missing")]
     LargeFile(InodeNo),
 
     // --- group descriptors and bitmaps ---
-    /// Flags or counts of uninitialised inodes where descriptors have no checksum.
+    /// Flags or counts of uninitialised inodes, although descriptors have no checksum.
     #[error("marked uninitialised, but descriptors have no checksums")]
     GroupUninit,
     /// More unused inodes at the table's end than free ones.
@@ -208,10 +207,10 @@ pub enum Fault {
     /// The block bitmap of the last group is not initialised.
     #[error("last group, but its block bitmap is not initialised")]
     LastGroupUninit,
-    /// Metadata of the group lie on those of another.
+    /// Metadata of the group overlaps that of another.
     #[error("{what} at block {block} lies on other metadata")]
     MetadataOverlap {
-        /// Which.
+        /// Which metadata.
         what: &'static str,
         /// The first such block.
         block: BlockNo,
@@ -221,7 +220,7 @@ pub enum Fault {
     GroupFreeBlocks {
         /// In the descriptor.
         stored: u32,
-        /// By the bitmap.
+        /// Counted in the bitmap.
         counted: u32,
     },
     /// `bg_free_inodes_count` is not the number of free inodes.
@@ -229,7 +228,7 @@ pub enum Fault {
     GroupFreeInodes {
         /// In the descriptor.
         stored: u32,
-        /// By the bitmap.
+        /// Counted in the bitmap.
         counted: u32,
     },
     /// `bg_used_dirs_count` is not the number of directories.
@@ -240,7 +239,7 @@ pub enum Fault {
         /// Directories found.
         counted: u32,
     },
-    /// Blocks in use that the bitmap says are free.
+    /// The bitmap says that blocks in use are free.
     #[error("blocks {first} to {last} are in use, but free in the bitmap")]
     BlocksNotMarked {
         /// The first of the run.
@@ -248,7 +247,7 @@ pub enum Fault {
         /// The last of the run.
         last: BlockNo,
     },
-    /// Blocks that nothing uses and the bitmap says are not free.
+    /// The bitmap says that unused blocks are in use.
     #[error("blocks {first} to {last} are not in use, but taken in the bitmap")]
     BlocksNotUsed {
         /// The first of the run.
@@ -256,7 +255,7 @@ pub enum Fault {
         /// The last of the run.
         last: BlockNo,
     },
-    /// An inode in use that the bitmap says is free.
+    /// The bitmap says that inodes in use are free.
     #[error("inodes {first} to {last} are in use, but free in the bitmap")]
     InodesNotMarked {
         /// The first of the run.
@@ -264,7 +263,7 @@ pub enum Fault {
         /// The last of the run.
         last: InodeNo,
     },
-    /// An inode that is not in use and the bitmap says is not free.
+    /// The bitmap says that unused inodes are in use.
     #[error("inodes {first} to {last} are not in use, but taken in the bitmap")]
     InodesNotUsed {
         /// The first of the run.
@@ -286,7 +285,7 @@ pub enum Fault {
     /// The root is not a directory.
     #[error("root is not a directory")]
     RootNotDirectory,
-    /// Not in use by its link count, but never deleted.
+    /// Not in use by its link count, but without a deletion time.
     #[error("deleted, but without a deletion time")]
     ZeroDtime,
     /// In use, but with a deletion time.
@@ -298,7 +297,7 @@ pub enum Fault {
     /// A reserved inode that is not what it must be.
     #[error("reserved inode has mode {0:#o}")]
     ReservedMode(u16),
-    /// A reserved inode that is not in use holds something.
+    /// A reserved inode that is not in use, but not empty.
     #[error("reserved inode is not in use, but not empty")]
     ReservedNotClear,
     /// A field that must be zero.
@@ -312,22 +311,22 @@ pub enum Fault {
     /// A flag without its feature, or on a file that cannot have it.
     #[error("flag {0} cannot be set here")]
     Flag(&'static str),
-    /// Extents without the flag.
+    /// The inode holds extents, but not the flag for them.
     #[error("holds extents without the flag for them")]
     ExtentsFlagMissing,
     /// The inode has a type that does not exist.
     #[error("mode {0:#o} has no known file type")]
     Mode(u16),
-    /// A device, pipe or socket of a size.
+    /// A device, pipe or socket whose size is not 0.
     #[error("special file has size {0}")]
     SpecialSize(u64),
-    /// A symbolic link whose text and size do not agree, or that maps more than a block.
+    /// A symbolic link whose text and size disagree, or that maps more than a block.
     #[error("symbolic link of size {0} is invalid")]
     Symlink(u64),
     /// A directory without blocks.
     #[error("directory without blocks")]
     EmptyDirectory,
-    /// The size does not agree with the blocks that are mapped.
+    /// The size disagrees with the mapped blocks.
     #[error("size {size} does not agree with {mapped} mapped blocks")]
     Size {
         /// `i_size`.
@@ -335,39 +334,39 @@ pub enum Fault {
         /// The logical block behind the last mapped one.
         mapped: u64,
     },
-    /// The size is more than the mapping can reach.
+    /// The size is beyond the reach of the mapping.
     #[error("size {0} is more than its map reaches")]
     SizeTooLarge(u64),
-    /// `i_blocks` is not what the file takes.
+    /// `i_blocks` is not the number of the file's blocks.
     #[error("i_blocks is {stored}, counted {counted}")]
     BlocksCount {
-        /// In the inode, in its unit.
+        /// In the inode, in its own unit.
         stored: u64,
         /// In the same unit.
         counted: u64,
     },
 
     // --- blocks of files ---
-    /// Blocks that somebody else, or metadata, claims too.
+    /// Blocks that another owner, or metadata, also claims.
     #[error("{count} blocks from {first} on are claimed twice")]
     ClaimedTwice {
         /// The first of them.
         first: BlockNo,
-        /// How many of this claim.
+        /// How many of the claim's blocks.
         count: u64,
     },
-    /// `eh_max` is more than two below what fits.
+    /// `eh_max` is more than two below the number of entries that fit.
     #[error("extent node: room for {max} entries claimed, {possible} fit")]
     ExtentMaxLow {
         /// `eh_max`.
         max: u16,
-        /// What fits.
+        /// The number that fits.
         possible: u16,
     },
-    /// Logical blocks outside what the index above says, or written ones behind the file's end.
+    /// An extent outside the range of the index above, or a written one beyond the end of the file.
     #[error("extent at logical block {lblk} of {len} blocks exceeds its bounds")]
     ExtentBounds {
-        /// Where it begins.
+        /// Its first logical block.
         lblk: LBlock,
         /// Its length.
         len: u32,
@@ -392,20 +391,20 @@ pub enum Fault {
     /// Attributes without the feature `ext_attr`.
     #[error("attribute block {0} without feature ext_attr")]
     XattrFeature(BlockNo),
-    /// Two entries, names or values of a place overlap, or one lies outside.
+    /// Two entries, names or values of one attribute area overlap, or one lies outside.
     #[error("attributes: entry at {0} overlaps something or lies outside")]
     XattrOverlap(usize),
-    /// A name without an index.
+    /// A name without a name index.
     #[error("attributes: entry at {0} has name index 0")]
     XattrIndex(usize),
-    /// A hash does not fit its entry.
+    /// A hash does not match its entry.
     #[error("attributes: entry at {offset} has hash {stored:#010x}, computed {computed:#010x}")]
     XattrHash {
-        /// Where the entry begins.
+        /// Where the entry begins in the area.
         offset: usize,
         /// In the entry.
         stored: u32,
-        /// From name and value.
+        /// Computed from name and value.
         computed: u32,
     },
     /// A block's reference count is not the number of inodes that refer to it.
@@ -413,7 +412,7 @@ pub enum Fault {
     XattrRefcount {
         /// In the block.
         stored: u32,
-        /// Inodes.
+        /// Inodes that refer to the block.
         counted: u32,
     },
 
@@ -424,10 +423,10 @@ pub enum Fault {
     /// `.` does not name the directory.
     #[error("entry . is inode {0}")]
     DotInode(InodeNo),
-    /// `.` or `..` is not followed by a zero.
+    /// The name of `.` or `..` does not end with a zero.
     #[error("entry {0} does not end in a zero")]
     DotUnended(&'static str),
-    /// `.` takes the room of two entries.
+    /// The entry of `.` takes the space of two entries.
     #[error("entry . has rec_len {0}")]
     DotLarge(usize),
     /// An entry with an inode that is reserved or does not exist.
@@ -460,7 +459,7 @@ pub enum Fault {
     /// An entry with the inode of the root.
     #[error("entry {0} is a link to the root directory")]
     EntryRoot(Name),
-    /// `.` or `..` again.
+    /// A second `.` or `..`.
     #[error("entry {0} is there again")]
     EntryDotAgain(Name),
     /// A name of no bytes.
@@ -478,7 +477,7 @@ pub enum Fault {
         ino: InodeNo,
         /// The code in the entry.
         found: u8,
-        /// By the inode; `None` for no known type or without `filetype`.
+        /// The type of the inode; `None` if it has no known type, or without `filetype`.
         expected: Option<FileType>,
     },
     /// A second entry for a directory.
@@ -488,7 +487,7 @@ pub enum Fault {
         name: Name,
         /// The directory that it names.
         ino: InodeNo,
-        /// Where the first link is.
+        /// The directory of the first entry.
         parent: InodeNo,
     },
     /// A name twice in a directory.
@@ -508,28 +507,28 @@ pub enum Fault {
     /// A name's hash is below the block's range.
     #[error("hash tree: hash {found:#010x} is below {limit:#010x}")]
     HtreeMinHash {
-        /// The lowest.
+        /// The lowest hash found.
         found: u32,
-        /// The range's begin.
+        /// The lowest hash of the range.
         limit: u32,
     },
     /// A name's hash is above the block's range.
     #[error("hash tree: hash {found:#010x} is above {limit:#010x}")]
     HtreeMaxHash {
-        /// The highest.
+        /// The highest hash found.
         found: u32,
-        /// The range's end.
+        /// The highest hash of the range.
         limit: u32,
     },
-    /// Names of a hash go on in the next block, but its pair does not say so.
+    /// Names with one hash continue in the next block, but its pair does not say so.
     #[error("hash tree: names of hash {0:#010x} go on in the next block, which is not marked")]
     HtreeContinuation(u32),
-    /// A leaf is not at the depth that the root says.
+    /// A leaf is at another depth than the root says.
     #[error("hash tree: leaf at depth {found}, root says {expected}")]
     HtreeDepth {
-        /// Where it is.
+        /// The depth found.
         found: u32,
-        /// Where it should be.
+        /// The depth by the root.
         expected: u32,
     },
 
@@ -542,7 +541,7 @@ pub enum Fault {
     DotDot {
         /// In the entry.
         found: InodeNo,
-        /// The parent.
+        /// The directory that holds the entry.
         parent: InodeNo,
     },
     /// An inode in use that no entry names.
@@ -553,10 +552,10 @@ pub enum Fault {
     LinkCount {
         /// `i_links_count`.
         stored: u16,
-        /// Entries.
+        /// Entries that name it.
         counted: u32,
     },
-    /// A directory with more links than can be counted, without `dir_nlink`.
+    /// A directory with more links than the field can count, without `dir_nlink`.
     #[error("{0} links are too many without feature dir_nlink")]
     DirNlink(u32),
 
@@ -581,7 +580,7 @@ pub enum Fault {
     /// The journal was aborted.
     #[error("journal was aborted with error {0}")]
     JournalAborted(i32),
-    /// The orphan file is no orphan file.
+    /// The orphan file is malformed.
     #[error("orphan file is invalid: {0}")]
     OrphanFile(&'static str),
     /// The orphan file is not empty.

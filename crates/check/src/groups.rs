@@ -1,4 +1,4 @@
-//! Group descriptors, and the blocks that they and the copies of superblock and descriptors take.
+//! Group descriptors, and the blocks of the descriptors, of the superblock and of their copies.
 
 use stetfs_format::width::u32_as_usize;
 use stetfs_format::{
@@ -9,7 +9,8 @@ use crate::finding::Fault;
 use crate::state::Check;
 
 impl Check<'_> {
-    /// Returns false when it is not known where the groups' metadata lie.
+    /// Reads the group descriptors. Returns false if the places of the groups' metadata remain
+    /// unknown.
     pub(crate) fn read_groups(&mut self) -> bool {
         let mut raw = std::mem::take(&mut self.s.block);
         let per_block = self.g.desc_per_block();
@@ -19,7 +20,7 @@ impl Check<'_> {
             let last = self.g.groups_count.min(first + per_block);
             let block = self.g.desc_block(index);
             if block.0 >= self.g.blocks_count {
-                // Only a wrong `s_first_meta_bg` leads there.
+                // Only a wrong `s_first_meta_bg` leads here.
                 let first = self.sb.first_meta_bg;
                 let blocks = self.g.desc_blocks();
                 self.push(
@@ -75,8 +76,8 @@ impl Check<'_> {
         true
     }
 
-    /// Claims what the groups themselves take. Returns false when they lie on each other: what one
-    /// reads there would be another's.
+    /// Claims the metadata of the groups. Returns false if some overlap: then one structure would
+    /// be read as another.
     pub(crate) fn claim_metadata(&mut self) -> bool {
         let mut apart = true;
         for g in (0..self.g.groups_count).map(GroupNo) {
@@ -126,8 +127,8 @@ impl Check<'_> {
     }
 }
 
-/// The volume as it would be without checksums: for a second look at a record whose checksum is
-/// wrong.
+/// Returns the geometry as it would be without checksums, to decode a record again whose checksum
+/// is wrong.
 pub(crate) fn without_checksums(geometry: &Geometry) -> Geometry {
     Geometry {
         metadata_csum: false,

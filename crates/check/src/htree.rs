@@ -1,5 +1,5 @@
-//! Hash trees: every block of an indexed directory is named by exactly one pair, at the depth that
-//! the root says, and its names have hashes in the range that the pairs above give it.
+//! Hash trees. Exactly one pair names each block of an indexed directory, at the depth that the
+//! root says, and the hashes of its names lie in the range that the pairs above give it.
 
 use stetfs_format::bytes::read_u16le;
 use stetfs_format::width::u32_as_usize;
@@ -8,14 +8,14 @@ use stetfs_format::{Corrupt, DxBlock, Hasher, LBlock, Place, SuperFlags, htree};
 use crate::finding::Fault;
 use crate::state::{BlockKind, Check, Dir, HashRange, HtreeBlock};
 
-/// The end of all hashes.
+/// The value beyond all hashes.
 const LAST_HASH: u32 = 0xffff_fffe;
 /// More levels than any tree has.
 const MAX_DEPTH: u32 = 4;
-/// The lowest bit of a stored hash: names of that hash begin in the block before.
+/// The lowest bit of a stored hash: names with that hash begin in the block before.
 const CONTINUED: u32 = 1;
 
-/// Where the free entry that a node looks like has its file type.
+/// Offset of the file type in the free entry that a node looks like.
 const FILE_TYPE: usize = 7;
 
 const UNKNOWN: HtreeBlock = HtreeBlock {
@@ -35,14 +35,15 @@ impl Check<'_> {
         self.s.htree.resize(blocks, UNKNOWN);
     }
 
-    /// How the directory's names are hashed; `None`, and a finding, when its root does not say.
+    /// Returns how the directory's names are hashed; `None`, with a finding, if its root does not
+    /// say.
     pub(crate) fn htree_root(&mut self, dir: &Dir, raw: &[u8]) -> Option<Hasher> {
         match DxBlock::root(raw, &self.g) {
             Ok((_, info)) => {
                 self.s.htree_depth = u32::from(info.indirect_levels) + 1;
                 Some(Hasher {
                     version: info.hash_version,
-                    // As the kernel and e2fsck, also where both flags are set.
+                    // As in the kernel and e2fsck, even if both flags are set.
                     unsigned: self.sb.flags.contains(SuperFlags::UNSIGNED_HASH),
                     seed: self.sb.hash_seed,
                 })
@@ -54,7 +55,7 @@ impl Check<'_> {
         }
     }
 
-    /// A node looks like one free entry and has the limit of one.
+    /// Returns the kind of a block. A node looks like one free entry and has the limit of a node.
     pub(crate) fn kind_of(&self, lblk: u32, raw: &[u8], has_tree: bool) -> BlockKind {
         if !has_tree {
             return BlockKind::Leaf;
@@ -88,7 +89,8 @@ impl Check<'_> {
             _ => DxBlock::node(raw, &self.g),
         };
         if kind == BlockKind::Node && self.g.metadata_csum && raw[FILE_TYPE] != 0 {
-            // e2fsck takes it for part of the name's length, and does not find the checksum then.
+            // e2fsck takes the file type for a part of the name's length, and then does not find
+            // the checksum.
             self.push(place, Corrupt::DxNode);
         }
         match decoded {
@@ -133,13 +135,14 @@ impl Check<'_> {
         self.s.htree[u32_as_usize(lblk)].held = held;
     }
 
-    /// All blocks of the directory have been seen.
+    /// Checks the tree, once all blocks of the directory have been seen.
     pub(crate) fn end_htree(&mut self, dir: &Dir) {
         let mut blocks = std::mem::take(&mut self.s.htree);
         let root = &mut blocks[0];
         root.references = root.references.saturating_add(1);
         (root.is_first, root.is_last) = (true, true);
-        // A node holds what its first and last block hold; the deepest trees have nodes of nodes.
+        // A node's range is that of its first and last block. The deepest trees have nodes of
+        // nodes.
         for kind in [BlockKind::Leaf, BlockKind::Node] {
             for i in 0..blocks.len() {
                 let block = blocks[i];

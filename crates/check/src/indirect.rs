@@ -18,7 +18,7 @@ struct Walk {
     keep: Keep,
     mapped: Mapped,
     too_large: Option<u64>,
-    /// Only its first logical block may be mapped.
+    /// Whether only the first logical block may be mapped.
     is_symlink: bool,
 }
 
@@ -39,7 +39,7 @@ impl Check<'_> {
         for level in 1..=LEVELS {
             let start = u32_as_usize(DIRECT + level - 1) * 4;
             let pointer = &inode.block[start..start + 4];
-            // That the resize inode has no more than a double indirect block is checked elsewhere.
+            // Another check makes sure that the resize inode has only a double indirect block.
             if ino != RESIZE_INO || level == 2 {
                 self.walk_level(&mut walk, Place::Inode(ino), pointer, level, lblk);
             }
@@ -49,8 +49,8 @@ impl Check<'_> {
         walk.mapped
     }
 
-    /// `pointers` to blocks with `level` levels of pointers below each, the first for logical block
-    /// `lblk`.
+    /// Walks pointers with `level` levels of pointer blocks below each; the first pointer is for
+    /// logical block `lblk`.
     fn walk_level(
         &mut self,
         walk: &mut Walk,
@@ -62,7 +62,7 @@ impl Check<'_> {
         let count = pointers.len() / 4;
         let mut i = 0;
         while i < count {
-            // Most pointers of most blocks are none.
+            // Most pointers of most blocks are zero.
             let rest = &pointers.as_chunks::<4>().0[i..];
             let Some(unused) = rest.iter().position(|pointer| *pointer != [0; 4]) else {
                 break;
@@ -81,7 +81,7 @@ impl Check<'_> {
                 i += 1;
                 continue;
             }
-            // Blocks that follow each other are claimed at once.
+            // Consecutive blocks are claimed at once.
             let most = u64_as_usize((self.g.blocks_count - block.0).min(usize_as_u64(count - i)));
             let len = (1..most)
                 .take_while(|&k| {
@@ -98,7 +98,7 @@ impl Check<'_> {
         let place = Place::InodeBlock(walk.ino, block);
         walk.mapped.blocks += 1;
         // The resize inode's lower pointer blocks are the reserved descriptor blocks, which are
-        // claimed already.
+        // already claimed.
         let is_claimed = walk.ino == RESIZE_INO && level == 1;
         if !is_claimed && !self.claim(place, block, 1) {
             return;
@@ -124,7 +124,7 @@ impl Check<'_> {
             return;
         }
         if walk.keep == Keep::Directory {
-            // e2fsck lets one block more pass here than in an extent tree.
+            // e2fsck allows one block more here than in an extent tree.
             if walk.too_large.is_some_and(|limit| last > limit) {
                 self.push(place, Fault::DirectoryTooLarge(first));
                 return;
@@ -138,7 +138,7 @@ impl Check<'_> {
     }
 }
 
-/// The block of a symbolic link that maps nothing but its first.
+/// Returns the block of a symbolic link that maps only its first block.
 pub(crate) fn only_block(inode: &Inode, g: &Geometry) -> Option<BlockNo> {
     let block = BlockNo(read_u32le(&inode.block, 0).into());
     let is_only = inode.block[4..].iter().all(|&byte| byte == 0);

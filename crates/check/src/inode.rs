@@ -10,8 +10,8 @@ use crate::finding::Fault;
 use crate::indirect;
 use crate::state::{Check, Dir, Keep, Mapped, Record};
 
-/// Fields of an inode that no decoder needs, because they must be zero
-/// (kernel `Documentation/filesystems/ext4/inodes.rst`).
+/// Offsets of fields that no decoder needs, because they must be zero (kernel
+/// `Documentation/filesystems/ext4/inodes.rst`).
 mod offset {
     pub(super) const FADDR: usize = 0x70;
     pub(super) const SIZE_HI: usize = 0x6c;
@@ -20,7 +20,7 @@ mod offset {
 }
 
 impl Check<'_> {
-    /// Returns the kind for the inode's record.
+    /// Checks an inode in use. Returns the kind for its record.
     pub(crate) fn check_ordinary(&mut self, ino: InodeNo, inode: &Inode, raw: &[u8]) -> u8 {
         self.check_zero_fields(ino, inode, raw);
         self.check_flags(ino, inode);
@@ -50,7 +50,7 @@ impl Check<'_> {
             }
         }
         if ino.0 == self.sb.journal_inum {
-            // A journal in a visible file.
+            // The journal is a visible file.
             self.check_journal_inode(ino, inode);
         } else {
             self.check_blocks(ino, inode, keep);
@@ -137,7 +137,7 @@ impl Check<'_> {
         });
     }
 
-    /// Devices, pipes and sockets. Returns false when it is none.
+    /// Checks a device, pipe or socket. Returns false if it cannot be one.
     fn check_special_file(&mut self, ino: InodeNo, inode: &Inode) -> bool {
         if inode.flags.contains(InodeFlags::EXTENTS) {
             self.push(Place::Inode(ino), Fault::Flag("extents"));
@@ -149,14 +149,14 @@ impl Check<'_> {
         true
     }
 
-    /// The text is as long as the size says, in the inode or in one block.
+    /// Whether the text is as long as the size says, in the inode or in one block.
     fn check_symlink(&mut self, inode: &Inode) -> bool {
         let extents = inode.flags.contains(InodeFlags::EXTENTS);
         if inode.size == 0 || extents && !self.maps_blocks(inode) {
             return false;
         }
         if inode.size < usize_as_u64(inode.block.len()) {
-            // A text so short lies in the inode.
+            // A text as short as this lies in the inode.
             return !extents && text_len(&inode.block) == Some(u64_as_usize(inode.size));
         }
         let block = if extents {
@@ -174,7 +174,8 @@ impl Check<'_> {
         fits
     }
 
-    /// Whether `i_block` maps blocks, as e2fsck and the kernel tell it from a short symbolic link.
+    /// Whether `i_block` maps blocks, by the rule with which e2fsck and the kernel recognise a
+    /// short symbolic link.
     fn maps_blocks(&self, inode: &Inode) -> bool {
         match inode.file_type() {
             Some(FileType::Regular | FileType::Directory) => true,
@@ -187,7 +188,7 @@ impl Check<'_> {
         }
     }
 
-    /// Follows the map, claims the blocks, and holds size and block count against them.
+    /// Follows the map, claims the blocks, and compares size and block count with them.
     pub(crate) fn check_blocks(&mut self, ino: InodeNo, inode: &Inode, keep: Keep) -> Mapped {
         let mut mapped = Mapped::default();
         if keep == Keep::BadBlocks || self.maps_blocks(inode) {
@@ -200,7 +201,7 @@ impl Check<'_> {
         let mut blocks = mapped.blocks;
         if inode.file_acl.0 != 0 {
             use stetfs_format::features::FeatureCompat;
-            // That it lies inside the volume the decoder has checked.
+            // The decoder has checked that the block lies inside the volume.
             if self.sb.feature_compat.contains(FeatureCompat::EXT_ATTR) {
                 self.s.xattr_blocks.push((inode.file_acl, ino));
                 blocks += 1;
@@ -230,8 +231,8 @@ impl Check<'_> {
         mapped
     }
 
-    /// The rules of e2fsck: a directory is as long as its blocks; another file has no written
-    /// blocks behind its end but perhaps one, and no more bytes than its map can reach.
+    /// Checks the size by the rules of e2fsck. A directory is as long as its blocks. Another file
+    /// has at most one written block beyond its end, and no more bytes than its map can reach.
     fn check_size(&mut self, ino: InodeNo, inode: &Inode, mapped: &Mapped) {
         let place = Place::Inode(ino);
         let bits = self.g.block.bits();
@@ -274,7 +275,7 @@ impl Check<'_> {
     }
 }
 
-/// Bytes before the first zero; `None` without one.
+/// The number of bytes before the first zero; `None` if there is no zero.
 fn text_len(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte == 0)
 }

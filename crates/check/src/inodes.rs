@@ -1,9 +1,9 @@
-//! The scan of the inode tables: which inodes are in use, and which of the rules for special
-//! numbers they fall under.
+//! The scan of the inode tables: which inodes are in use, and which rules apply to those with
+//! special numbers.
 //!
-//! Only the part of a table that was ever used is read. An inode is in use when its link count is
-//! not zero; the reserved ones always are. What is not in use must still have a right checksum and
-//! a deletion time.
+//! It reads only the part of a table that was ever used. An inode is in use if its link count is
+//! not zero; reserved inodes always are. An unused inode must still have a right checksum and a
+//! deletion time.
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
@@ -22,11 +22,10 @@ pub(crate) const JOURNAL_INO: InodeNo = InodeNo(8);
 /// Inodes of user and group quota.
 const QUOTA_INOS: [InodeNo; 2] = [InodeNo(3), InodeNo(4)];
 
-/// Bytes of a table that are read at once, at most.
+/// Most bytes of a table that are read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Where the fields of an inode that no decoder needs lie (kernel
-/// `Documentation/filesystems/ext4/inodes.rst`).
+/// Offsets of fields that no decoder needs (kernel `Documentation/filesystems/ext4/inodes.rst`).
 mod offset {
     pub(super) const MODE: usize = 0x00;
     pub(super) const DTIME: usize = 0x14;
@@ -47,7 +46,7 @@ impl Check<'_> {
         self.s.table = table;
     }
 
-    /// Room for the inodes of each group that were ever used.
+    /// Makes a record for each inode of each group that was ever used.
     fn lay_out_records(&mut self) {
         let csum = self.g.metadata_csum || self.g.gdt_csum;
         let mut total = 0;
@@ -64,8 +63,8 @@ impl Check<'_> {
             .resize(u32_as_usize(total), Record::default());
     }
 
-    /// A deletion time below the number of inodes is the next inode of an orphan list, unless the
-    /// volume's own times are as low: then its clock was wrong (as in e2fsck).
+    /// Whether a deletion time below the number of inodes means the next inode of an orphan list.
+    /// It does not if the volume's own times are as low: then its clock was wrong (as in e2fsck).
     fn low_dtimes_are_orphans(&self) -> bool {
         let inodes = u64::from(self.g.inodes_count);
         [self.sb.wtime, self.sb.mtime, self.sb.mkfs_time]
@@ -163,7 +162,7 @@ impl Check<'_> {
         inums.contains(&ino.0) && self.sb.feature_ro_compat.contains(FeatureRoCompat::QUOTA)
     }
 
-    /// An inode that is not in use: all zero, or what a deletion left.
+    /// Checks an unused inode: all zero, or what a deletion left.
     fn check_unused(&mut self, ino: InodeNo, raw: &[u8]) {
         if self.g.metadata_csum
             && raw.iter().any(|&byte| byte != 0)
@@ -173,11 +172,11 @@ impl Check<'_> {
         }
     }
 
-    /// Names what is wrong with the record; `None` when nothing can be read from it.
+    /// Decodes an inode and reports what is wrong with it; `None` if nothing can be read from it.
     fn decode(&mut self, ino: InodeNo, raw: &[u8]) -> Option<Inode> {
         let mut decoded = Inode::decode(raw, ino, &self.g);
         if let Err(corrupt @ Corrupt::InodeChecksum { .. }) = decoded {
-            // The kernel and e2fsck take zeros for an inode that was never written.
+            // The kernel and e2fsck accept zeros as an inode that was never written.
             if raw.iter().any(|&byte| byte != 0) {
                 self.push(Place::Inode(ino), corrupt);
             }
@@ -185,7 +184,8 @@ impl Check<'_> {
         }
         match decoded {
             Ok(mut inode) => {
-                // The decoder leaves the upper half out where it means nothing and must be zero.
+                // The decoder ignores the upper half of the size where that has no meaning and must
+                // be zero.
                 inode.size =
                     inode.size & 0xffff_ffff | u64::from(read_u32le(raw, offset::SIZE_HI)) << 32;
                 Some(inode)
@@ -197,7 +197,7 @@ impl Check<'_> {
         }
     }
 
-    /// The inodes with a number that means something. `None` for the root and all others.
+    /// Checks an inode with a special number. `None` for the root and for all ordinary numbers.
     fn check_special(&mut self, ino: InodeNo, inode: &Inode, raw: &[u8]) -> Option<Record> {
         let place = Place::Inode(ino);
         let reserved = Record {
@@ -267,7 +267,7 @@ impl Check<'_> {
         }
     }
 
-    /// The list of bad blocks: volumes that we can judge have none.
+    /// Checks the list of bad blocks: volumes that this checker can judge have none.
     fn check_bad_blocks(&mut self, inode: &Inode) {
         let place = Place::Inode(BAD_BLOCKS_INO);
         if inode.mode != 0

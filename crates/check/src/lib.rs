@@ -1,28 +1,27 @@
 //! A read-only judge of ext4 and ext3 volumes.
 //!
-//! [`Checker::check`] looks at every structure of a volume and says what is wrong with it: each
-//! failed check is a [`Finding`] with its place. It finds what `e2fsck -fn` finds (the tests hold
-//! one against the other), and besides that what the kernel refuses and e2fsck lets pass; those
-//! cases are listed in `tests/agreement`. What it cannot judge it names too. It writes nothing and
-//! knows nothing of the file system whose work it judges: the decoders of `stetfs_format` are all
-//! that it shares with it.
+//! [`Checker::check`] examines every structure of a volume. Each failed check becomes a [`Finding`]
+//! with its place. It finds what `e2fsck -fn` finds (tests compare the two), and also what the
+//! kernel refuses and e2fsck accepts; `tests/agreement` lists those cases. It also reports what it
+//! cannot judge. It writes nothing, and shares only the decoders of `stetfs_format` with the file
+//! system whose work it judges.
 //!
-//! It is made to be asked often: a [`Checker`] keeps its buffers, reads only what is in use, and
-//! needs some microseconds for a volume of a few MiB. Memory is a bit a block, eight bytes an inode
-//! that was ever used, and sixteen bytes a run of directory blocks. Damage costs no more than the
-//! volume's size: what is claimed twice is followed once, and numbers are checked before they are
-//! believed.
+//! It is built to be called often: a [`Checker`] keeps its buffers, reads only what is in use, and
+//! needs some microseconds for a volume of a few MiB. It takes one bit of memory per block, eight
+//! bytes per inode that was ever used, and sixteen bytes per run of directory blocks. Damage costs
+//! no more than the volume's size: a block that is claimed twice is followed once, and numbers are
+//! checked before they are used.
 //!
 //! A tour, in the order of a check:
-//! - `source.rs`, `finding.rs`, `report.rs`: what goes in and out.
-//! - `checker.rs`: the buffers and the order.
-//! - `superblock.rs`, `groups.rs`, `claims.rs`: shape, descriptors, whose block is whose.
+//! - `source.rs`, `finding.rs`, `report.rs`: input and output.
+//! - `checker.rs`: the buffers and the order of the steps.
+//! - `superblock.rs`, `groups.rs`, `claims.rs`: shape, descriptors, the owner of each block.
 //! - `inodes.rs`, `inode.rs`, `extents.rs`, `indirect.rs`, `xattrs.rs`: every inode and its blocks.
 //! - `special.rs`: resize inode, journal, orphan file.
 //! - `directories.rs`, `htree.rs`: every entry.
 //! - `tree.rs`: parents and link counts.
-//! - `bitmaps.rs`: bitmaps and counts against what was found.
-//! - `paths.rs`: names for what was found.
+//! - `bitmaps.rs`: bitmaps and counts, compared with what was found.
+//! - `paths.rs`: the paths of the inodes in findings.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

@@ -1,5 +1,5 @@
-//! Paths for the inodes in findings: looked for only when there are findings, by reading the
-//! directories once more for the inodes themselves and once more for the directories above them.
+//! Paths for the inodes in findings. Only if there are findings, the directories are read twice
+//! more: once for the inodes themselves, once for the directories above them.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -14,7 +14,7 @@ use crate::state::Check;
 /// Longer paths are not shown (the kernel's `PATH_MAX`).
 const MOST_BYTES: usize = 4096;
 
-/// The directory that names an inode, and how.
+/// The directory that names an inode, and the name there.
 type Names = BTreeMap<InodeNo, (InodeNo, Box<[u8]>)>;
 
 impl Check<'_> {
@@ -34,7 +34,7 @@ impl Check<'_> {
         }
     }
 
-    /// The directories on the ways of these to the root that have no names yet.
+    /// The directories between these and the root whose names are not known yet.
     fn directories_above(&self, names: &Names) -> BTreeSet<InodeNo> {
         let mut above = BTreeSet::new();
         for (parent, _) in names.values() {
@@ -47,7 +47,7 @@ impl Check<'_> {
         above
     }
 
-    /// Reads all directories; what cannot be read has been reported.
+    /// Reads all directories; the check has already reported the unreadable ones.
     fn look_for(&mut self, wanted: &BTreeSet<InodeNo>, names: &mut Names) {
         let mut raw = std::mem::take(&mut self.s.block);
         for (at, dir) in self.s.dirs.iter().enumerate() {
@@ -85,7 +85,7 @@ fn look_into(raw: &[u8], dir: InodeNo, wanted: &BTreeSet<InodeNo>, names: &mut N
     }
 }
 
-/// `None` where the way to the root is not known, or has no end.
+/// Returns a path; `None` if the way to the root is unknown or endless.
 fn path_of(ino: InodeNo, names: &Names) -> Option<Vec<u8>> {
     let mut parts = Vec::new();
     let mut len = 0;

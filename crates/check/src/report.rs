@@ -8,9 +8,10 @@ use stetfs_format::width::usize_as_u64;
 /// The outcome of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong, in the order in which it was found: at most as many as the checker keeps.
+    /// The failed checks, in the order in which they were found; at most as many as the checker
+    /// keeps.
     pub findings: Vec<Finding>,
-    /// How many there were in all.
+    /// How many there were, including those not kept.
     pub found: u64,
     /// Inodes in use, the reserved ones included.
     pub inodes: u64,
@@ -21,13 +22,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing is wrong.
+    /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.found == 0
     }
 }
 
-/// A finding a line, and how many were left out.
+/// Formats one finding per line, and the number of those not kept.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {

@@ -1,5 +1,5 @@
-//! Where the bytes of a volume come from: memory, a file, a device, anything that fills a buffer
-//! from an offset.
+//! The source of a volume's bytes: memory, a file, a device, or anything that fills a buffer from
+//! an offset.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind};
@@ -9,16 +9,16 @@ use stetfs_format::width::usize_as_u64;
 
 /// The bytes of a volume. They must not change while a check runs.
 pub trait Source {
-    /// Bytes that there are. A checker reads none behind them.
+    /// The size in bytes. A checker reads nothing beyond it.
     ///
     /// # Errors
-    /// What the device says.
+    /// Those of the device.
     fn size(&self) -> io::Result<u64>;
 
-    /// Fills `out` from byte `offset` on; all of it lies inside [`size`](Self::size).
+    /// Reads into `out` from byte `offset` on; all of it lies inside [`size`](Self::size).
     ///
     /// # Errors
-    /// What the device says. The checker reports it as a finding and goes on where it can.
+    /// Those of the device. The checker reports each as a finding and continues where it can.
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 }
 
@@ -46,11 +46,11 @@ impl Source for [u8] {
     }
 }
 
-/// A file, or a block device by its name.
+/// A file, or an open block device.
 impl Source for File {
     fn size(&self) -> io::Result<u64> {
         let mut end = self;
-        // The only way that works for block devices too; the position is not used here.
+        // The only way that also works for block devices; nothing here depends on the position.
         io::Seek::seek(&mut end, io::SeekFrom::End(0))
     }
 
@@ -59,7 +59,7 @@ impl Source for File {
     }
 }
 
-/// A function that reads, and how much there is: a source from whatever else has one.
+/// A source made of a read function and a size.
 #[derive(Clone, Copy, Debug)]
 pub struct FnSource<F> {
     size: u64,
@@ -67,7 +67,7 @@ pub struct FnSource<F> {
 }
 
 impl<F: Fn(u64, &mut [u8]) -> io::Result<()>> FnSource<F> {
-    /// `read` is [`Source::read`], `size` in bytes.
+    /// A source of `size` bytes; `read` does what [`Source::read`] demands.
     pub fn new(size: u64, read: F) -> Self {
         Self { size, read }
     }

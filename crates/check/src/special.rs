@@ -1,4 +1,4 @@
-//! The files that the volume has for itself: resize inode, journal, orphan file.
+//! The volume's own files: resize inode, journal, orphan file.
 
 use stetfs_format::bytes::read_u32le;
 use stetfs_format::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
@@ -12,7 +12,7 @@ use crate::finding::Fault;
 use crate::inodes::RESIZE_INO;
 use crate::state::{Check, JournalFile, Keep};
 
-/// Pieces of the table of reserved descriptor blocks that are read at once.
+/// Bytes of the table of reserved descriptor blocks that are read at once.
 const GDT_CHUNK: usize = 64 << 10;
 
 impl Check<'_> {
@@ -22,7 +22,7 @@ impl Check<'_> {
         self.check_orphan_file();
     }
 
-    /// Called by the scan of the inodes, for the one that the superblock names.
+    /// Checks the inode that the superblock names as the journal; the scan of the inodes calls it.
     pub(crate) fn check_journal_inode(&mut self, ino: InodeNo, inode: &Inode) {
         let mapped = self.check_blocks(ino, inode, Keep::Journal);
         self.s.journal = Some(JournalFile {
@@ -113,9 +113,9 @@ impl Check<'_> {
         }
     }
 
-    /// The resize inode maps by its double indirect block every reserved descriptor block, which as
-    /// a pointer block maps the copies of itself in the groups with a superblock (kernel
-    /// `fs/ext4/resize.c`, `verify_reserved_gdb`).
+    /// Checks the resize inode. Its double indirect block maps every reserved descriptor block.
+    /// Each of these, as a pointer block, maps its own copies in the groups with a superblock
+    /// (kernel `fs/ext4/resize.c`, `verify_reserved_gdb`).
     fn check_resize_inode(&mut self) {
         let place = Place::Inode(RESIZE_INO);
         let Some(inode) = self.read_inode(RESIZE_INO) else {
@@ -129,7 +129,7 @@ impl Check<'_> {
             return;
         }
         if self.g.meta_bg {
-            // Said already: the two exclude each other.
+            // Already reported: the two features exclude each other.
             return;
         }
         let double = BlockNo(pointer(DOUBLE_INDIRECT).into());
@@ -175,7 +175,8 @@ impl Check<'_> {
             if !self.read(BlockNo(first + usize_as_u64(start)), &mut table) {
                 break;
             }
-            // A reserved descriptor block names its copies in the other groups, in their order.
+            // A reserved descriptor block names its copies in the other groups, in the order of the
+            // groups.
             let is_right = (start..).zip(table.chunks_exact(size)).all(|(i, copies)| {
                 let block = first + usize_as_u64(i);
                 let slot = (desc_blocks + i) % per_block;
@@ -243,7 +244,7 @@ impl Check<'_> {
         if let Err(corrupt) = OrphanBlock::decode(raw, block, seed, &self.g) {
             self.push(place, corrupt);
         }
-        // Behind the entries lie magic and checksum.
+        // Magic and checksum follow the entries.
         let entries = &raw[..raw.len() - 8];
         let orphan = entries
             .chunks_exact(4)
@@ -254,8 +255,8 @@ impl Check<'_> {
         }
     }
 
-    /// An inode as the table has it, checksum or not; what is wrong with it the scan has said.
-    /// `None` where the table was never used.
+    /// Reads an inode from its table whatever its checksum; the scan has reported what is wrong.
+    /// `None` if that part of the table was never used.
     fn read_inode(&mut self, ino: InodeNo) -> Option<Inode> {
         self.record(ino)?;
         let (group, index) = self.g.group_of_inode(ino);

@@ -1,4 +1,4 @@
-//! What the steps of a check leave for each other, and what each can do: read, claim, report.
+//! What the steps of a check leave for each other, and what every step can do: read, claim, report.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use crate::finding::{Fault, Finding};
 use crate::report::Report;
 use crate::source::Source;
 
-/// Where findings go.
+/// The findings of a check under way.
 pub(crate) struct Found {
     pub(crate) kept: usize,
     pub(crate) report: Report,
@@ -34,15 +34,15 @@ impl Found {
     }
 }
 
-/// What is kept from check to check: contents are of one check only.
+/// Buffers that a checker keeps from check to check; their content belongs to one check.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) claims: Claims,
     pub(crate) groups: Vec<GroupDesc>,
-    /// For each group the index of its first inode in `records`; one more at the end.
+    /// The index of each group's first inode in `records`; one more entry at the end.
     pub(crate) bases: Vec<u32>,
     pub(crate) records: Vec<Record>,
-    /// By rising inode.
+    /// Sorted by inode.
     pub(crate) dirs: Vec<Dir>,
     pub(crate) runs: Vec<Run>,
     pub(crate) orphan_runs: Vec<Run>,
@@ -50,24 +50,25 @@ pub(crate) struct Buffers {
     pub(crate) journal: Option<JournalFile>,
     /// A part of an inode table.
     pub(crate) table: Vec<u8>,
-    /// A node of a mapping a level.
+    /// One node per level of a mapping.
     pub(crate) nodes: [Vec<u8>; 6],
-    /// Anything else.
+    /// Scratch space for any block.
     pub(crate) block: Vec<u8>,
     pub(crate) names: Vec<NameAt>,
     pub(crate) htree: Vec<HtreeBlock>,
-    /// The depth of its leaves, by its root.
+    /// The depth of the leaves according to the hash tree's root.
     pub(crate) htree_depth: u32,
-    /// How far the way of each directory to the root is known.
+    /// How much of the way from each directory to the root is known.
     pub(crate) ways: Vec<Way>,
 }
 
-/// What is known of an inode.
+/// The scan's knowledge of an inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     /// `i_links_count`.
     pub(crate) links: u16,
-    /// In use: 0 no, otherwise the code of the type in directory entries or [`Self::BAD`].
+    /// 0 if it is not in use; otherwise its type's code in directory entries, or [`Self::BAD`] or
+    /// [`Self::RESERVED`].
     pub(crate) kind: u8,
     /// It has a hash tree.
     pub(crate) indexed: bool,
@@ -76,9 +77,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// In use, but of no type that an entry could have.
+    /// In use, but without a type that an entry could have.
     pub(crate) const BAD: u8 = 0x80;
-    /// In use and reserved: not looked for in directories.
+    /// In use and reserved: directories need not name it.
     pub(crate) const RESERVED: u8 = 0x81;
     pub(crate) const DIRECTORY: u8 = stetfs_format::FileType::Directory.dirent_code();
 
@@ -91,20 +92,21 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dir {
     pub(crate) ino: InodeNo,
-    /// The directory that names it; 0 as long as none was found.
+    /// The directory that names it; 0 until one is found.
     pub(crate) parent: InodeNo,
-    /// What its ".." says.
+    /// The inode in its ".." entry.
     pub(crate) dotdot: InodeNo,
-    /// Of its blocks' checksums.
+    /// The seed of its blocks' checksums.
     pub(crate) seed: u32,
-    /// The first of its runs; they end where those of the next directory begin.
+    /// The index of its first run; its runs end where those of the next directory begin.
     pub(crate) first_run: usize,
-    /// Blocks of it, holes included.
+    /// Number of its blocks, holes included.
     pub(crate) blocks: u64,
     pub(crate) indexed: bool,
 }
 
-/// Blocks of a directory or of the orphan file that follow each other in both orders.
+/// Blocks of a directory or of the orphan file that are consecutive both in the file and on the
+/// volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) pblk: BlockNo,
@@ -112,48 +114,48 @@ pub(crate) struct Run {
     pub(crate) len: u32,
 }
 
-/// What becomes of a file's blocks beyond being claimed.
+/// What a walk does with a file's blocks besides claiming them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     Nothing,
-    /// They are looked at as a directory's.
+    /// Notes them as blocks of a directory.
     Directory,
-    /// They are looked at as the orphan file's.
+    /// Notes them as blocks of the orphan file.
     OrphanFile,
-    /// They are the journal's.
+    /// They belong to the journal.
     Journal,
-    /// The list of bad blocks, a file of no type.
+    /// They are in the list of bad blocks, a file without a type.
     BadBlocks,
 }
 
-/// What a walk over a file's map found.
+/// The results of a walk over a file's map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mapped {
-    /// Blocks taken, those of the map included.
+    /// Number of blocks claimed, those of the map included.
     pub(crate) blocks: u64,
     /// The logical block behind the last that is mapped.
     pub(crate) end: u64,
     /// The logical block behind the last that is mapped and written.
     pub(crate) written_end: u64,
-    /// Logical blocks from 0 on without a hole.
+    /// Number of logical blocks from 0 on without a hole.
     pub(crate) contiguous: u64,
-    /// Where logical block 0 is.
+    /// The block of logical block 0.
     pub(crate) first: Option<BlockNo>,
 }
 
-/// What the scan of the inodes knows of the journal's file.
+/// The scan's knowledge of the journal's file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalFile {
     pub(crate) ino: InodeNo,
     pub(crate) first: Option<BlockNo>,
-    /// Bytes of it.
+    /// Its size in bytes.
     pub(crate) size: u64,
-    /// Logical blocks from 0 on without a hole.
+    /// Number of logical blocks from 0 on without a hole.
     pub(crate) contiguous: u64,
     pub(crate) is_in_use: bool,
 }
 
-/// What a block of a directory is.
+/// The kind of a block in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     /// Entries up to the checksum.
@@ -164,7 +166,7 @@ pub(crate) enum BlockKind {
     Node,
 }
 
-/// Names in a leaf of a hash tree: the lowest and the highest hash.
+/// The lowest and the highest hash of the names in a leaf of a hash tree.
 #[derive(Clone, Copy)]
 pub(crate) struct HashRange {
     pub(crate) min: u32,
@@ -177,7 +179,7 @@ impl std::fmt::Debug for HashRange {
     }
 }
 
-/// A name, to find it again when another has its hash.
+/// A name's place, to read it again if another name has the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameAt {
     pub(crate) hash: u64,
@@ -185,31 +187,31 @@ pub(crate) struct NameAt {
     pub(crate) offset: u16,
 }
 
-/// What is known of a block of an indexed directory.
+/// What is known of a block in an indexed directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HtreeBlock {
     pub(crate) kind: BlockKind,
     pub(crate) references: u8,
-    /// The first of its node.
+    /// It is the first block of its node.
     pub(crate) is_first: bool,
-    /// The last of its node.
+    /// It is the last block of its node.
     pub(crate) is_last: bool,
-    /// The pair behind its own says that names go on there.
+    /// The next pair in its node says that names of the same hash continue there.
     pub(crate) goes_on: bool,
     pub(crate) parent: u32,
-    /// What it holds.
+    /// The range of hashes that it holds.
     pub(crate) held: HashRange,
-    /// What it may hold.
+    /// The range of hashes that it may hold.
     pub(crate) allowed: HashRange,
 }
 
-/// What is known of a directory's way to the root.
+/// How much is known of a directory's way to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Unknown,
-    /// It is on the way that is being followed.
+    /// It is on the way that is being followed now.
     OnIt,
-    /// It leads to the root, or was reported.
+    /// It leads to the root, or a finding reports that it does not.
     Known,
 }
 
@@ -223,8 +225,8 @@ pub(crate) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Fills `out`, whole blocks, from `block` on; false when the source cannot, which is then a
-    /// finding.
+    /// Reads whole blocks into `out` from `block` on. Returns false, with a finding, if the source
+    /// fails.
     pub(crate) fn read(&mut self, block: BlockNo, out: &mut [u8]) -> bool {
         let count = self.g.block.block_of(usize_as_u64(out.len()));
         let is_inside = block
@@ -246,8 +248,8 @@ impl Check<'_> {
         self.found.push(place, fault);
     }
 
-    /// Claims blocks that lie inside the volume; false, and a finding, when somebody had claimed
-    /// one of them.
+    /// Claims blocks that lie inside the volume. Returns false, with a finding, if one of them was
+    /// already claimed.
     pub(crate) fn claim(&mut self, place: Place, start: BlockNo, count: u64) -> bool {
         let was_overwhelmed = self.s.claims.overwhelmed();
         let Some(repeated) = self.s.claims.claim(start, count) else {
@@ -261,8 +263,8 @@ impl Check<'_> {
         false
     }
 
-    /// What is known of an inode; `None` when the number does not exist or its group says that it
-    /// was never used.
+    /// Returns the record of an inode; `None` if the number does not exist or the group's
+    /// descriptor says that it was never used.
     pub(crate) fn record(&mut self, ino: InodeNo) -> Option<&mut Record> {
         if !self.g.is_valid_inode(ino) {
             return None;

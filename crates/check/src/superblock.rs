@@ -1,4 +1,4 @@
-//! The superblock: what the decoder demands, then what e2fsck demands beyond it.
+//! The superblock: the decoder's demands, then those that e2fsck has beyond them.
 
 use stetfs_format::features::{self, FeatureCompat, FeatureIncompat, FeatureRoCompat};
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
@@ -10,8 +10,7 @@ use crate::finding::Fault;
 use crate::source::Source;
 use crate::state::{Check, Found};
 
-/// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody
-/// here knows.
+/// Compatible features that e2fsprogs and the kernel know. Any other may mean unknown structures.
 const COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
     .union(FeatureCompat::IMAGIC_INODES)
     .union(FeatureCompat::HAS_JOURNAL)
@@ -23,7 +22,7 @@ const COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
     .union(FeatureCompat::STABLE_INODES)
     .union(FeatureCompat::ORPHAN_FILE);
 
-/// Incompatible features whose structures are judged here.
+/// Incompatible features whose structures this checker can judge.
 const INCOMPAT: FeatureIncompat = FeatureIncompat::FILETYPE
     .union(FeatureIncompat::RECOVER)
     .union(FeatureIncompat::META_BG)
@@ -33,7 +32,7 @@ const INCOMPAT: FeatureIncompat = FeatureIncompat::FILETYPE
     .union(FeatureIncompat::CSUM_SEED)
     .union(FeatureIncompat::LARGEDIR);
 
-/// Read-only-compatible features whose structures are judged here.
+/// Read-only-compatible features whose structures this checker can judge.
 const RO_COMPAT: FeatureRoCompat = FeatureRoCompat::SPARSE_SUPER
     .union(FeatureRoCompat::LARGE_FILE)
     .union(FeatureRoCompat::HUGE_FILE)
@@ -43,19 +42,18 @@ const RO_COMPAT: FeatureRoCompat = FeatureRoCompat::SPARSE_SUPER
     .union(FeatureRoCompat::METADATA_CSUM)
     .union(FeatureRoCompat::ORPHAN_PRESENT);
 
-/// `s_creator_os`.
+/// The value of `s_creator_os` for the Hurd.
 const HURD: u32 = 1;
 
-/// Read-only-compatible features that change where things lie or whose they are: without knowing
-/// them, nothing that follows can be judged.
+/// Read-only-compatible features that change the place or the owner of structures: without
+/// understanding them, the checker can judge nothing that follows.
 const OPAQUE_RO_COMPAT: FeatureRoCompat = FeatureRoCompat::BIGALLOC
     .union(FeatureRoCompat::SHARED_BLOCKS)
     .union(FeatureRoCompat::BTREE_DIR)
     .union(FeatureRoCompat::HAS_SNAPSHOT)
     .union(FeatureRoCompat::REPLICA);
 
-/// Reads the superblock; `None`, and a finding, when there is none that says what the volume looks
-/// like.
+/// Reads the superblock. `None`, with a finding, if there is none that describes the volume.
 pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     let size = match source.size() {
@@ -81,14 +79,14 @@ pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock>
             return None;
         }
     };
-    // Before anything is made as large as the volume claims to be.
+    // Checked before anything is allocated for the size that the volume claims.
     let room = sb.block.block_of(size);
     if sb.blocks_count > room {
         let blocks = sb.blocks_count;
         found.push(Place::Superblock, Fault::VolumeTooLarge { blocks, room });
         return None;
     }
-    // The table of each group must fit it, which also bounds the number of inodes.
+    // The table of each group must fit into it, which also bounds the number of inodes.
     let most = u64::from(sb.inodes_per_block()) * u64::from(sb.blocks_per_group - 4);
     if u64::from(sb.inodes_per_group) > most {
         found.push(
@@ -101,7 +99,7 @@ pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock>
 }
 
 impl Check<'_> {
-    /// Returns false when the rest cannot be judged.
+    /// Checks the superblock. Returns false if the rest cannot be judged.
     pub(crate) fn check_superblock(&mut self) -> bool {
         let can_go_on = self.check_features();
         self.check_feature_pairs();
@@ -129,7 +127,7 @@ impl Check<'_> {
         }
         let mut can_go_on = incompat.is_empty() && !ro_compat.intersects(OPAQUE_RO_COMPAT);
         if self.sb.creator_os == HURD {
-            // Its inodes have other fields behind the first hundred bytes.
+            // Hurd's inodes have other fields after the first hundred bytes.
             self.push(
                 Place::Superblock,
                 Fault::Unsupported("a volume of the Hurd"),
@@ -198,17 +196,17 @@ impl Check<'_> {
             ("s_min_extra_isize", self.sb.min_extra_isize),
             ("s_want_extra_isize", self.sb.want_extra_isize),
         ] {
-            // Without room for the fields their sizes mean nothing.
+            // If the inode has no room for the fields, their sizes have no meaning.
             if most > 0 && value != 0 && (value < 4 || value > most || value % 4 != 0) {
                 self.push(Place::Superblock, Fault::SuperExtraSize { field, value });
             }
         }
     }
 
-    /// e2fsck takes the inodes for quota inodes, feature or not.
+    /// Checks the quota inodes: e2fsck treats these as quota inodes with or without the feature.
     fn check_quota_inodes(&mut self) {
         if self.sb.feature_ro_compat.contains(FeatureRoCompat::QUOTA) {
-            // Reported as not supported.
+            // The feature itself was reported as unsupported.
             return;
         }
         for (field, ino) in [
@@ -223,7 +221,7 @@ impl Check<'_> {
         }
     }
 
-    /// Flags of a group that mean something.
+    /// The valid flags of a group.
     pub(crate) fn group_flags(&self, g: u32) -> GroupFlags {
         self.s.groups[u32_as_usize(g)].flags(&self.g)
     }

@@ -1,5 +1,5 @@
-//! The tree: every directory is reached from the root and knows its parent, every inode is named as
-//! often as it says.
+//! The tree: every directory can be reached from the root and knows its parent, and every inode has
+//! as many names as its link count says.
 
 use stetfs_format::inode::ROOT_INO;
 use stetfs_format::width::{must_fit, u32_as_usize};
@@ -8,13 +8,14 @@ use stetfs_format::{GroupNo, InodeNo, Place};
 use crate::finding::Fault;
 use crate::state::{Check, Record, Way};
 
-/// More links a directory does not count (`EXT4_LINK_MAX`); with `dir_nlink` its count is then 1.
+/// Most links that a directory counts (`EXT4_LINK_MAX`); beyond them its count is 1, with
+/// `dir_nlink`.
 const MAX_LINKS: u32 = 65_000;
 
 impl Check<'_> {
     pub(crate) fn check_tree(&mut self) {
         let Some(root) = self.dir_index(ROOT_INO) else {
-            // Not in use, or reported as no directory.
+            // The root is not in use, or was reported as not a directory.
             self.push(Place::Inode(ROOT_INO), Fault::RootMissing);
             return;
         };
@@ -94,7 +95,7 @@ impl Check<'_> {
                 return;
             }
         } else if is_uncounted && record.indexed {
-            // It had too many once; the kernel does not count again.
+            // The directory once had too many links; the kernel does not count them again.
             return;
         }
         self.push(

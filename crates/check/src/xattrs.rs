@@ -1,7 +1,7 @@
 //! Extended attributes, in inodes and in blocks.
 //!
-//! The decoder demands what the kernel does; beyond that e2fsck demands that nothing in a place
-//! overlaps and that hashes fit. Blocks are looked at once, when all inodes that refer to them are
+//! The decoder demands what the kernel demands. e2fsck also demands that nothing overlaps in an
+//! area and that hashes match. Each block is checked once, when all inodes that refer to it are
 //! known.
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
@@ -17,10 +17,10 @@ use crate::state::Check;
 const IBODY_HEADER: usize = 4;
 const BLOCK_HEADER: usize = 32;
 const ENTRY: usize = 16;
-/// Largest place: a block.
+/// The largest attribute area in bytes: a block.
 const MOST_BYTES: usize = 4096;
 
-/// Where the fields of an entry lie (kernel `Documentation/filesystems/ext4/attributes.rst`).
+/// Offsets of fields in an entry (kernel `Documentation/filesystems/ext4/attributes.rst`).
 mod offset {
     pub(super) const NAME_LEN: usize = 0;
     pub(super) const NAME_INDEX: usize = 1;
@@ -34,7 +34,7 @@ const fn padded(size: usize) -> usize {
     (size + 3) & !3
 }
 
-/// Bytes of a place that belong to something.
+/// The bytes of an area that belong to something.
 struct Taken {
     bits: [u64; MOST_BYTES / 64],
     size: usize,
@@ -48,7 +48,7 @@ impl Taken {
         }
     }
 
-    /// False when some of them are taken or lie outside.
+    /// Takes a range of bytes. Returns false if some are already taken or lie outside.
     fn take(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len).filter(|&end| end <= self.size) else {
             return false;
@@ -76,7 +76,7 @@ impl Check<'_> {
         }
     }
 
-    /// Every block once, after all inodes have been seen.
+    /// Checks every attribute block once, after all inodes have been seen.
     pub(crate) fn check_xattr_blocks(&mut self) {
         let mut blocks = std::mem::take(&mut self.s.xattr_blocks);
         blocks.sort_unstable();
@@ -114,8 +114,8 @@ impl Check<'_> {
         self.s.block = raw;
     }
 
-    /// The entries of `area` from `first` on, which the decoder has accepted; values count from
-    /// `base`.
+    /// Checks the entries of `area` from `first` on, which the decoder has accepted. Offsets of
+    /// values count from `base`.
     fn check_entries(&mut self, place: Place, area: &[u8], first: usize, base: usize) {
         let in_block = base == 0;
         let mut taken = Taken::new(area.len());
@@ -139,7 +139,7 @@ impl Check<'_> {
                 self.push(place, Fault::XattrIndex(at));
             }
             let stored = read_u32le(entry, offset::HASH);
-            // Older kernels kept none in inodes.
+            // Older kernels stored no hash in inodes.
             if in_block || stored != 0 {
                 let name = &entry[ENTRY..ENTRY + name_len];
                 let value = if has_value {
@@ -156,8 +156,8 @@ impl Check<'_> {
         }
     }
 
-    /// Characters of the name are taken as unsigned or, as on x86 once, as signed; the value with
-    /// its padding.
+    /// Checks the hash over the name and the padded value. It accepts two forms: characters of the
+    /// name as unsigned, and as signed, as x86 once did.
     fn check_hash(&mut self, place: Place, offset: usize, stored: u32, xattr: &Xattr<'_>) {
         let hash = |character: fn(u8) -> u32| {
             let name = xattr

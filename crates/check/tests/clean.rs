@@ -1,4 +1,4 @@
-//! Volumes of every kind that other tools made: e2fsck finds nothing, and neither do we.
+//! Volumes of every kind that other tools made: neither e2fsck nor the checker finds anything.
 
 #[path = "../../format/tests/image/mod.rs"]
 mod image;
@@ -12,7 +12,7 @@ use image::{Image, KINDS};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use stetfs_check::Checker;
 
-/// Kinds that the decoders' tests do not need.
+/// Further kinds, beyond those of the decoders' tests.
 const MORE_KINDS: [(&str, &[&str], u64); 8] = [
     (
         "many groups",
@@ -94,8 +94,8 @@ fn volumes_by_mke2fs_are_clean() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// Whatever `mke2fs -d` copies: deep and large directories, hard links, symbolic links of every
-/// length, holes, devices.
+/// Makes everything that `mke2fs -d` copies: deep and large directories, hard links, symbolic links
+/// of every length, holes, devices.
 fn plant(root: &Path) {
     let mut deep = root.to_owned();
     for i in 0..80 {
@@ -156,7 +156,7 @@ fn trees_that_mke2fs_copies_are_clean() {
         let Some(image) = Image::make(args, 40 << 10) else {
             return;
         };
-        // What mke2fs leaves to e2fsck differs by version.
+        // mke2fs versions differ in what they leave for e2fsck to do.
         let (status, output) = image.e2fsck("-fyD");
         assert!(status < 4, "{output}");
         assert_clean(&mut checker, &image, &args.join(" "));

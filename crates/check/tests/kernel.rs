@@ -1,5 +1,6 @@
-//! What the kernel's ext4 leaves after an unmount, in which other tools have no part. A process of
-//! its own: programs that other tests start can keep the mount busy for a moment.
+//! Volumes as the kernel's ext4 leaves them after an unmount, without any other tool. This test is
+//! a process of its own, because programs that other tests start can keep the mount busy for a
+//! moment.
 
 #[path = "../../format/tests/image/mod.rs"]
 mod image;
@@ -12,7 +13,7 @@ use image::Image;
 use rustix::fs::{FallocateFlags, fallocate};
 use stetfs_check::Checker;
 
-/// Names in the directory whose hash tree is to have three levels.
+/// Names in a directory, enough for a hash tree of three levels.
 const NAMES: usize = 42_000;
 
 #[test]

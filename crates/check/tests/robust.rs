@@ -1,5 +1,5 @@
-//! Whatever a volume holds and whatever a device says, a check ends with findings: no panic, no
-//! endless loop, no memory in proportion to a number that was read.
+//! Whatever a volume holds and a device answers, a check ends with findings: no panic, no endless
+//! loop, no memory proportional to a number in the volume.
 
 #[path = "../../format/tests/image/mod.rs"]
 mod image;
@@ -12,7 +12,7 @@ use image::Image;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stetfs_check::{Checker, Fault, FnSource};
 
-/// Without checksums, so that damage gets past them, and with them.
+/// Kinds with checksums, and without them, so that damage gets past.
 const KINDS: [(&str, &[&str]); 4] = [
     (
         "bare",
@@ -52,7 +52,7 @@ static VOLUMES: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     KINDS.iter().filter_map(make).collect()
 });
 
-/// SplitMix64.
+/// Returns the next number of SplitMix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -61,7 +61,7 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Allocations beyond what the process has now and 256 MiB end it.
+/// Limits the process to 256 MiB more than it has now; a larger allocation ends it.
 fn limit_memory() {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages: u64 = statm
@@ -96,7 +96,8 @@ fn random_damage_ends_in_findings_and_leaves_nothing_behind() {
             let state = &mut (seed << 8);
             let mut places = Vec::new();
             for _ in 0..1 << (next(state) % 10) {
-                // Half of the damage in the first blocks, where all that is worth damaging lies.
+                // Half of the damage falls on the first blocks, which hold the important
+                // structures.
                 let among = if next(state) & 1 == 0 {
                     used.len()
                 } else {
@@ -170,7 +171,7 @@ fn a_volume_that_is_cut_off_is_a_finding_wherever() {
 fn findings_beyond_the_limit_are_counted() {
     for (name, bytes) in &*VOLUMES {
         let mut bytes = bytes.clone();
-        // The directory's entries.
+        // The entries of the root directory.
         let root = bytes
             .windows(16)
             .position(|at| at == b"\x02\0\0\0\x0c\0\x01\x02.\0\0\0\x02\0\0\0")

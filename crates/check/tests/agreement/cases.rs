@@ -1,4 +1,4 @@
-//! Damage: systematic, a field at a time.
+//! Systematic damage: one field at a time.
 
 use crate::structures::{self, Field, Structure};
 use crate::volumes::Volume;
@@ -7,11 +7,11 @@ use crate::volumes::Volume;
 #[derive(Clone, Debug)]
 pub struct Case {
     pub what: String,
-    /// Bytes that take the place of others.
+    /// Where to write which bytes.
     pub changes: Vec<(usize, Vec<u8>)>,
 }
 
-/// A volume to try damage on, put right again after each.
+/// A volume to build damage on; it is restored after each case.
 pub struct Scratch<'v> {
     volume: &'v Volume,
     bytes: Vec<u8>,
@@ -25,8 +25,7 @@ impl<'v> Scratch<'v> {
         }
     }
 
-    /// The case in which `writes` have been made and the structures among `sealed` have been given
-    /// new checksums.
+    /// Builds the case with these `writes` and with new checksums for the `sealed` structures.
     pub fn case(
         &mut self,
         what: String,
@@ -57,8 +56,8 @@ impl<'v> Scratch<'v> {
     }
 }
 
-/// The values to try in a field: its neighbours, its extremes, and those of its bits that matter
-/// most.
+/// Returns the values to try in a field: its neighbours, its extremes, and some single bits
+/// flipped.
 fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     let size = old.len();
     if ![1, 2, 4, 8].contains(&size) {
@@ -70,7 +69,7 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     word[..size].copy_from_slice(old);
     let old = u64::from_le_bytes(word);
     let mask = u64::MAX >> (64 - 8 * size);
-    // Each of their bits means something else.
+    // Each bit of these fields has its own meaning.
     let is_set = ["i_flags", "i_size_high"].contains(&name) || name.starts_with("s_feature_");
     let bits = if is_set { 32 } else { 0 };
     let bits = (0..bits).map(|bit| old ^ 1 << bit);
@@ -102,8 +101,8 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Each field of each structure, with checksums made anew; and each structure once with a wrong
-/// checksum. Of these the cases that are wanted.
+/// Builds the wanted cases: each field of each structure, with new checksums; and each structure
+/// once with a wrong checksum.
 pub fn of(volume: &Volume, mut is_wanted: impl FnMut(&str) -> bool) -> Vec<Case> {
     let mut scratch = Scratch::new(volume);
     let mut cases = Vec::new();

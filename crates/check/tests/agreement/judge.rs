@@ -1,4 +1,4 @@
-//! The two judgements of a case: the checker's of the bytes, e2fsck's of a file.
+//! The two judgements of a case: the checker judges the bytes, e2fsck a file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,16 +10,16 @@ use tempfile::NamedTempFile;
 use crate::cases::Case;
 use crate::volumes::Volume;
 
-/// Damage can make e2fsck take all memory or run for minutes: KiB of address space, a second of
-/// processor time.
+/// Damage can make e2fsck take all memory or run for minutes. The limits are KiB of address space
+/// and one second of processor time.
 const LIMITED_E2FSCK: &str = "ulimit -v 400000; ulimit -t 1; exec e2fsck -fn \"$1\"";
 
-/// What e2fsck says of a volume.
+/// e2fsck's judgement of a volume.
 #[derive(Debug)]
 pub struct Said {
-    /// Its exit status: from 4 on there are errors.
+    /// Its exit status; 4 and above mean errors.
     pub status: i32,
-    /// What it complains about; it may do so and exit with 0.
+    /// Its complaints; it may complain and exit with 0.
     pub complaints: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub struct Judgement {
     pub e2fsck: Said,
 }
 
-/// A volume in memory and in a file, to be damaged and restored.
+/// A volume in memory and in a file, which is damaged and restored.
 pub struct Judge<'v> {
     volume: &'v Volume,
     bytes: Vec<u8>,
@@ -93,13 +93,13 @@ impl<'v> Judge<'v> {
             .filter(|line| !is_suggestion(line) && !is_answer(line))
             .map(str::to_owned)
             .collect();
-        // Killed at its limits: whatever it found by then, it did not find the volume clean.
+        // If e2fsck was killed at its limits, it did not find the volume clean.
         let status = output.status.code().unwrap_or(i32::MAX);
         Said { status, complaints }
     }
 }
 
-/// What e2fsck would make better is not wrong.
+/// Whether the line suggests an improvement: that is not an error.
 fn is_suggestion(line: &str) -> bool {
     [
         "could be more shallow",
@@ -110,13 +110,13 @@ fn is_suggestion(line: &str) -> bool {
     .any(|text| line.contains(text))
 }
 
-/// The prompt and answer after a complaint.
+/// Whether the line is the prompt and answer after a complaint.
 fn is_answer(line: &str) -> bool {
     line.strip_suffix("? no")
         .is_some_and(|prompt| !prompt.contains('.'))
 }
 
-/// Where scratch files go: memory, when there is some.
+/// Returns the directory for scratch files, in memory if possible.
 fn volumes_dir() -> std::path::PathBuf {
     let memory = std::path::PathBuf::from("/dev/shm");
     if memory.is_dir() {

@@ -1,16 +1,16 @@
 //! Agreement with e2fsck under damage.
 //!
-//! Volumes of several kinds are damaged: each field of each kind of structure systematically, with
-//! checksums made anew so that the damage gets past them, and everything at random. Each time
-//! `e2fsck -fn` and the checker must say the same: clean, or not. Where they differ for a good
-//! reason, the case is in [`table`]; a row of it that does not occur is an error too.
+//! Volumes of several kinds are damaged in two ways: each field of each kind of structure
+//! systematically, with new checksums so that the damage gets past them; and anything at random.
+//! Each time `e2fsck -fn` and the checker must agree whether the volume is clean. Where they differ
+//! for a good reason, [`table`] lists the case; a row that does not occur is an error too.
 //!
-//! There are 150,000 systematic cases, of which an ordinary run takes some, always those that the
-//! table needs. By hand:
+//! There are 150,000 systematic cases. An ordinary run takes some of them, always including those
+//! that the table needs. By hand:
 //! - `STETFS_CHECK_EVERY=1` takes each, `STETFS_CHECK_EVERY=10` each tenth;
-//! - `STETFS_CHECK_CASES=100000` is the number of random cases, `STETFS_CHECK_SEED=7` where they
-//!   begin;
-//! - `STETFS_CHECK_VOLUME=ext3` takes only volumes whose name contains it.
+//! - `STETFS_CHECK_CASES=100000` sets the number of random cases, `STETFS_CHECK_SEED=7` the first
+//!   one;
+//! - `STETFS_CHECK_VOLUME=ext3` takes only volumes whose name contains `ext3`.
 #![allow(unreachable_pub)]
 
 #[path = "../../../format/tests/image/mod.rs"]
@@ -32,13 +32,13 @@ use judge::Judge;
 use table::Table;
 use volumes::Volume;
 
-/// An ordinary run takes each so many-th systematic case. A prime, so that all volumes and fields
-/// have their turn.
+/// An ordinary run takes each 199th systematic case. The number is prime, so that all volumes and
+/// fields take part.
 const EVERY: u64 = 199;
-/// Random cases of an ordinary run.
+/// How many random cases an ordinary run takes.
 const RANDOM: u64 = 600;
 
-/// What the environment says, or the default.
+/// Returns a number from the environment, or the default.
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(default, |text| text.parse().expect("a number"))

@@ -1,5 +1,5 @@
-//! Damage: at random, from a seed. A case is made of its number alone, so that a failure names what
-//! replays it.
+//! Random damage from a seed. A case depends only on its number, so the number in a failure replays
+//! it.
 
 use crate::cases::{Case, Scratch};
 use crate::structures::{self, Structure};
@@ -26,16 +26,16 @@ impl Random {
     }
 }
 
-/// What a volume has, to choose from.
+/// What can be damaged in a volume.
 struct Choices<'v> {
     structures: Vec<Structure>,
-    /// Blocks that hold anything, to hit outside of known structures too.
+    /// Blocks that hold anything, so that damage also falls outside of known structures.
     blocks: Vec<usize>,
     inodes: Vec<u32>,
     scratch: Scratch<'v>,
 }
 
-/// `count` of them, from number `first` on.
+/// Builds `count` cases, from number `first` on.
 pub fn cases(volumes: &[Volume], first: u64, count: u64) -> Vec<(usize, Case)> {
     let mut choices: Vec<Choices<'_>> = volumes.iter().map(Choices::of).collect();
     (first..first + count)
@@ -94,7 +94,7 @@ impl<'v> Choices<'v> {
             let value = self.value(random, u64::from_le_bytes(old), size);
             writes.push((offset, value.to_le_bytes()[..size].to_vec()));
         }
-        // Checksums made anew let damage reach the checks behind them.
+        // New checksums let damage reach the checks behind them.
         let sealed: Vec<&Structure> = match random.below(4) {
             0 => Vec::new(),
             _ => hit.iter().map(|&at| &self.structures[at]).collect(),

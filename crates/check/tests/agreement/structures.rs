@@ -1,5 +1,4 @@
-//! Where the structures of a volume lie, which fields they have, and how to make their checksums
-//! anew.
+//! The structures of a volume: their places, their fields, and how to renew their checksums.
 
 use stetfs_format::checksum::{crc16, crc32c};
 use stetfs_format::extent::Expected;
@@ -12,7 +11,7 @@ use stetfs_format::{
 
 use crate::image::Volume;
 
-/// How a structure vouches for itself.
+/// The kind of a structure's checksum.
 #[derive(Clone, Copy, Debug)]
 pub enum Seal {
     None,
@@ -23,18 +22,18 @@ pub enum Seal {
     Inode(InodeNo),
     Extents(u32),
     Leaf(u32),
-    /// Where its pairs begin.
+    /// The second number is the offset of its pairs.
     HashTree(u32, usize),
     Xattrs(BlockNo),
     Journal,
     Orphans(u32, BlockNo),
 }
 
-/// A place to damage.
+/// A field to damage.
 #[derive(Clone, Debug)]
 pub struct Field {
     pub name: String,
-    /// In the volume.
+    /// Offset in the volume.
     pub offset: usize,
     pub size: usize,
 }
@@ -77,7 +76,7 @@ impl Structure {
         });
     }
 
-    /// The fields of a record at `offset`.
+    /// Adds the fields of a record at `offset`.
     fn record(&mut self, layout_name: &str, what: &str, offset: usize) {
         for field in layout(layout_name).fields {
             if offset + field.offset + field.size <= self.size {
@@ -91,7 +90,7 @@ impl Structure {
     }
 }
 
-/// A file of each kind: by type, kind of map, attributes and what else makes a difference.
+/// Returns one file of each kind: by type, kind of map, attributes and other differences.
 fn interesting_inodes(volume: &Volume) -> Vec<InodeNo> {
     let mut seen = std::collections::BTreeSet::new();
     let mut found = Vec::new();
@@ -125,7 +124,7 @@ fn interesting_inodes(volume: &Volume) -> Vec<InodeNo> {
     found
 }
 
-/// All structures of a volume that are worth damaging.
+/// Returns all structures of a volume that are worth damaging.
 pub fn of(volume: &Volume) -> Vec<Structure> {
     let g = *volume.sb.geometry();
     let size = g.block_size();
@@ -244,7 +243,7 @@ fn of_inode(volume: &Volume, ino: InodeNo, found: &mut Vec<Structure>) {
     let mut own = Structure::new(name.clone(), start, g.inode_size(), Seal::Inode(ino));
     own.record("Inode", "", 0);
     own.fields.retain(|field| field.name != "i_block");
-    // Fields of other systems, which must be zero.
+    // Fields that belong to other systems and must be zero.
     own.field("i_faddr", 0x70, 4);
     let is_mapped = matches!(
         inode.file_type(),
@@ -287,7 +286,8 @@ fn of_inode(volume: &Volume, ino: InodeNo, found: &mut Vec<Structure>) {
     }
 }
 
-/// Entries of a list of attributes; `at` of the structure is `start` of `area`.
+/// Adds the first entries of a list of attributes; offset `at` in the structure is `start` in
+/// `area`.
 fn xattr_fields(structure: &mut Structure, area: &[u8], at: usize, start: usize) {
     let mut offset = start;
     for i in 0..3 {
@@ -435,7 +435,7 @@ fn directory_blocks(
             found.push(own);
             continue;
         }
-        // The first leaves and the last.
+        // Takes only the first leaves and the last.
         leaves += 1;
         if leaves > 2 && lblk + 1 < count {
             continue;
@@ -472,8 +472,8 @@ fn directory_blocks(
     }
 }
 
-/// Makes the checksum of a structure anew, in the bytes of the whole volume. Returns the ranges
-/// that it wrote.
+/// Renews the checksum of a structure in the bytes of the whole volume. Returns the ranges that it
+/// wrote.
 pub fn reseal(
     structure: &Structure,
     volume: &Volume,
@@ -491,7 +491,7 @@ pub fn reseal(
         }
         Seal::Inode(ino) if g.metadata_csum => seal_inode(raw, ino, g.csum_seed),
         Seal::Extents(seed) if g.metadata_csum => {
-            // Where the checksum lies the block itself says.
+            // The block itself says where its checksum lies.
             let tail = 12 + 12 * usize::from(u16::from_le_bytes([raw[4], raw[5]]));
             if tail + 4 <= raw.len() {
                 let sum = crc32c(seed, &raw[..tail]);

@@ -1,4 +1,4 @@
-//! Where the checker and e2fsck differ, and why.
+//! The differences between the checker and e2fsck, and their reasons.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -7,11 +7,11 @@ use stetfs_check::Fault;
 
 use crate::judge::Judgement;
 
-/// A difference: the variant of ours or a part of what e2fsck says; a case in which it occurs, as
-/// its volume, a part of its text and the end of it; and the reason.
+/// A difference: our variant or a part of e2fsck's text; a case in which it occurs, as its volume,
+/// a part of its text and the end of it; and the reason.
 type Row = (&'static str, &'static str, &'static str);
 
-/// What the checker finds first and `e2fsck -fn` accepts without a word.
+/// Our first finding, where `e2fsck -fn` accepts the volume without a word.
 #[rustfmt::skip]
 const WE_FIND_MORE: &[Row] = &[
     ("BlockBitmapChecksum", "ext4-1k-meta-bg|block bitmap 16: first|checksum left", "as below: the \
@@ -62,7 +62,8 @@ const WE_FIND_MORE: &[Row] = &[
         refuses the attributes"),
 ];
 
-/// What e2fsck complains about and then exits as if the volume were clean. We find these too.
+/// Complaints of e2fsck after which it exits as if the volume were clean. The checker finds these
+/// too.
 #[rustfmt::skip]
 const COMPLAINTS: &[Row] = &[
     ("Free blocks count wrong (", "ext4-1k|superblock: s_free_blocks_count_lo|-> 00000001", "the \
@@ -103,7 +104,7 @@ const COMPLAINTS: &[Row] = &[
         that cannot be set; e2fsck lets it pass"),
 ];
 
-/// What e2fsck calls an error, or complains about, and we do not.
+/// Errors or complaints of e2fsck that the checker does not share.
 #[rustfmt::skip]
 const E2FSCK_FINDS_MORE: &[Row] = &[
     ("is in the future", "ext4-1k|superblock: s_wtime|-> ffffffff", "a check must not depend on \
@@ -119,12 +120,12 @@ fn rows() -> impl Iterator<Item = &'static Row> {
         .chain(E2FSCK_FINDS_MORE)
 }
 
-/// The table, with what of it has occurred.
+/// The table, with the rows that have occurred.
 pub struct Table {
     used: Mutex<BTreeSet<&'static str>>,
 }
 
-/// The name of a fault's variant; for a record's, that of the decoder's.
+/// Returns the name of a fault's variant; for a record, that of the decoder's variant.
 pub fn variant(fault: &Fault) -> String {
     let text = format!("{fault:?}");
     let text = text.strip_prefix("Record(").unwrap_or(&text);
@@ -147,7 +148,8 @@ impl Table {
         row.is_some()
     }
 
-    /// What is wrong with a pair of judgements; `None` when they agree or differ as the table says.
+    /// Returns what is wrong with a pair of judgements; `None` if they agree, or differ as the
+    /// table says.
     pub fn difference(&self, judgement: &Judgement) -> Option<String> {
         let Judgement { ours, e2fsck } = judgement;
         let is_error = e2fsck.status >= 4;
@@ -161,7 +163,7 @@ impl Table {
                 (!is_listed).then(|| format!("e2fsck exits with {}: {complaints}", e2fsck.status))
             }
             Some(first) if is_silent => {
-                // What follows is often a consequence.
+                // Only the first finding counts: later ones are often its consequences.
                 let variant = variant(&first.fault);
                 let is_listed = self.is_listed(WE_FIND_MORE, &variant);
                 (!is_listed).then(|| format!("e2fsck finds nothing, we: {variant} ({first})"))
@@ -173,7 +175,7 @@ impl Table {
         }
     }
 
-    /// A case in which a row occurs.
+    /// Whether a row of the table needs this case.
     pub fn needs(&self, volume: &str, what: &str) -> bool {
         rows().any(|(_, case, _)| {
             let mut parts = case.split('|');
@@ -183,7 +185,7 @@ impl Table {
         })
     }
 
-    /// Every row has occurred: otherwise the two agree where the table says that they do not.
+    /// Checks that every row has occurred: an unused row means that the two agree there.
     pub fn assert_used(&self) {
         let used = self.used.lock().expect("no panic");
         let unused: Vec<&Row> = rows().filter(|(row, ..)| !used.contains(row)).collect();

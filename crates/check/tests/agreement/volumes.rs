@@ -1,4 +1,4 @@
-//! The volumes that are damaged: one of everything in each.
+//! The volumes to be damaged: each contains every structure once.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::fs::{XattrFlags, setxattr};
 
 use crate::image::{self, Image};
 
-/// A volume that nothing is wrong with.
+/// A volume without errors.
 pub struct Volume {
     pub name: &'static str,
     pub bytes: Vec<u8>,
@@ -88,12 +88,12 @@ const KINDS: [(&str, &[&str], u64); 9] = [
 
 static KERNEL: OnceLock<bool> = OnceLock::new();
 
-/// Every kind was made with all that it holds, so that every difference must occur.
+/// Whether every kind was made with all its content, so that every difference must occur.
 pub fn are_complete() -> bool {
     KERNEL.get().copied().unwrap_or(false) && std::env::var_os("STETFS_CHECK_VOLUME").is_none()
 }
 
-/// Empty, said aloud, where e2fsprogs are missing.
+/// Makes all volumes. Without e2fsprogs it reports that and returns none.
 pub fn all() -> Vec<Volume> {
     let only = std::env::var("STETFS_CHECK_VOLUME").unwrap_or_default();
     let kinds = || KINDS.iter().filter(|(name, ..)| name.contains(&only));
@@ -125,7 +125,7 @@ fn make(args: &[&str], mib: u64) -> Option<Image> {
     Some(image)
 }
 
-/// What only the kernel makes.
+/// Adds what only the kernel makes.
 fn finish(name: &'static str, image: &Image) -> Volume {
     let mounted = image.while_mounted(&[], fill);
     KERNEL.get_or_init(|| mounted);
@@ -142,11 +142,11 @@ fn fill(root: &Path) {
         .write(true)
         .open(root.join("written"))
         .expect("a file");
-    // Every second block, so that the map has levels.
+    // Every second block, so that the map gets several levels.
     for i in 0..300 {
         file.write_all_at(&[i as u8; 700], i * 2048).expect("room");
     }
-    // The kernel lets files with the same attributes share a block.
+    // The kernel lets files with equal attributes share a block.
     for name in ["one", "written", "deep/file-3"] {
         let value = [b'v'; 400];
         setxattr(root.join(name), "user.shared", &value, XattrFlags::empty()).expect("room");
