@@ -23,12 +23,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All of it, on an image at `path`; what to say of it.
+/// Runs the whole example on an image at `path`. Returns what to print.
 pub fn run(path: &Path) -> Result<String, Box<dyn Error>> {
     making::mke2fs(path, 32)?;
     write_until_the_power_goes(Image::from_file(path)?)?.to_file(path)?;
 
-    // As a program begins whose volume is there: the options are those of `mount -o`.
+    // A program whose volume exists begins here. The options are those of `mount -o`.
     let options = MountOptions::parse("scheme=jbd2,data=ordered")?;
     let (fs, report) = Fs::mount(open_media(path, &options, false)?, options)?;
     let recovered = report.recovery.transactions;
@@ -46,7 +46,7 @@ pub fn run(path: &Path) -> Result<String, Box<dyn Error>> {
         Err(e) => return Err(e.into()),
     };
 
-    // Without this the image is as after a crash, and the next mount recovers it.
+    // Without this unmount, the image is as after a crash, and the next mount recovers it.
     fs.unmount()?;
     Ok(format!(
         "{recovered} transactions recovered; the letter that was synced is there, the other \
@@ -54,7 +54,7 @@ pub fn run(path: &Path) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Two letters, one of them synced; what a disk has then that loses all it was not told to keep.
+/// Writes two letters and syncs one. Returns the disk without anything that was not made durable.
 fn write_until_the_power_goes(image: Image) -> Result<Image, Box<dyn Error>> {
     let disk = Arc::new(SimDev::new(image));
     let (fs, _) = Fs::mount(disk.clone(), MountOptions::default())?;

@@ -1,5 +1,5 @@
-//! What a durable overwrite and a cached read cost on a volume in memory, or with a cache in memory
-//! beside it, next to the bare loop of stores. `--help` says how to run it.
+//! Measures a durable overwrite and a cached read on a volume in memory, or with a cache in memory
+//! beside it, next to a bare loop of stores. `--help` says how to run it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,16 +54,16 @@ on the machine shows in the rates at once, and least in the quickest 256.
 ";
 
 const BLOCK: usize = 4096;
-/// Blocks of a file.
+/// The file's size, in blocks.
 const FILE_BLOCKS: u64 = 16_384;
 const SIZE: u64 = 1 << 30;
-/// Operations between two looks at the clock.
+/// Operations between two readings of the clock.
 const BATCH: u64 = 256;
 
-/// A line of the table.
+/// One line of the table.
 struct Row {
     name: &'static str,
-    /// Bytes of an overwrite.
+    /// The length of an overwrite, in bytes.
     len: usize,
     threads: usize,
     work: Work,
@@ -97,13 +97,13 @@ const fn row(name: &'static str, len: usize, threads: usize, work: Work) -> Row 
     }
 }
 
-/// What a row gave, in its best round.
+/// The result of a row, from its best round.
 #[derive(Clone)]
 struct Result {
     per_second: f64,
     quick_ns: f64,
     cpu_ns: f64,
-    /// Over all rounds.
+    /// The sum over all rounds.
     operations: u64,
     medium: MeterSnapshot,
 }
@@ -120,11 +120,11 @@ impl Default for Result {
     }
 }
 
-/// What a thread did.
+/// The result of one thread.
 struct Driven {
     operations: u64,
     cpu_ns: u64,
-    /// The least time that [`BATCH`] operations took.
+    /// The shortest time that [`BATCH`] operations took.
     quick_ns: u128,
 }
 
@@ -140,7 +140,7 @@ impl Random {
     }
 }
 
-/// Other words everywhere, so that every byte has to be stored.
+/// Fills with words that differ from the last ones, so that every byte has to be stored.
 fn fill(bytes: &mut [u8], n: u64) {
     for (i, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let value = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i as u64;
@@ -148,7 +148,7 @@ fn fill(bytes: &mut [u8], n: u64) {
     }
 }
 
-/// Calls `store(offset, bytes)` for random places for so long.
+/// Calls `store(offset, bytes)` for random offsets until the limit is over.
 fn drive(
     limit: Duration,
     len: usize,
@@ -183,7 +183,7 @@ fn drive(
     }
 }
 
-/// Runs a row once: `store(thread, offset, bytes)` makes an overwrite durable, or reads.
+/// Runs a row once. `store(thread, offset, bytes)` makes an overwrite durable, or reads.
 fn run(
     row: &Row,
     limit: Duration,
@@ -229,7 +229,8 @@ fn new_file(fs: &Fs, name: &str) -> InodeNo {
         fs.write(&c, ino, at, &bytes).expect("a write");
     }
     fs.sync().expect("a sync");
-    // Every block, in an order without neighbours, so that each gets a place of its own.
+    // Overwrites every block, never two neighbours in succession, so that each gets a place of its
+    // own.
     let mut block = vec![0; BLOCK];
     for n in 0..FILE_BLOCKS {
         fill(&mut block, n);

@@ -1,12 +1,12 @@
-//! What journaling costs the host of an image file: scheme `jftl`, which remaps by reflink, against
-//! copying and against `jbd2`.
+//! Measures what journaling costs the host of an image file: scheme `jftl`, which remaps by
+//! reflink, against copying and against `jbd2`.
 //!
-//! `cargo run --release -p stetfs --example reflink -- DIR [ROUNDS
-//! [OPTIONS...]]`, where DIR is on XFS or Btrfs with nothing else going on: everything that its
-//! block device gets to write is counted (`/sys/dev/block/*/stat`). OPTIONS, as for `-o`, are
-//! configurations of one's own instead of those below. The configurations take turns in every
-//! round, each on a new image; what is printed are medians over the rounds. The unmount is in all
-//! numbers, since some leave work to it.
+//! `cargo run --release -p stetfs --example reflink -- DIR [ROUNDS [OPTIONS...]]`
+//!
+//! DIR must be on XFS or Btrfs, and its block device otherwise idle: everything written to that
+//! device is counted (`/sys/dev/block/*/stat`). OPTIONS, as for `-o`, replace the configurations
+//! below. In each round the configurations take turns, each on a new image. The numbers are medians
+//! over the rounds. They include the unmount, since some configurations leave work to it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use std::time::Instant;
 use stetfs::{Caller, Fs, MountOptions, OpenFlags, open_device};
 use stetfs_format::InodeNo;
 
-/// The allocator of the command, so that the numbers are its own.
+/// The same allocator as the command's, so that the numbers hold for the command.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -29,14 +29,14 @@ const CONFIGURATIONS: [&str; 5] = [
     "scheme=jbd2,data=ordered",
 ];
 
-/// MiB of an image and of the file that is overwritten in it, and blocks of it.
+/// Sizes in MiB of the image and of the file that is overwritten in it, and that file's blocks.
 const IMAGE: u64 = 512;
 const FILE: u64 = 64;
 const BLOCKS: u64 = FILE << 8;
 
 struct Workload {
     name: &'static str,
-    /// Operations, and bytes that the caller writes with each.
+    /// The number of operations, and the bytes that the caller writes with each.
     count: u64,
     bytes: u64,
     run: fn(&Bench, u64),
@@ -112,7 +112,7 @@ impl Bench {
     }
 }
 
-/// Operations a second, and bytes written by the device for each byte that the caller wrote.
+/// Operations per second, and bytes written by the device for each byte that the caller wrote.
 type Result = (f64, f64);
 
 fn run(image: &Path, stat: &Path, options: &str, workload: &Workload) -> Result {
@@ -186,7 +186,7 @@ fn run(image: &Path, stat: &Path, options: &str, workload: &Workload) -> Result 
     (rate, bytes)
 }
 
-/// The statistics of the block device below a directory.
+/// The path of the statistics of the block device below a directory.
 fn device_stat(dir: &Path) -> PathBuf {
     let dir = dir.canonicalize().expect("a directory");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
@@ -202,8 +202,8 @@ fn device_stat(dir: &Path) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"))
 }
 
-/// Bytes that the device has written (Documentation/admin-guide/iostats.rst: field 7, in sectors of
-/// 512 bytes).
+/// The bytes that the device has written (Documentation/admin-guide/iostats.rst: field 7, in
+/// sectors of 512 bytes).
 fn written(stat: &Path) -> u64 {
     let text = std::fs::read_to_string(stat).expect("the device's statistics");
     let sectors = text.split_whitespace().nth(6).expect("seven fields");

@@ -1,4 +1,4 @@
-//! The example of the library runs, and e2fsck has nothing to say of the image that it leaves.
+//! Runs the library's example. e2fsck accepts the image that it leaves.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

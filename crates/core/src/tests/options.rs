@@ -112,8 +112,8 @@ fn minixdf_counts_all_blocks() {
     assert_eq!(plain.blocks_free, minix.blocks_free);
 }
 
-/// Mounts a volume in every state that it can have been left in by its copy of the superblock,
-/// which does not know that state.
+/// Mounts by a copy of the superblock, in every state that a volume can be left in. The copy does
+/// not know that state.
 #[test]
 fn by_a_copy_of_the_superblock() {
     for (scheme, is_crashed) in [

@@ -14,8 +14,8 @@ fn name(i: usize, longest: usize) -> Vec<u8> {
     name
 }
 
-/// Fills a directory with links to one file (so that inodes do not run out), removes some, fills it
-/// again; looks everything up. Returns what debugfs says of the tree.
+/// Fills a directory with links to a few files (so that inodes do not run out), removes some, and
+/// fills it again; then looks all names up. Returns what debugfs says of the tree.
 fn fill(mke2fs: &str, mib: u64, count: usize, longest: usize) -> String {
     let volume = Volume::make(mke2fs, mib);
     let c = Caller::root();
@@ -121,8 +121,8 @@ fn a_hundred_thousand_names() {
     assert_eq!(levels(&dump), "1");
 }
 
-/// Without `large_dir` a tree of two levels fills up in the end: that is "no space", and nothing is
-/// harmed.
+/// Without `large_dir`, a tree of two levels gets full in the end. The call fails with "no space",
+/// and nothing is damaged.
 #[test]
 fn a_full_index_is_no_space() {
     let volume = Volume::make("-t ext4 -b 1024 -O metadata_csum,^large_dir", 128);

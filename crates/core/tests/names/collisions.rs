@@ -1,4 +1,4 @@
-//! Names of one hash, more than a leaf holds: the leaves after the first have the continuation bit,
+//! More names of one hash than a leaf holds. The leaves after the first have the continuation bit,
 //! and every search must go on into them. The "legacy" hash is weak enough to find such names.
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ fn factor(byte: u8) -> u32 {
     u32::from(byte).wrapping_mul(7_152_373)
 }
 
-/// Names of 249 bytes with the same hash: the last two bytes of each are solved for.
+/// Makes names of 249 bytes with the same hash, by solving for the last two bytes of each.
 fn colliding(count: usize) -> Vec<Vec<u8>> {
     let bytes: Vec<u8> = (1..127).filter(|b| !b"./".contains(b)).collect();
     let by_factor: HashMap<u32, u8> = bytes.iter().map(|&b| (factor(b), b)).collect();
@@ -73,7 +73,7 @@ fn one_hash_over_many_leaves() {
             .unwrap()
             .ino;
     v.fs.release(file).unwrap();
-    // Others before and after, so that the colliding ones are in the midst of a tree.
+    // Other names before and after them put the colliding ones in the middle of a tree.
     let others: Vec<Vec<u8>> = (0..200)
         .map(|i| format!("other{i}-{}", "y".repeat(i % 50)).into_bytes())
         .collect();

@@ -30,7 +30,7 @@ fn image(mke2fs: &str) -> tempfile::TempDir {
 const PLAIN: &str = "-t ext4 -b 1024 -O ^metadata_csum";
 const SUMS: &str = "-t ext4 -b 1024 -O metadata_csum";
 
-/// What looking up and listing everything says first.
+/// Looks up and lists everything. Returns the first error.
 fn walk(v: &Volume) -> Result<(), Error> {
     let c = Caller::root();
     let d = v.fs.lookup(&c, ROOT, b"d")?.ino;
@@ -43,7 +43,7 @@ fn walk(v: &Volume) -> Result<(), Error> {
 /// Each check has its own error.
 #[test]
 fn every_check_names_what_is_wrong() {
-    // Logical block of /d, bytes there, what the message must say.
+    // Logical block of /d, offset in it, bytes to write there, and what the message must contain.
     let root: &[(u32, usize, &[u8], &str)] = &[
         (0, 16, &[0xf0], "DxDots"),
         (0, 8, b"x", "DxDots"),
@@ -106,7 +106,8 @@ fn checksums_find_any_change() {
     v.abandon();
 }
 
-/// Random bytes in random directory blocks of a volume without checksums; then everything is tried.
+/// Damages random bytes in random directory blocks of a volume without checksums, and then tries
+/// every call.
 #[test]
 fn random_damage_never_hangs_or_panics() {
     let plain = image(PLAIN);
@@ -118,7 +119,7 @@ fn random_damage_never_hangs_or_panics() {
         let mut copy = patch(&plain, blocks[0] * 1024, &[]);
         for _ in 0..1 + random.below(6) {
             let block = blocks[random.below(if round % 2 == 0 { 2 } else { blocks.len() })];
-            // Most damage at the heads of records and pairs.
+            // Most of the damage hits the heads of records and pairs.
             let at = if random.below(2) == 0 {
                 random.below(64)
             } else {
@@ -160,8 +161,8 @@ fn random_damage_never_hangs_or_panics() {
     assert!(damaged > 20, "only {damaged} damaged images were noticed");
 }
 
-/// A name that would lead out of its directory as a part of a path: nobody gets it, nothing is
-/// changed in the directory that has it, and other directories are as they were.
+/// A name that, as part of a path, would lead out of its directory. No call returns it, nothing
+/// changes in the directory that has it, and other directories work as before.
 #[test]
 fn names_that_lead_elsewhere_reach_nobody() {
     let c = Caller::root();
@@ -181,7 +182,7 @@ fn names_that_lead_elsewhere_reach_nobody() {
             v.fs.create(&c, ROOT, b"file", 0o644, OpenFlags::WRITE)
                 .unwrap();
         v.fs.release(file.ino).unwrap();
-        // One block with an index to come, several without.
+        // One block that an index could replace, or several blocks without an index.
         let files = if mke2fs == PLAIN { 40 } else { 150 };
         for i in 0..files {
             let name = format!("file-{i:02}");
@@ -219,8 +220,8 @@ fn names_that_lead_elsewhere_reach_nobody() {
                 v.fs.rmdir(&c, ROOT, b"d"),
             ];
             for (i, result) in results.into_iter().enumerate() {
-                // With several blocks the directory is known not to be empty before the bad one is
-                // met.
+                // With several blocks, the directory is known not to be empty before the bad block
+                // is read.
                 let is_known = i == 9 && lblk > 0;
                 match result {
                     Err(Error::NotEmpty) if is_known => {}
@@ -242,8 +243,8 @@ fn names_that_lead_elsewhere_reach_nobody() {
     }
 }
 
-/// A block that a directory has twice: as its first it may hold "." and "..", as another it may
-/// not.
+/// A directory has one block twice. As its first block it may hold "." and "..", as another one it
+/// may not.
 #[test]
 fn a_first_block_that_comes_again() {
     let v = Volume::make(
@@ -270,7 +271,7 @@ fn a_first_block_that_comes_again() {
     v.abandon();
 }
 
-/// The 1024 bytes of an image at `at`.
+/// Returns the 1024 bytes of an image at `at`.
 fn bytes_at(image: &tempfile::TempDir, at: u64) -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     let file = std::fs::File::open(image.path().join("image")).unwrap();
@@ -278,7 +279,7 @@ fn bytes_at(image: &tempfile::TempDir, at: u64) -> Vec<u8> {
     bytes
 }
 
-/// Names that lead where none may: the directory itself, the journal, nowhere.
+/// Entries that point where none may: to the directory itself, to the journal, to no inode.
 #[test]
 fn entries_of_inodes_that_have_no_name() {
     let plain = image(PLAIN);
@@ -301,7 +302,7 @@ fn entries_of_inodes_that_have_no_name() {
             v.fs.unlink(&c, d, &name),
             v.fs.rmdir(&c, d, &name),
             v.fs.rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
-            // When it is staged, and not at the commit.
+            // Fails when it is staged, not at the commit.
             (v.fs.begin())
                 .change(
                     &c,
@@ -318,8 +319,8 @@ fn entries_of_inodes_that_have_no_name() {
     }
 }
 
-/// A directory with an entry in one below it: whoever takes the locks from there downwards takes
-/// them in the other order than everybody else, so nobody does.
+/// A directory has an entry in another one below it. A call that took the locks from there
+/// downwards would take them in the opposite order of all others, so every call refuses.
 #[test]
 fn a_directory_below_itself() {
     let v = Volume::make(PLAIN, 32);
@@ -348,7 +349,7 @@ fn a_directory_below_itself() {
     v.abandon();
 }
 
-/// Two directories, each of which says that it is below the other: the way up from them has no end.
+/// Two directories, each with the other as its parent: the path from them to the root has no end.
 #[test]
 fn parents_in_a_circle() {
     let v = Volume::make(PLAIN, 32);

@@ -1,4 +1,5 @@
-//! Volumes to test on: made by mke2fs in a file, mounted from memory, written back for the judges.
+//! Test volumes: mke2fs makes them in a file, tests mount them from memory, and the judges read
+//! them from a file again.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,10 +18,10 @@ pub(crate) struct Volume {
     dir: TempDir,
 }
 
-/// Runs a program of e2fsprogs; returns its exit code and all it printed.
+/// Runs a program of e2fsprogs. Returns its exit code and its output.
 fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
-    // On PATH as it is: with one in the command's environment std forks, which copies the tables of
-    // all of the test's memory, instead of calling posix_spawn.
+    // PATH stays as it is. If the command's environment had its own, std would fork, which copies
+    // the page tables of all the test's memory, instead of calling posix_spawn.
     let output = Command::new(program)
         .args(args)
         .arg(image)
@@ -34,8 +35,8 @@ fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
 }
 
 impl Volume {
-    /// Makes a volume of `mib` MiB with these arguments of mke2fs and mounts it. An argument
-    /// `hash_alg=...` is tune2fs's.
+    /// Makes a volume of `mib` MiB with these arguments of mke2fs, and mounts it. An argument
+    /// `hash_alg=...` goes to tune2fs.
     pub(crate) fn make(mke2fs: &str, mib: u64) -> Self {
         Self::mount(Self::image(mke2fs, mib))
     }
@@ -80,18 +81,18 @@ impl Volume {
         }
     }
 
-    /// Unmounts, has e2fsck judge the image, and mounts it again.
+    /// Unmounts, lets e2fsck judge the image, and mounts it again.
     pub(crate) fn check(self) -> Self {
         Self::mount(self.checked())
     }
 
-    /// Leaves everything as it is on the device now, and mounts that.
+    /// Mounts a copy of the device as it is now, as after a crash.
     pub(crate) fn crash(self) -> Self {
         let dev = Arc::new(self.dev.fork());
         Self::mount_device(self.dir, dev)
     }
 
-    /// Writes back what is on the device now, without unmounting: the image of a crash.
+    /// Writes the device as it is now to the image file, without unmounting: the image of a crash.
     pub(crate) fn cut(self) -> TempDir {
         self.dev.to_file(&self.dir.path().join("image")).unwrap();
         self.dir
@@ -102,7 +103,7 @@ impl Volume {
         let _ = self.fs.unmount();
     }
 
-    /// Unmounts and has e2fsck judge the image; gives the directory that holds it as `image`.
+    /// Unmounts and lets e2fsck judge the image. Returns the directory that holds it as `image`.
     pub(crate) fn checked(self) -> TempDir {
         self.fs.unmount().unwrap();
         drop(self.fs);
@@ -120,18 +121,18 @@ impl Volume {
         self.dir
     }
 
-    /// What debugfs prints for `request` on an unmounted image.
+    /// Returns what debugfs prints for `request` on an unmounted image.
     pub(crate) fn debugfs(dir: &TempDir, request: &str) -> String {
         run("debugfs", &["-R", request], &dir.path().join("image")).1
     }
 
-    /// Mounts an image that [`Volume::checked`] has given.
+    /// Mounts an image that [`Volume::checked`] has returned.
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)
     }
 }
 
-/// A copy of an image with other bytes at `offset`.
+/// Copies an image, with other bytes at `offset`.
 pub(crate) fn patch(image: &TempDir, offset: u64, bytes: &[u8]) -> TempDir {
     use std::os::unix::fs::FileExt;
     let copy = TempDir::new().unwrap();
@@ -142,7 +143,7 @@ pub(crate) fn patch(image: &TempDir, offset: u64, bytes: &[u8]) -> TempDir {
     copy
 }
 
-/// A byte of an image.
+/// Returns the byte of an image at `offset`.
 pub(crate) fn byte_at(image: &TempDir, offset: u64) -> u8 {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::open(image.path().join("image")).unwrap();
@@ -151,7 +152,7 @@ pub(crate) fn byte_at(image: &TempDir, offset: u64) -> u8 {
     byte[0]
 }
 
-/// Where debugfs finds a block of a file.
+/// Returns the block of the volume at which debugfs finds a block of a file.
 pub(crate) fn physical_block(image: &TempDir, path: &str, lblk: u32) -> u64 {
     let text = Volume::debugfs(image, &format!("bmap {path} {lblk}"));
     let number = text.lines().find_map(|l| l.trim().parse().ok());
@@ -173,7 +174,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((self.next() >> 33) as usize) % n
     }

@@ -1,5 +1,5 @@
-//! The kernel's ext4 on our directories and we on the kernel's. Needs root and loop devices;
-//! skipped out loud without.
+//! The kernel's ext4 on our directories, and we on the kernel's. Needs root and loop devices;
+//! prints that it skips the test without them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ fn listed(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Both add names to one directory in turn; each finds all of the other's.
+/// Both add names to one directory in turn. Each finds all names of the other.
 fn in_turn(mke2fs: &str) {
     let image = Volume::image(mke2fs, 64);
     let names = |who: &str, n: usize| {
@@ -125,7 +125,7 @@ fn a_directory_in_turn_by_legacy_hash() {
     in_turn("-t ext3 -b 1024 hash_alg=legacy");
 }
 
-/// The kernel has files open without names when its device is copied; we free them.
+/// The device is copied while the kernel has files without names open. Our mount frees them.
 fn orphans_of_the_kernel(mke2fs: &str) {
     let image = Volume::image(mke2fs, 32);
     let cut = TempDir::new().unwrap();
@@ -167,7 +167,7 @@ fn orphans_of_the_kernel_in_the_orphan_file() {
     orphans_of_the_kernel("-t ext4 -b 1024 -O metadata_csum,orphan_file");
 }
 
-/// We crash with files open without names; the kernel frees them.
+/// Our mount crashes while files without names are open. The kernel frees them.
 fn our_orphans(mke2fs: &str) {
     let v = Volume::make(mke2fs, 32);
     let c = Caller::root();

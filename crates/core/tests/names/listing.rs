@@ -1,4 +1,4 @@
-//! Listings that go on while names come and go: what is there all the time is listed exactly once.
+//! Listings during changes: a name that exists all the time is listed exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,7 @@ use stetfs_format::InodeNo;
 
 use crate::image::{Random, Volume};
 
-/// One call of readdir that takes at most `most` entries; where to go on, and whether it came to
-/// the end.
+/// Calls readdir once, for at most `most` entries. Moves the cookie on. Returns true at the end.
 fn part(
     fs: &Fs,
     dir: InodeNo,
@@ -45,8 +44,8 @@ fn create(fs: &Fs, dir: InodeNo, name: &str) {
     fs.release(entry.ino).unwrap();
 }
 
-/// Lists in parts of 1 to 12 entries; between two parts names are added (the directory splits) and
-/// removed.
+/// Lists in parts of 1 to 12 entries. Between two parts it adds names, so that the directory
+/// splits, and removes names.
 fn changing(mke2fs: &str, start: usize, seed: u64) {
     let volume = Volume::make(mke2fs, 64);
     let (fs, c) = (&volume.fs, Caller::root());
@@ -123,7 +122,7 @@ fn listing_by_legacy_hash() {
     changing("-t ext4 -b 1024 hash_alg=legacy", 2000, 4);
 }
 
-/// Going back to any cookie that was handed out gives the same rest (telldir, seekdir).
+/// A listing from any earlier cookie returns the same rest (telldir, seekdir).
 #[test]
 fn every_cookie_can_be_gone_back_to() {
     for mke2fs in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^dir_index"] {

@@ -1,6 +1,6 @@
-//! Names: directories of every shape under random operations, listings that survive changes, the
-//! errors that POSIX asks for, orphans, full volumes and threads. The judges are a model in memory,
-//! e2fsck, debugfs and an independent reader.
+//! Names: directories of every shape under random operations, listings during changes, the errors
+//! of POSIX, orphans, full volumes, threads. The judges are a model in memory, e2fsck, debugfs and
+//! an independent reader.
 
 mod big;
 mod collisions;

@@ -1,4 +1,5 @@
-//! Random operations on a tree, against a model in memory; e2fsck and ext4-view judge the outcome.
+//! Random operations on a tree, compared with a model in memory. e2fsck and ext4-view judge the
+//! outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ enum Kind {
     Dir(BTreeMap<Vec<u8>, u32>),
 }
 
-/// What the tree should be, by inode number.
+/// The expected tree, by inode number.
 struct Model {
     nodes: BTreeMap<u32, (Kind, u32)>,
 }
@@ -57,7 +58,7 @@ impl Model {
             }))
     }
 
-    /// What links a directory has: its own ".", its name, and ".." of each subdirectory.
+    /// The number of links. A directory has its own ".", its name, and ".." of each subdirectory.
     fn links(&self, ino: u32) -> u32 {
         match &self.nodes[&ino] {
             (Kind::Dir(names), _) => 2 + names.values().filter(|&&n| self.is_dir(n)).count() as u32,
@@ -88,7 +89,7 @@ impl Run<'_> {
             .copied()
             .filter(|&n| self.model.is_dir(n))
             .collect();
-        // Few directories get most of the names, so that trees grow and split.
+        // A few directories get most of the names, so that trees grow and split.
         let few = if self.random.below(4) == 0 {
             dirs.len()
         } else {
@@ -283,7 +284,7 @@ impl Run<'_> {
         }
     }
 
-    /// The whole tree is as the model says: names, inodes, types, link counts, targets.
+    /// Compares the whole tree with the model: names, inodes, types, link counts, targets.
     fn compare(&self) {
         for (&ino, (kind, _)) in &self.model.nodes {
             let attr = self
@@ -339,7 +340,7 @@ fn names(random: &mut Random, count: usize, longest: usize) -> Vec<Vec<u8>> {
     let mut names = BTreeSet::new();
     while names.len() < count {
         let length = 1 + random.below(longest);
-        // Bytes above 127 tell signed hashes from unsigned ones.
+        // Bytes above 127 distinguish signed hashes from unsigned ones.
         let name: Vec<u8> = (0..length)
             .map(|_| match random.below(250) as u8 + 1 {
                 b'/' | b'.' => b'x',
@@ -351,7 +352,7 @@ fn names(random: &mut Random, count: usize, longest: usize) -> Vec<Vec<u8>> {
     names.into_iter().collect()
 }
 
-/// Runs `steps` random operations on a volume made with `mke2fs` and judges the outcome.
+/// Runs `steps` random operations on a volume made with `mke2fs`, and judges the outcome.
 fn run(mke2fs: &str, seed: u64, steps: usize, name_count: usize) {
     let mut volume = Volume::make(mke2fs, 32);
     let mut random = Random::new(seed);
@@ -394,7 +395,7 @@ fn run(mke2fs: &str, seed: u64, steps: usize, name_count: usize) {
     }
 }
 
-/// Another reader, by its own code, finds every name and target by path.
+/// Checks that an independent reader finds every name and target by path.
 fn compare_with_reader(image: &TempDir, model: &Model) {
     let reader = match Ext4::load(Box::new(std::fs::read(image.path().join("image")).unwrap())) {
         Ok(reader) => reader,

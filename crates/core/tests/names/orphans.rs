@@ -1,4 +1,4 @@
-//! Files that are open without a name: they live on, and after a crash the next mount frees them.
+//! Files that are open without a name: they live on, and the next mount after a crash frees them.
 
 use stetfs::{Caller, Fs, OpenFlags, SetAttr};
 use stetfs_format::InodeNo;
@@ -7,7 +7,7 @@ use crate::image::{Random, Volume};
 
 const ROOT: InodeNo = InodeNo(2);
 
-/// A file of `bytes` bytes that stays open.
+/// Makes a file of `bytes` bytes that stays open.
 fn file(fs: &Fs, name: &str, bytes: usize) -> InodeNo {
     let c = Caller::root();
     let entry = fs
@@ -17,7 +17,7 @@ fn file(fs: &Fs, name: &str, bytes: usize) -> InodeNo {
     entry.ino
 }
 
-/// A file of 100 MiB that stays open.
+/// Makes a file of 100 MiB that stays open.
 fn large_file(fs: &Fs) -> InodeNo {
     let ino = file(fs, "large", 0);
     let chunk = vec![9; 1 << 20];
@@ -59,7 +59,7 @@ fn an_open_file_outlives_its_name() {
     v.check();
 }
 
-/// Orphans leave the list in any order; those that are left at a crash go at the next mount.
+/// Orphans leave the list in any order. Those that a crash leaves are gone after the next mount.
 fn crash_with_orphans(mke2fs: &str, seed: u64) {
     let v = Volume::make(mke2fs, 64);
     let c = Caller::root();
@@ -95,7 +95,7 @@ fn orphans_are_freed_after_a_crash() {
     crash_with_orphans("-t ext4 -b 1024 -O metadata_csum,orphan_file", 3);
 }
 
-/// A large file is freed over several transactions; so is one that is cut.
+/// A large file is freed or cut over several transactions.
 #[test]
 fn a_large_file_is_freed_in_steps() {
     let v = Volume::make("-t ext3 -b 1024 -J size=4", 160);

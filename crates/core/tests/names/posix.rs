@@ -1,4 +1,5 @@
-//! What POSIX and the kernel's ext4 say of each call on names: errors, permissions, links, times.
+//! What POSIX and the kernel's ext4 demand of each call on names: errors, permissions, links,
+//! times.
 
 use stetfs::{Access, Caller, Error, Fs, Kind, OpenFlags, RenameFlags, SetAttr, mode};
 use stetfs_format::{InodeFlags, InodeNo};
@@ -340,7 +341,7 @@ fn what_a_new_file_inherits() {
     assert_eq!(dev.map(|e| e.ino).map_err(kind), Err(Kind::NotPermitted));
     let dev = v.fs.mknod(&ann.c, dir, b"dev", mode::S_IFBLK, (0, 0));
     assert_eq!(dev.map(|e| e.ino).map_err(kind), Err(Kind::NotPermitted));
-    // A whiteout, as the kernel's vfs_mknod has it.
+    // A whiteout, as in the kernel's vfs_mknod.
     v.fs.mknod(&ann.c, dir, b"gone", mode::S_IFCHR, (0, 0))
         .unwrap();
     let dev =
@@ -394,7 +395,8 @@ fn times_change_as_they_must() {
         at.dir(ROOT, "b", 0o755).unwrap(),
     );
     let f = at.file(a, "f", 0o644).unwrap();
-    // (mtime, ctime) of each; the clock ticks at every reading, so what is touched gets later.
+    // (mtime, ctime) of each file. The clock advances at every reading, so a changed file's times
+    // grow.
     let times = || [a, b, f].map(|i| v.fs.getattr(i).map(|t| (t.mtime, t.ctime)).unwrap());
     let changed = |op: &dyn Fn()| {
         let before = times();
@@ -454,8 +456,8 @@ fn a_removed_directory_takes_no_names() {
     v.check();
 }
 
-/// A file has at most 65,000 links; a directory with `dir_nlink` has more subdirectories and then
-/// says 1.
+/// A file has at most 65,000 links. A directory with `dir_nlink` may have more subdirectories, and
+/// then reports 1 link.
 #[test]
 fn the_most_links() {
     let v = Volume::make("-t ext4 -b 1024 -N 66000 -O metadata_csum,dir_nlink", 128);

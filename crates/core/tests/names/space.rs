@@ -1,4 +1,4 @@
-//! A volume without space: every call either does all it should or leaves nothing behind.
+//! A full volume: every call either succeeds or leaves nothing behind.
 
 use stetfs::{Caller, Error, OpenFlags};
 use stetfs_format::InodeNo;
@@ -7,8 +7,8 @@ use crate::image::{Random, Volume};
 
 const ROOT: InodeNo = InodeNo(2);
 
-/// Fills the volume with names, symbolic links and directories by an ordinary user until nothing
-/// goes any more, removes some, and again.
+/// As an ordinary user, fills the volume with names, symbolic links and directories; removes some,
+/// and fills it again.
 fn fill(mke2fs: &str, mib: u64) {
     let mut v = Volume::make(mke2fs, mib);
     v.fs.mkdir(&Caller::root(), ROOT, b"home", 0o777).unwrap();

@@ -1,4 +1,4 @@
-//! Many threads on one tree: nobody waits in a circle, and what comes out is whole.
+//! Many threads on one tree: no deadlock, and a sound volume afterwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::image::{Random, Volume};
 
 const ROOT: InodeNo = InodeNo(2);
 
-/// What may come out when others change the same names.
+/// Errors that a call may return while others change the same names.
 fn expected(e: &Error) -> bool {
     matches!(
         e,

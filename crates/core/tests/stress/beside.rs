@@ -1,5 +1,5 @@
-//! The stress test on volumes with persistent memory beside them: so little that it is full all the
-//! time, and both lose what they lose independently when the power goes off.
+//! The stress test on volumes with persistent memory beside them. The memory is so small that it is
+//! always full. When the power goes off, volume and memory each lose pending changes independently.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,8 @@ use crate::volume::{Random, clean, image, unmount};
 use crate::worker::{Rules, Worker};
 use crate::{THREADS, options, quiet, run, setting, time, trials};
 
-/// mke2fs's arguments and size in MiB, the mount options of each trial with memory beside the
-/// volume that an unmount empties, and the KiB of that.
+/// For each trial with memory beside the volume that an unmount empties: mke2fs's arguments, the
+/// volume's size in MiB, the mount options, and the memory's size in KiB.
 fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
     let beside = trials(Ground::has_nvm).filter(|(_, trial, _)| !trial.keeps_cache());
     beside.map(|((kind, block, mib), trial, options)| {
@@ -23,7 +23,7 @@ fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
         let scheme = find(&scheme.expect("mount options")).expect("a scheme");
         let blocks = match (trial.ground, scheme.about.nvm) {
             (Ground::NvmCache, _) => 1024,
-            // The whole log is there.
+            // The memory holds the whole log.
             (_, Beside::Too(_)) => 512,
             _ => 96,
         };
@@ -31,7 +31,7 @@ fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
     })
 }
 
-/// A volume and the memory beside it, on one supply.
+/// A volume and the memory beside it, on one power supply.
 struct Pair {
     dev: Arc<SimDev>,
     nvm: Arc<SimPmem>,
@@ -61,7 +61,7 @@ impl Pair {
         }
     }
 
-    /// What a cut leaves of both.
+    /// Makes the media that a cut leaves.
     fn left(&self, home: &Keep, nvm: &Keep) -> Self {
         Self::new(
             self.dev.crash_point().image(|n| home.keeps(n)),
@@ -70,8 +70,8 @@ impl Pair {
     }
 }
 
-/// Calls `try_one` with each kind's fresh media, a seed and what replays it, as long as there is
-/// time.
+/// Calls `try_one` with fresh media of each kind, a seed, and the text that replays the run, until
+/// the time is over.
 fn each(try_one: impl Fn(Pair, &str, u64, &str)) {
     let first = setting("STETFS_STRESS_SEED", 1);
     for (kind, mib, scheme, nvm_kib) in kinds() {
@@ -102,14 +102,13 @@ fn everything_at_once_with_memory_beside() {
         workers.iter_mut().for_each(Worker::close);
         unmount(&fs, what);
         clean(what, |path| pair.dev.newest().to_file(path).unwrap());
-        // A plain volume again, for whatever scheme.
+        // After the unmount this is a plain volume, whichever scheme it had.
         let fs = pair.mount(MountOptions::parse("ro").unwrap(), what);
         workers.iter().for_each(|w| w.check(&fs, what));
     });
 }
 
-/// How often the power goes off while a volume is in use: what a scheme finds may be left from
-/// before the cut before.
+/// The number of power cuts in a run: what a scheme finds may be left from before the cut before.
 const LIVES: u64 = 2;
 
 #[test]

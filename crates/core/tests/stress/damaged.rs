@@ -1,5 +1,5 @@
-//! Whole volumes with a few damaged words, clean and crashed, are mounted, walked and written:
-//! whatever is found there is answered with an error, never with a panic, and in a bounded time.
+//! Mounts, walks and writes whole volumes with a few damaged words, clean and crashed. Damage must
+//! give an error, never a panic, and in a bounded time.
 //!
 //! `STETFS_DAMAGED=N` tries N volumes of each kind (default 60).
 
@@ -21,7 +21,7 @@ use crate::volume::{Random, image};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Without checksums damage reaches the code behind them.
+/// On volumes without checksums, damage reaches the code behind the checks.
 const KINDS: [&str; 5] = [
     "-t ext4 -b 1024 -J size=1 -O ^metadata_csum,^uninit_bg",
     "-t ext4 -b 4096 -J size=4 -O ^metadata_csum",
@@ -37,7 +37,7 @@ fn options() -> SimOptions {
     }
 }
 
-/// A volume with something of everything; `crashed` with a full log and orphans.
+/// Makes a volume with something of everything; if `crashed`, with a full log and orphans.
 fn prepared(kind: &str, crashed: bool) -> Image {
     let dev = Arc::new(options().build(image(kind, 10)));
     let fs = Fs::mount(dev.clone(), MountOptions::default()).unwrap().0;
@@ -79,7 +79,8 @@ fn prepared(kind: &str, crashed: bool) -> Image {
     dev.newest()
 }
 
-/// Places of non-zero words, those in files' contents left out as far as that shows.
+/// Returns the offsets of words that are not zero, without those that look like the content of a
+/// file.
 fn words(image: &Image) -> Vec<u64> {
     let bytes = image.to_bytes();
     let is_content =
@@ -97,7 +98,7 @@ fn words(image: &Image) -> Vec<u64> {
         .collect()
 }
 
-/// Changes a few words, more often near the start, where the structures lie close together.
+/// Changes a few words, mostly near the start, where the structures lie close together.
 fn damage(image: &mut Image, words: &[u64], random: &mut Random) {
     for _ in 0..1 + random.below(4) {
         let mut at = words[random.below(words.len() as u64) as usize];
@@ -124,7 +125,7 @@ fn damage(image: &mut Image, words: &[u64], random: &mut Random) {
     }
 }
 
-/// Looks at everything that can be reached, within reason.
+/// Reads everything that can be reached, within limits.
 fn walk(fs: &Fs, c: &Caller) -> Vec<(InodeNo, Vec<u8>)> {
     let mut all = Vec::new();
     let mut dirs = vec![(fs.root(), 0)];
@@ -205,7 +206,7 @@ fn change(fs: &Fs, c: &Caller, names: &[(InodeNo, Vec<u8>)], random: &mut Random
     }
 }
 
-/// How many could be mounted.
+/// The number of volumes that could be mounted.
 static MOUNTED: AtomicU64 = AtomicU64::new(0);
 
 fn try_one(image: Image, seed: u64) {

@@ -1,4 +1,4 @@
-//! Every read of an operation fails once: what was half done must not become durable.
+//! Every read of an operation fails once: a half-done change must not become durable.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::volume::{clean, image, mount};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// A volume with a file in many pieces, full directories, attributes.
+/// Makes a volume with a file in many pieces, full directories, and attributes.
 fn prepared(kind: &str) -> Image {
     let dev = Arc::new(options().build(image(kind, 24)));
     let fs = mount(dev.clone(), MountOptions::default());
@@ -106,7 +106,7 @@ fn nothing_half_done_is_committed() {
     }
 }
 
-/// False when the operation needs fewer reads than that.
+/// Returns false when the operation needs no more than `skip` reads.
 fn fails_cleanly(made: &Image, change: Change, skip: u64, what: &str) -> bool {
     let dev = Arc::new(options().build(made.clone()));
     let fs = mount(dev.clone(), MountOptions::default());
@@ -117,7 +117,7 @@ fn fails_cleanly(made: &Image, change: Change, skip: u64, what: &str) -> bool {
     );
     dev.inject(Fault::nth(Op::Read, skip));
     let result = change(&fs, &c, a, b);
-    // Data gets its place only now.
+    // The sync gives data its place.
     let synced = fs.sync();
     let struck = dev.faults_struck() > 0;
     assert!(
@@ -131,9 +131,9 @@ fn fails_cleanly(made: &Image, change: Change, skip: u64, what: &str) -> bool {
     struck
 }
 
-/// A hole whose two edges are written and whose middle goes, in one handle, on a volume that
-/// somebody else commits when the hole is half made: after a crash the file is as it was or has the
-/// whole hole.
+/// One handle punches a hole: it writes the blocks at both edges and frees those between. Another
+/// caller starts a commit when the hole is half made. After a crash, the file is as before or has
+/// the whole hole.
 #[test]
 fn a_hole_is_made_entirely_or_not_at_all() {
     const HOLE: std::ops::Range<usize> = 5000..25_000;
@@ -159,7 +159,7 @@ fn a_hole_is_made_entirely_or_not_at_all() {
         dev.inject(Fault::nth(Op::Read, skip));
         let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
         let result = fs.fallocate(&c, ino, mode, HOLE.start as u64, HOLE.len() as u64);
-        // Somebody else's commit.
+        // The other caller's commit.
         let _ = fs.sync();
         let struck = dev.faults_struck() > 0;
         dev.heal();

@@ -1,4 +1,4 @@
-//! Inodes come and go in memory; the blocks of their files that are cached stay theirs.
+//! Inodes leave memory and come back; the cached blocks of their files stay theirs.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::volume::{clean, image, mount};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// A volume on which blocks are cached, with room for few inodes and many blocks, and enough files
-/// to push others out.
+/// Makes a volume whose memory has room for few inodes and many blocks, and enough files to push
+/// other inodes out.
 fn volume() -> (Arc<SimDev>, Fs, Caller) {
     let options = SimOptions {
         record: false,

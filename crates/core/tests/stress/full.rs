@@ -1,5 +1,4 @@
-//! Volumes so full that the map of a file has no room to grow: the writer is told, the commit never
-//! fails.
+//! Volumes so full that a file's map cannot grow: the write fails, and a commit never does.
 
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use crate::volume::{clean, image, mount};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Every other block of a preallocated file is written, which cuts its extent into as many pieces
-/// as there are blocks.
+/// Writes every other block of a preallocated file. This splits its extent into as many pieces as
+/// it has blocks.
 #[test]
 fn writes_into_preallocated_space_never_break_a_commit() {
     let dev = Arc::new(RamDev::from_image(
@@ -20,7 +19,7 @@ fn writes_into_preallocated_space_never_break_a_commit() {
     let fs = mount(dev.clone(), MountOptions::default());
     let c = Caller::root();
     let ino = fs.create(&c, fs.root(), b"file", 0o644, RW).unwrap().ino;
-    // As much as there is.
+    // As much as there is space for.
     let whole = fs.fallocate(&c, ino, FallocateMode::empty(), 0, 400 << 20);
     assert!(matches!(whole, Err(Error::NoSpace)), "{whole:?}");
     let blocks = fs.getattr(ino).unwrap().blocks / 2;

@@ -1,8 +1,8 @@
-//! A group of writes to several files is there as a whole or not at all, wherever the power goes
-//! off, and entirely once its commit has returned.
+//! A group of writes to several files survives as a whole or not at all, at whatever moment the
+//! power goes off. Once its commit has returned, it survives.
 //!
-//! Each group writes the same scattered pages of all files, with its number. Whatever is done in a
-//! handle of its own is a transaction of its own here, so a group that takes two is found.
+//! Each group writes its number to the same scattered pages of all files. Here every handle is a
+//! transaction of its own, so a group that takes two is found.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const FILES: usize = 3;
 const GROUPS: u64 = 20;
 const CUTS: u64 = 25;
 
-/// Where a group writes, and how much: pages, parts of pages, and several.
+/// The offset and length of each write of a group: pages, parts of pages, and several pages.
 const PIECES: [(u64, usize); 5] = [
     (0, 4096),
     (12_288, 4096),
@@ -34,7 +34,7 @@ fn bytes(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-/// Each handle begins a transaction.
+/// Makes each handle begin a transaction.
 #[derive(Debug)]
 struct EachHandle;
 
@@ -54,7 +54,8 @@ impl Schedule for EachHandle {
     }
 }
 
-/// Commits groups; after how many changes of the device each was durable.
+/// Commits groups. Returns each number of changes of the device after which a group was durable,
+/// with that group's number.
 fn commit_groups(fs: &Fs, dev: &SimDev, files: &[InodeNo]) -> Vec<(u64, u64)> {
     let c = Caller::root();
     let mut durable = vec![(dev.changes(), 0)];
@@ -76,7 +77,7 @@ fn commit_groups(fs: &Fs, dev: &SimDev, files: &[InodeNo]) -> Vec<(u64, u64)> {
     durable
 }
 
-/// Which group the files are from.
+/// Returns the number of the group whose content all files have.
 fn judge(fs: &Fs, what: &str) -> u64 {
     let c = Caller::root();
     let mut found = None;

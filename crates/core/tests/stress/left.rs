@@ -1,4 +1,4 @@
-//! A volume that is left without being unmounted while something is written in the background.
+//! A volume that is left without an unmount while a thread in the background writes to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use stetfs_media::{BlockDev, Cause, Layer, MediaError, RamDev, Tag};
 
 use crate::volume::{image, mount};
 
-/// A device that takes its time to write home, and says when it begins to.
+/// A device that writes a checkpoint slowly, and notes when one begins.
 struct Slow(RamDev, AtomicBool);
 
 impl Layer for Slow {

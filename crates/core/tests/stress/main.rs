@@ -1,10 +1,10 @@
 //! Threads that do everything at once on a small volume with little memory and a short journal, so
 //! that commits, checkpoints, eviction and "no space" happen all the time.
 //!
-//! Each thread has a directory of its own, whose content it knows to the byte, and all of them
-//! quarrel over a shared one. In the quiet runs the volume is unmounted, judged by e2fsck and read
-//! again. In the others the power goes off in the middle, and what each thread finds in its
-//! directory afterwards must be what it had there at one moment, not before its last sync.
+//! Each thread has a directory of its own, whose content it knows to the byte. All threads also
+//! work in a shared one. A quiet run unmounts the volume, lets e2fsck judge it, and reads it again.
+//! In the other runs the power goes off in the middle. Then each thread must find its directory as
+//! it was at one moment, not before its last sync.
 //!
 //! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 2).
 //! - `STETFS_STRESS_SEED=N`: the first seed.
@@ -46,7 +46,7 @@ const VOLUMES: [Kind; 4] = [
     ("-t ext3 -b 4096 -J size=4", 4096, 24),
 ];
 
-/// Each trial on such a ground, with its mount options, on kinds of volumes by turns.
+/// Each trial on a suitable ground, with its mount options; the kinds of volume take turns.
 fn trials(suits: impl Fn(Ground) -> bool) -> impl Iterator<Item = (Kind, &'static Trial, String)> {
     let all = SCHEMES.iter().flat_map(|scheme| {
         let options = |trial: &'static Trial| (trial, trial.mount_options(scheme.about));
@@ -59,8 +59,8 @@ fn trials(suits: impl Fn(Ground) -> bool) -> impl Iterator<Item = (Kind, &'stati
         .map(|(kind, (trial, options))| (kind, trial, options))
 }
 
-/// On a block device: mke2fs's arguments and size in MiB, mount options, and memory in KiB. Each
-/// trial, and an old kind of volume besides.
+/// For each trial on a block device, and an old kind of volume besides: mke2fs's arguments, size in
+/// MiB, mount options, and memory in KiB.
 fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
     let old = "-t ext4 -b 2048 -I 128 -O ^64bit,^metadata_csum,uninit_bg";
     let all = trials(|ground| ground == Ground::Block);
@@ -70,7 +70,7 @@ fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
         .chain(all)
 }
 
-/// Those after which a power cut leaves no more than a journal allows.
+/// The trials whose scheme and mode promise what a journal promises after a power cut.
 fn safe_kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
     let is_safe = |options: &str| {
         !["data=writeback", "scheme=null"]
@@ -91,8 +91,8 @@ fn time() -> Duration {
     Duration::from_secs(setting("STETFS_STRESS_SECONDS", 2))
 }
 
-/// Runs the workers until `steps` steps are done by each or the power is off. Aborts the process
-/// when nobody gets on.
+/// Runs the workers until each has done `steps` steps or the power is off. Aborts the process when
+/// no worker makes progress.
 fn run(workers: &mut [Worker], steps: u64, what: &str) {
     let done: Vec<AtomicU64> = workers.iter().map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
@@ -163,7 +163,7 @@ fn everything_at_once() {
             let what = format!("mke2fs {kind}, -o {data}, STETFS_STRESS_SEED={seed}");
             let mut random = Random::new(seed);
             let made = image(kind, mib);
-            // One that the host does not cache keeps what was read.
+            // The cache keeps what it read from a device that the host does not cache.
             let dev: Arc<dyn BlockDev> = match seed % 2 {
                 0 => Arc::new(RamDev::from_image(&made.to_bytes())),
                 _ => Arc::new(quiet().build(made)),
@@ -219,7 +219,7 @@ fn cut_once(made: &Image, data: &str, memory: u64, seed: u64, what: &str) {
     judge(&dev, data, &workers, seed, what);
 }
 
-/// Mounts what is left of a volume, and compares and checks it.
+/// Mounts what is left of a volume, compares it with the model, and lets e2fsck check it.
 fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
     for keep in [Keep::All, Keep::None, Keep::Random(seed)] {
         let what = format!("{what}, {keep}");
@@ -237,8 +237,8 @@ fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
     }
 }
 
-/// A request of the device fails: nobody who is told of it loses more than what was not confirmed,
-/// and nothing half done becomes durable.
+/// One request of the device fails. No worker loses more than what was not confirmed, and nothing
+/// half done becomes durable.
 #[test]
 fn the_device_fails() {
     let first = setting("STETFS_STRESS_SEED", 1);
@@ -273,7 +273,7 @@ fn fail_once(made: &Image, data: &str, memory: u64, seed: u64, op: Op, what: &st
         random.below(if op == Op::Read { 300 } else { 600 }),
     ));
     run(&mut workers, 500, what);
-    // It may be a thread in the background that is just being told.
+    // A background thread may be the one that gets the error first.
     let has_struck = op != Op::Read && dev.faults_struck() > 0;
     let start = Instant::now();
     while fs.sync().is_ok() && has_struck {
@@ -287,7 +287,7 @@ fn fail_once(made: &Image, data: &str, memory: u64, seed: u64, op: Op, what: &st
     judge(&dev, data, &workers, seed, what);
 }
 
-/// Unmounting while others are at work: what they did counts or not, the image is whole either way.
+/// Unmounts while others work: their operations count or not, and the image is sound either way.
 #[test]
 fn unmounting_in_the_middle() {
     let made = image("-t ext4 -b 1024 -J size=1", 12);

@@ -11,7 +11,7 @@ use crate::volume::{self, Random, clean, image, mount, unmount};
 use crate::worker::{Rules, Worker};
 use crate::{THREADS, options, run, setting, time, trials};
 
-/// mke2fs's arguments and size in MiB, and the mount options of each trial in memory.
+/// For each trial in memory: mke2fs's arguments, size in MiB, mount options.
 fn kinds() -> impl Iterator<Item = (&'static str, u64, String)> {
     trials(|ground| ground == Ground::Memory).map(|((kind, _, mib), _, scheme)| (kind, mib, scheme))
 }
@@ -45,7 +45,7 @@ fn everything_at_once_in_memory() {
             workers.iter_mut().for_each(Worker::close);
             unmount(&fs, &what);
             clean(&what, |path| volume::copy(&*dev, path));
-            // A plain volume again, for whatever scheme.
+            // After the unmount this is a plain volume, whichever scheme it had.
             let fs = mount(dev, stetfs::MountOptions::parse("ro").unwrap());
             workers.iter().for_each(|w| w.check(&fs, &what));
             seed += 1;
@@ -89,8 +89,8 @@ fn cut_once(made: &Image, scheme: &str, seed: u64, what: &str) {
     judge(&pmem, scheme, &workers, seed, what);
 }
 
-/// Mounts what is left, perhaps after a second cut in the middle of that, and compares and checks
-/// it.
+/// Mounts what is left, perhaps after a second cut during that mount; compares it with the model,
+/// and lets e2fsck check it.
 fn judge(cut: &SimPmem, scheme: &str, workers: &[Worker], seed: u64, what: &str) {
     for (i, keep) in [
         Keep::All,

@@ -1,10 +1,11 @@
-//! One write to a file that is marked atomic is there as a whole or not at all, wherever the power
-//! goes off: records of 4 KiB to 1 MiB, aligned and not, of several writers.
+//! One write to a marked file survives as a whole or not at all, at whatever moment the power goes
+//! off: records of 4 KiB to 1 MiB, aligned and not, of several writers.
 //!
-//! Each writer writes its records over each other and now and then syncs them, while the others
-//! make transactions end in between. A record consists of words that all say which writing of it
-//! they are from. The power goes off at `STETFS_STRESS_CUTS` moments (default 20), each time with
-//! everything, nothing, and some of what the device had not made durable; what is found then must
+//! Each writer overwrites its records again and again and sometimes syncs them, while the others
+//! end transactions in between. Every word of a record holds the number of the write that it is
+//! from. The power goes off at `STETFS_STRESS_CUTS` moments (default 20), each time with all, none
+//! and some of the pending changes kept. Then each record must be from one write, and none from
+//! before the last sync.
 //! be one writing of each record, and none before the one that was synced.
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::volume::{self, Random, image, mount};
 
 const WRITERS: u64 = 3;
 
-/// Offset and length.
+/// Offset and length of each record, in bytes.
 const RECORDS: [(u64, usize); 6] = [
     (0, 4096),
     (5000, 10_000),
@@ -29,8 +30,8 @@ const RECORDS: [(u64, usize); 6] = [
     ((1 << 21) + 1234, 1 << 20),
 ];
 
-/// What a writer was told to be durable: after so many changes of the device, which writing of each
-/// record.
+/// The syncs of one writer: after how many changes of the device each returned, and the number of
+/// the last write to each record.
 type Synced = Vec<(u64, [u64; RECORDS.len()])>;
 
 fn cuts() -> u64 {
@@ -47,7 +48,7 @@ fn record(writing: u64, len: usize) -> Vec<u8> {
     words.take(len).collect()
 }
 
-/// Which writing a record is from; none when it is from several.
+/// Returns the number of the write that a record is from; `None` when it is from several.
 fn writing(bytes: &[u8]) -> Option<u64> {
     let word = u64::from_le_bytes(*bytes.first_chunk()?);
     let is_whole = bytes.chunks(8).all(|w| *w == word.to_le_bytes()[..w.len()]);
@@ -72,8 +73,8 @@ fn write_records(fs: &Fs, dev: &SimDev, ino: InodeNo, seed: u64) -> Synced {
     synced
 }
 
-/// The files, in a directory that is marked, each with a zeroth writing of its records; the first
-/// is all holes, the last preallocated.
+/// Makes the files in a marked directory, each with write 0 of its records. The first file is all
+/// holes, the last is preallocated.
 fn make(fs: &Fs) -> Vec<InodeNo> {
     let (c, how) = (Caller::root(), OpenFlags::READ | OpenFlags::WRITE);
     let dir = fs.mkdir(&c, fs.root(), b"marked", 0o755).unwrap().ino;
@@ -165,8 +166,8 @@ fn a_record_is_whole_wherever_the_power_goes_off() {
     }
 }
 
-/// Blocks of a file that is no longer marked, or is gone, are written in place by whoever has them
-/// next: what the log has of them must not come back.
+/// When a file is no longer marked, or is gone, its blocks are written in place by their next
+/// owner. Their content in the log must not come back.
 #[test]
 fn what_was_logged_does_not_come_back() {
     let (c, how) = (Caller::root(), OpenFlags::READ | OpenFlags::WRITE);
@@ -190,7 +191,7 @@ fn what_was_logged_does_not_come_back() {
     assert!(!fs.is_atomic(file).unwrap());
     fs.write(&c, file, 0, &[4; 40_960]).unwrap();
     fs.fsync(file, true).unwrap();
-    // One whose blocks go to another file.
+    // The blocks of this file go to another one.
     let gone = create(b"gone");
     mark(gone, true);
     for byte in 5..8 {

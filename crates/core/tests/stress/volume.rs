@@ -1,4 +1,4 @@
-//! Volumes to test on, made and judged by e2fsprogs.
+//! Test volumes, made and judged by e2fsprogs.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use stetfs_media::sim::{Keep, SimDev, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, Tag};
 use tempfile::NamedTempFile;
 
-/// A small generator (splitmix64), so that a run is named by its seed as far as threads allow.
+/// A small generator (splitmix64). Its seed repeats a run, as far as threads allow.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -33,8 +33,8 @@ impl Random {
 }
 
 fn run(program: &str, args: &[&str], path: &Path) -> Result<(), String> {
-    // On PATH as it is: with one in the command's environment std forks, which copies the tables of
-    // all of the test's memory, instead of calling posix_spawn.
+    // PATH stays as it is. If the command's environment had its own, std would fork, which copies
+    // the page tables of all the test's memory, instead of calling posix_spawn.
     let out = Command::new(program)
         .args(args)
         .arg(path)
@@ -46,7 +46,7 @@ fn run(program: &str, args: &[&str], path: &Path) -> Result<(), String> {
     Err(String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
 }
 
-/// An image made by mke2fs.
+/// Makes an image with mke2fs.
 pub(crate) fn image(kind: &str, mib: u64) -> Image {
     let file = NamedTempFile::new().unwrap();
     file.as_file().set_len(mib << 20).unwrap();
@@ -60,7 +60,7 @@ pub(crate) fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Fs {
     Fs::mount(dev, options).unwrap().0
 }
 
-/// Unmounts; aborts the process when that hangs.
+/// Unmounts. Aborts the process when that hangs.
 pub(crate) fn unmount(fs: &Fs, what: &str) {
     let (sender, done) = channel();
     let name = what.to_owned();
@@ -75,9 +75,9 @@ pub(crate) fn unmount(fs: &Fs, what: &str) {
     guard.join().unwrap();
 }
 
-/// So many random moments since `begin` at which the power goes off, each with everything, nothing,
-/// and some of what the device had not made durable. `judge` gets what is mounted then, the moment
-/// (in changes of the device) and the name of the case.
+/// Cuts the power at `cuts` random moments since `begin`, each with all, none and some of the
+/// pending changes kept. `judge` gets the mount after the cut, the moment (in changes of the
+/// device) and the name of the case.
 pub(crate) fn cut(
     dev: &SimDev,
     (begin, cuts): (u64, u64),
@@ -99,14 +99,14 @@ pub(crate) fn cut(
     }
 }
 
-/// Writes what is on a device into a file.
+/// Copies a device's content to a file.
 pub(crate) fn copy(dev: &dyn BlockDev, path: &Path) {
     let mut bytes = vec![0; dev.size() as usize];
     dev.read_at(0, &mut bytes, Tag::read(Class::Data)).unwrap();
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Panics unless e2fsck finds nothing wrong with the image that `write` puts into a file.
+/// Panics unless e2fsck accepts the image that `write` puts into a file.
 pub(crate) fn clean(what: &str, write: impl FnOnce(&Path)) {
     let file = NamedTempFile::new().unwrap();
     write(file.path());

@@ -1,5 +1,5 @@
-//! A write that fits one transaction is there entirely or not at all, wherever in it somebody else
-//! begins a commit.
+//! A write that fits one transaction survives whole or not at all, at whatever moment of it another
+//! caller begins a commit.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,8 +16,8 @@ use crate::volume::{image, mount};
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 16;
 
-/// Lets a commit begin at the so manieth lock that a thread takes, and gives it the time to wait
-/// for this thread, if it has to.
+/// Lets a commit begin when a thread takes a lock for the `left`-th time. Gives the commit time to
+/// wait for this thread, if it has to.
 #[derive(Debug)]
 struct CommitAt {
     left: AtomicU32,
@@ -50,7 +50,7 @@ impl Schedule for CommitAt {
     }
 }
 
-/// A file whose blocks are there by turns, so that a write of all of them goes to many pieces.
+/// Makes a file with every other block, so that one write of all blocks goes to many pieces.
 fn pieces(fs: &Fs, c: &Caller) -> InodeNo {
     let how = OpenFlags::READ.union(OpenFlags::WRITE);
     let ino = fs.create(c, fs.root(), b"file", 0o644, how).unwrap().ino;

@@ -1,4 +1,4 @@
-//! One thread of the stress test: random operations in its own directory, which it has a model of,
+//! One thread of the stress test: random operations in its own directory, of which it has a model,
 //! and in the shared one.
 
 use std::collections::BTreeMap;
@@ -13,22 +13,22 @@ use crate::volume::Random;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Names in a thread's own directory: in a run that is cut, and in a quiet one, where inodes leave
-/// memory and are loaded again.
+/// The number of names in a thread's own directory: in a run that is cut, and in a quiet run, where
+/// inodes leave memory and are loaded again.
 const NAMES: [u64; 2] = [10, 60];
 /// The largest file, in bytes.
 const SIZE_MAX: u64 = 300_000;
-/// Blocks of a write in a run that is cut: one handle must hold it.
+/// The longest write in a run that is cut, in bytes: one handle must hold it.
 const CUT_WRITE_MAX: u64 = 12_000;
 
-/// What a run may do, and what it is judged by.
+/// What a run does, and how it is judged.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules {
-    /// The power goes off: only operations of one handle, and errors end the run.
+    /// The power goes off: only operations of one handle, and an error ends the run.
     pub(crate) cut: bool,
-    /// Data changes with its transaction.
+    /// Data survives with its transaction.
     pub(crate) atomic_data: bool,
-    /// The volume is unmounted meanwhile, which frees what is open but has no name.
+    /// The volume is unmounted meanwhile, which frees open files without names.
     pub(crate) unmounted: bool,
 }
 
@@ -55,19 +55,19 @@ struct File {
     synced: Option<u64>,
 }
 
-/// All names of the directory at one moment.
+/// The files of the directory at one moment, by name.
 type State = BTreeMap<Vec<u8>, File>;
 
-/// What is there after a mount: inode and content.
+/// The files after a mount, by name: inode and content.
 type Found = BTreeMap<Vec<u8>, (InodeNo, Vec<u8>)>;
 
-/// What of a [`State`] is not as it was found.
+/// In what a [`State`] differs from what was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     Names,
-    /// Of that inode, which had this length.
+    /// The length of this inode; in the state it is this many bytes.
     Length(InodeNo, usize),
-    /// Of that inode, from this byte on.
+    /// The content of this inode, from this byte on.
     Byte(InodeNo, usize),
 }
 
@@ -82,13 +82,13 @@ pub(crate) struct Worker {
     files: State,
     /// Unlinked files that are still open.
     open: Vec<(InodeNo, Arc<Vec<u8>>)>,
-    /// Every moment that a cut may leave, oldest first, and the first of them that is still
+    /// Every state that a cut may leave, oldest first, and the index of the first that is still
     /// possible.
     history: Vec<State>,
     possible: usize,
     versions: u64,
-    /// What was drawn last (from 1000 on: of a quarrel), and for which file: to be told when it
-    /// fails.
+    /// The last random operation (from 1000 on: in the shared directory) and its file, for the
+    /// message of a failure.
     drawn: (u64, Option<InodeNo>),
 }
 
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// One operation; false when the power is off.
+    /// Does one operation. Returns false when the power is off.
     pub(crate) fn step(&mut self) -> bool {
         let result = match self.random.below(8) {
             0..2 => self.quarrel(),
@@ -134,11 +134,11 @@ impl Worker {
                 if self.rules.cut
                     && matches!(e.kind(), Kind::Io | Kind::ReadOnly | Kind::ShutDown) =>
             {
-                // It may have happened or not.
+                // The operation may have happened or not.
                 false
             }
             Err(Error::Stale) if self.rules.unmounted => false,
-            // Once the journal has stopped, what is in memory is nobody's business any more.
+            // Once the journal has stopped, the state in memory does not matter.
             Err(Error::Stale) if self.rules.cut && self.fs.sync().is_err() => false,
             Err(e) => {
                 let (choice, ino) = self.drawn;
@@ -213,7 +213,7 @@ impl Worker {
 
     fn changed(&mut self, name: Vec<u8>, ino: InodeNo, content: Vec<u8>) {
         self.versions += 1;
-        // Other names of the same file change with it.
+        // A file's other names change with it.
         let content = Arc::new(content);
         let version = self.versions;
         let file = File {
@@ -286,7 +286,7 @@ impl Worker {
         };
         if n > 0 {
             if self.rules.cut {
-                // It may take several handles, each of which ends behind a block.
+                // A write may take several handles, each of which ends at the end of a block.
                 let ends = (1..=n as u64).filter(|i| (at + i) % 1024 == 0);
                 for end in ends.collect::<Vec<_>>() {
                     let mut part = content.clone();
@@ -368,7 +368,7 @@ impl Worker {
             return result;
         }
         self.files.remove(&name);
-        // Names are not what a sync of the file before has confirmed.
+        // An earlier sync of the file has not confirmed its new name.
         self.files.insert(
             to,
             File {
@@ -491,7 +491,7 @@ impl Worker {
     ) -> Result<(), Error> {
         let mut content = file.content.to_vec();
         if result.is_err() {
-            // It may have come half the way.
+            // The operation may have done a part.
             content.resize(SIZE_MAX as usize, 0);
             let n = self.fs.read(file.ino, 0, &mut content)?;
             content.truncate(n);
@@ -536,7 +536,7 @@ impl Worker {
         n.map(|_| ())
     }
 
-    /// Something in the shared directory, which others change at the same time.
+    /// Does something in the shared directory, which others change at the same time.
     fn quarrel(&mut self) -> Result<(), Error> {
         let (fs, c, dir) = (self.fs.clone(), self.c.clone(), self.shared);
         let name = |random: &mut Random| format!("s{}", random.below(6)).into_bytes();
@@ -561,7 +561,7 @@ impl Worker {
             4 => fs.unlink(&c, dir, &x),
             5 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::empty()),
             6 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::EXCHANGE),
-            // Opened by name, because a number alone can have gone to another file by now.
+            // Opened by name: by now, the number alone could be another file's.
             _ => {
                 let ino = fs.create(&c, dir, &x, 0o644, RW)?.ino;
                 let done = match choice {
@@ -615,7 +615,8 @@ impl Worker {
         }
     }
 
-    /// How what was found is not that state: at best the first byte that differs, of which file.
+    /// How a state differs from what was found: in the best case, in the first differing byte of a
+    /// file.
     fn differs(&self, state: &State, found: &Found) -> Option<Difference> {
         let same_names = state.len() == found.len()
             && state
@@ -631,7 +632,7 @@ impl Worker {
                 let had = had.filter(|other| other.ino == *ino);
                 had.map(|other| other.content.len()).min() <= Some(content.len())
             };
-            // The stored size does not cover delayed data.
+            // The stored size does not include delayed data.
             let delays =
                 !self.rules.atomic_data && content.len() < file.content.len() && was_so_small();
             if file.content.len() != content.len() && !delays {
@@ -651,8 +652,8 @@ impl Worker {
         None
     }
 
-    /// The moments that what was found is most like, by their numbers, and the number from which on
-    /// they count.
+    /// Names the moments whose state is most like what was found, and the first moment that is
+    /// still possible.
     fn nearest(&self, possible: usize, found: &Found) -> String {
         let differences = self.history.iter().map(|state| self.differs(state, found));
         let all: Vec<_> = differences.enumerate().collect();
@@ -667,7 +668,7 @@ impl Worker {
         format!("from moment {possible} on it counts; most like {like:?}, but for {best:?}")
     }
 
-    /// Panics unless the directory is as it was at one moment after the last sync.
+    /// Panics unless the directory is as it was at one moment since the last sync.
     pub(crate) fn check_cut(&self, fs: &Fs, what: &str) {
         let dir = fs.lookup(&self.c, fs.root(), &self.name).unwrap().ino;
         let mut found = BTreeMap::new();
@@ -698,7 +699,7 @@ impl Worker {
                 .map(|(n, f)| (String::from_utf8_lossy(n), (f.ino.0, f.content.len())))
                 .collect::<BTreeMap<_, _>>(),
         );
-        // A file that was synced and not touched since is there, byte for byte.
+        // A file that has not changed since its sync is there, byte for byte.
         for (name, file) in &self.files {
             if file.synced != Some(file.version) {
                 continue;
@@ -716,7 +717,7 @@ impl Worker {
     }
 }
 
-/// ext3's maps have no preallocation.
+/// Accepts that ext3's maps have no preallocation.
 pub(crate) fn unsupported(e: Error) -> Result<(), Error> {
     match e {
         Error::NotSupported => Ok(()),
@@ -732,7 +733,7 @@ fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     content[at..end].copy_from_slice(bytes);
 }
 
-/// The names of a directory but "." and "..", sorted.
+/// Returns the names of a directory, sorted, without "." and "..".
 fn listed(fs: &Fs, dir: InodeNo) -> Result<Vec<Vec<u8>>, Error> {
     let mut names = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {
