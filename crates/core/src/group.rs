@@ -7,8 +7,8 @@
 //! hold the group. The commit locks all files and opens one handle over them. Others may have
 //! changed the files meanwhile, so it looks everything up again, and reads the old content that it
 //! needs, all before it changes anything. If it fails after that, the journal stops, as for any
-//! operation that is half done. If the group also cuts a file or changes a name, its commit has the
-//! volume alone instead, and is one span.
+//! operation that is half done. If the group also truncates a file or changes a name, its commit
+//! has the volume alone instead, and is one span.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,9 +42,10 @@ mod names;
 /// Dropping it is [`abort`](Self::abort). A file for which a group has staged something stays, even
 /// when its last name goes.
 ///
-/// What a group makes has its inode number at once, and gets a name that others see at the commit.
-/// Its content and attributes are written at once, and need not fit into a transaction. Everything
-/// else is staged: it is checked against what the group sees, and the commit checks it again.
+/// A file or directory that the group makes has its inode number at once, and gets the name that
+/// others see at the commit. Its content and attributes are written at once, and need not fit into
+/// a transaction. Everything else is staged: it is checked against what the group sees, and the
+/// commit checks it again.
 ///
 /// ```
 /// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
@@ -81,13 +82,14 @@ struct Staged {
     seen: u32,
     /// Bytes by their offset. No two pieces overlap or touch.
     pieces: BTreeMap<u64, Vec<u8>>,
-    /// The blocks of these pieces; true: the write gives it a place, or converts it from unwritten.
+    /// The blocks of these pieces. True: the write gives the block a place, or converts it from
+    /// unwritten.
     blocks: BTreeMap<u32, bool>,
-    /// Runs of blocks for which this is true.
+    /// The number of runs of blocks for which this is true.
     places: u32,
     /// Reserved blocks.
     reserved: u32,
-    /// The cut to the smallest size, made before the pieces are written.
+    /// The truncation to the smallest size, made before the pieces are written.
     cut: Option<Cut>,
     /// The least size in bytes, whether or not anything is written up to there.
     least: u64,
@@ -95,12 +97,12 @@ struct Staged {
     unprivileged: Option<Caller>,
 }
 
-/// A cut of the file.
+/// A truncation of the file.
 #[derive(Clone)]
 struct Cut {
     size: u64,
     c: Caller,
-    /// Credits that the cut takes.
+    /// Credits that the truncation takes.
     credits: u32,
     /// Credits that its last step may ask for besides, at worst.
     last: u32,
@@ -231,8 +233,8 @@ impl Group {
     }
 
     /// Stages a change of names or attributes. Returns the attributes of the inode that it changes,
-    /// as they are outside of the group. What the group makes has its inode number at once. The
-    /// bytes that a cut removes stay on the volume until the commit.
+    /// as they are outside of the group. What the group makes has its inode number at once. Bytes
+    /// that a truncation removes stay on the volume until the commit.
     ///
     /// # Errors
     /// Those of [`Fs::change`], judged by what the group sees; [`Error::GroupTooBig`];
@@ -386,7 +388,7 @@ impl Group {
         Ok(Attr { size, ..attr })
     }
 
-    /// Returns the files that have staged writes or cuts.
+    /// Returns the files that have staged writes or truncations.
     pub fn files(&self) -> Vec<InodeNo> {
         self.files.keys().copied().collect()
     }
@@ -532,12 +534,12 @@ impl Group {
         Ok(())
     }
 
-    /// Credits of the writes and cuts.
+    /// Credits of the writes and truncations.
     fn data_credits(&self) -> u32 {
         self.files.values().map(Staged::credits).sum()
     }
 
-    /// The most that the last step of a cut may ask for, in credits.
+    /// The most that the last step of a truncation may ask for, in credits.
     fn last_of_cuts(&self) -> u32 {
         let cuts = self.files.values().filter_map(|staged| staged.cut.as_ref());
         cuts.map(|cut| cut.last).max().unwrap_or(0)
@@ -555,7 +557,7 @@ impl Group {
         others.saturating_add(self.names.credits(vol))
     }
 
-    /// Stages a cut or a growth. The caller holds the inode's lock for writing.
+    /// Stages a truncation or a growth. The caller holds the inode's lock for writing.
     fn resize(&mut self, vol: &Volume, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let others = self.credits_of_others(vol, inode.ino);
         let old = inode.state.read().raw.size;
@@ -750,7 +752,7 @@ fn check_staged(vol: &Volume, staged: &Staged) -> Result<()> {
     pieces.try_for_each(|(at, bytes)| check(vol, inode, *at, usize_as_u64(bytes.len())))
 }
 
-/// Computes the credits of cutting the file to `size`. The caller holds the inode's lock.
+/// Computes the credits of truncating the file to `size`. The caller holds the inode's lock.
 fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
     let st = inode.state.read();
     let from = vol.end_block(size);
@@ -776,14 +778,14 @@ fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
     })
 }
 
-/// Cuts the file, in the span.
+/// Truncates the file, in the span.
 fn cut_file(vol: &Scope<'_>, staged: &mut Staged) -> Result<()> {
     let Some(Cut { size, c, .. }) = &staged.cut else {
         return Ok(());
     };
     let inode = &*staged.inode;
     let _guard = inode.lock.write();
-    // Somebody else may have cut the file further.
+    // Somebody else may have truncated the file further.
     let size = (*size).min(inode.state.read().raw.size);
     let set = SetAttr {
         size: Some(size),

@@ -57,7 +57,7 @@ pub(crate) struct Inode {
     pub(crate) acls: AtomicU8,
     /// Used since the cache's hand last passed.
     pub(crate) referenced: AtomicBool,
-    /// The file was cut to nothing, so its new data gets a place when the file is closed
+    /// The file was truncated to nothing, so its new data gets a place when the file is closed
     /// (`EXT4_STATE_DA_ALLOC_CLOSE`).
     pub(crate) places_on_close: AtomicBool,
     /// How many groups have written to the file (`group.rs`). Changed under `lock`.

@@ -8,7 +8,8 @@
 //! When there is no space, the operation leaves nothing behind and lets go of its handle. It is
 //! tried again after a commit that may have freed some ([`Scope::with_space`]).
 //!
-//! No operation holds the `state` of two inodes, unless nobody else can know one of them yet.
+//! No operation holds the `state` of two inodes, with two exceptions: an inode that nobody else can
+//! know yet, and a neighbour on the orphan list (`orphan.rs`).
 //!
 //! [`Scope::with_space`]: crate::scope::Scope::with_space
 //!
@@ -99,7 +100,7 @@ pub(crate) fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Ar
     let child = named_inode(vol, found)?;
     let st = child.state.read();
     if st.is_dir() {
-        // Who changes ".." holds the lock of `dir`.
+        // Only a holder of the lock of `dir` changes "..".
         check_dotdot(vol, &child, &st, dir.ino)?;
     }
     drop(st);

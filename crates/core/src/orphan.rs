@@ -4,8 +4,8 @@
 //! The superblock's `s_last_orphan` names the newest orphan, each orphan's `i_dtime` the next older
 //! one, and 0 ends the chain. In memory the same chain is doubly linked, so that an orphan anywhere
 //! in it leaves it with one write. At mount, an orphan without links is deleted, and one with links
-//! is cut at its size. The chain is legal for every orphan, with the feature `orphan_file` too: the
-//! mount moves the entries of the orphan file to the chain, and the file stays empty.
+//! is truncated at its size. The chain is legal for every orphan, with the feature `orphan_file`
+//! too: the mount moves the entries of the orphan file to the chain, and the file stays empty.
 //!
 //! Locks: an orphan's own `state`, then `list`. An orphan that leaves the chain changes its newer
 //! neighbour, so it takes that `state` too: never while it holds `list`, and always from an older

@@ -61,7 +61,7 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
         found = next(true);
     }
     let tid = match (found, &data) {
-        // A commit would have noticed that the file behind the device was cut or removed.
+        // A commit would have noticed that the file behind the device was truncated or removed.
         (Durability::Nothing, _) => return Ok(vol.dev.check_backing()?),
         (Durability::Overwrite(_), Some(data)) if vol.journal.overwrite(data)? => return Ok(()),
         (Durability::Overwrite(tid) | Durability::Commit(tid), _) => tid,

@@ -1,9 +1,9 @@
-//! Cuts files, and grows them without data.
+//! Truncates files, and grows them without data.
 //!
-//! The first handle, in this order: sets the new size, zeroes the rest of the last block, forgets
-//! cached blocks, and unmaps as much as its credits allow. If blocks remain, it also puts the inode
-//! on the orphan list, and further handles go on until the last one takes it off. A crash in
-//! between leaves an orphan; the next mount frees the blocks beyond its size.
+//! The first handle zeroes the last block beyond the new size, sets the size, forgets cached
+//! blocks, and unmaps as much as its credits allow. If blocks remain, it also puts the inode on the
+//! orphan list, and further handles go on until the last one takes it off. A crash in between
+//! leaves an orphan; the next mount frees the blocks beyond its size.
 
 use std::sync::atomic::Ordering;
 

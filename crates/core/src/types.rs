@@ -218,7 +218,7 @@ bitflags! {
         const WRITE = 2;
         /// Writes go to the end.
         const APPEND = 4;
-        /// Cut to length 0.
+        /// Truncate to length 0.
         const TRUNCATE = 8;
         /// Fail when the name exists (`create` only).
         const EXCLUSIVE = 16;
@@ -267,7 +267,7 @@ bitflags! {
         const ZERO_RANGE = 0x10;
         /// Insert a range; not supported.
         const INSERT_RANGE = 0x20;
-        /// Unshare blocks; does nothing, since no blocks are shared.
+        /// Unshare blocks; not supported.
         const UNSHARE_RANGE = 0x40;
     }
 }
@@ -307,7 +307,7 @@ pub struct FiemapExtent {
     pub physical: u64,
     /// Length.
     pub length: u64,
-    /// What it is.
+    /// Its properties.
     pub flags: FiemapFlags,
 }
 

@@ -1,8 +1,9 @@
 //! The lock that lets all operations run at once, or one caller alone.
 //!
 //! Every operation holds a share of the [`World`] while it runs. When somebody has the world alone,
-//! no operation runs and none begins, so nobody holds an inode's lock, and several operations of
-//! his look like one to all others. This lock comes before all others of a volume (`volume.rs`).
+//! no operation runs and none begins, so nobody holds an inode's lock, and the holder's several
+//! operations look like one to all others. This lock comes before all others of a volume
+//! (`volume.rs`).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,6 @@
 //! with inode 0 is free; a record may be longer than its name needs, and the rest of it is free
 //! too. The searches here check only what keeps them inside the block and brings them to an end.
 //! The rest was checked when the block was first read.
-//! to an end; all the rest was checked when the block was first read.
 
 use smallvec::SmallVec;
 use stetfs_format::InodeNo;

@@ -40,9 +40,9 @@ mod step;
 pub(super) struct At<'a> {
     pub(super) vol: &'a Scope<'a>,
     pub(super) c: &'a Caller,
-    /// Credits of the group's writes and cuts.
+    /// Credits of the group's writes and truncations.
     pub(super) data: u32,
-    /// The most that the last step of a cut may ask for, in credits.
+    /// The most that the last step of a truncation may ask for, in credits.
     pub(super) last: u32,
 }
 
@@ -717,8 +717,8 @@ fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
     Ok(namei::find(vol, dir, name)?.map(|found| found.ino))
 }
 
-/// Does the same and checks the inode, as the commit's operation will: a damaged one must not be
-/// found when the group is half done.
+/// Returns the inode that the name stands for outside of the group, and checks it as the commit's
+/// operation will. So a damaged inode is found before the group is half done.
 fn find_child(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
     let _shared = dir.lock.read();
     let found = namei::find(vol, dir, name)?;

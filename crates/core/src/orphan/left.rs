@@ -1,5 +1,5 @@
 //! Orphans that the last mount left. The mount reads the chain and the orphan file, and deletes or
-//! cuts each orphan.
+//! truncates each orphan.
 
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ const MOVE_MAX: usize = 32;
 pub(crate) struct OrphanReport {
     /// Files without links, deleted.
     pub(crate) deleted: u32,
-    /// Files with links, cut at their size.
+    /// Files with links, truncated at their size.
     pub(crate) truncated: u32,
     /// An entry that was no orphan. It was skipped; in the chain, everything behind it was skipped
     /// too.
     pub(crate) damage: Option<Error>,
 }
 
-/// Deletes or cuts every orphan that the last mount left. Runs once, at a mount that may write,
-/// before anybody else uses the volume. Skips and reports entries that are no orphans, as the
-/// kernel does (`ext4_orphan_cleanup`).
+/// Deletes or truncates every orphan that the last mount left. Runs once, at a mount that may
+/// write, before anybody else uses the volume. Skips and reports entries that are no orphans, as
+/// the kernel does (`ext4_orphan_cleanup`).
 ///
 /// # Errors
 /// Those of reading and deleting.
@@ -79,7 +79,7 @@ fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
 }
 
 /// Reads the chain that begins in the superblock, up to the first entry that is no orphan. Returns
-/// the error of that entry. It leaves the chain when the orphans before it are done.
+/// the error of that entry, which is off the chain once the orphans before it are done.
 fn load_chain(vol: &Scope<'_>) -> Result<Option<Error>> {
     let mut chain = Vec::new();
     let mut seen = HashSet::new();

@@ -669,8 +669,8 @@ fn nobody_sees_half_of_a_group_while_it_is_committed() {
     image.assert_clean();
 }
 
-/// A group wrote to a file beyond its end, and then cut it to more than its size outside. Once, the
-/// commit left the file with the size that it had outside.
+/// A group wrote to a file beyond its end, and then truncated it to more than its size outside.
+/// Once, the commit left the file with the size that it had outside.
 #[test]
 fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
     let c = Caller::root();
@@ -692,8 +692,8 @@ fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
     image.assert_clean();
 }
 
-/// Once, each cut was counted with the most that its last step may ask for, though only one step is
-/// the last. So a short log could take no cut at all.
+/// Once, each truncation was counted with the most that its last step may ask for, though only one
+/// step is the last. So a group on a short log could not truncate at all.
 #[test]
 fn a_short_log_takes_cuts_of_several_files() {
     let c = Caller::root();
@@ -720,8 +720,8 @@ fn a_short_log_takes_cuts_of_several_files() {
     image.assert_clean();
 }
 
-/// Once, a cut was counted when it was staged, but not again at the commit. If others had added
-/// blocks meanwhile, the cut did not fit into the transaction, and the journal stopped.
+/// Once, a truncation was counted when it was staged, but not again at the commit. If others had
+/// added blocks meanwhile, it did not fit into the transaction, and the journal stopped.
 #[test]
 fn a_cut_of_what_others_made_since_fits_or_is_refused() {
     let c = Caller::root();
@@ -888,8 +888,8 @@ fn few_names_are_few_blocks() {
     image.assert_clean();
 }
 
-/// The credits of a cut in a group never fall when more is cut. They suffice for the nodes that it
-/// changes, and are not so many that a group is refused that would fit.
+/// The credits of a truncation in a group never fall when more is truncated. They suffice for the
+/// nodes that it changes. They are not so many that a group is refused that would fit.
 #[test]
 fn a_cut_is_counted_as_what_it_changes() {
     let c = Caller::root();

@@ -226,7 +226,7 @@ fn groups_outlive_names_and_not_the_volume() {
     );
     fs.sync().unwrap();
     assert_eq!(free(&fs), before);
-    // A file that is cut, and one that a group has open at the end.
+    // Others truncate a file. The group still has it open at the unmount.
     let ino = make(&fs, b"again");
     fs.write(&c, ino, 0, &[3; 50_000]).unwrap();
     group.write(&c, ino, 40_000, &[4; 1000]).unwrap();
@@ -369,8 +369,8 @@ fn a_hole_that_others_make_may_cost_the_commit_its_room() {
     unmount_with_all_given_back(&image, &fs);
 }
 
-/// A group that is left open gives everything back. One of its files is cut and forgotten; the
-/// other has lost its last name, and only the group uses it, also at the unmount.
+/// A group that is left open gives everything back. Others truncate one of its files. Another has
+/// lost its last name, and only the group uses it, also at the unmount.
 #[test]
 fn a_group_that_is_left_open_leaves_nothing() {
     let (image, c) = (

@@ -41,7 +41,7 @@ fn sparse_beyond_four_gibibytes() {
         image.assert_clean();
         let fs = image.mount("");
         check(&fs);
-        // Cut it in the middle, punch a hole, and remove it.
+        // Truncate it to the middle, punch a hole, and remove it.
         let ino = fs.resolve(&c, b"/f", true).unwrap().ino;
         let set = SetAttr {
             size: Some(places[8] + 3),
@@ -96,7 +96,8 @@ fn the_largest_sizes_are_those_of_the_kernel() {
     }
 }
 
-/// Cuts a file of many pieces, with a deep tree, in several handles, with a crash between them.
+/// Truncates a file of many pieces, with a deep tree, in several handles, with a crash between
+/// them.
 #[test]
 fn a_long_truncate_is_finished_after_a_crash() {
     for args in [

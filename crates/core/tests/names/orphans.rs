@@ -95,7 +95,7 @@ fn orphans_are_freed_after_a_crash() {
     crash_with_orphans("-t ext4 -b 1024 -O metadata_csum,orphan_file", 3);
 }
 
-/// A large file is freed or cut over several transactions.
+/// A large file is freed or truncated over several transactions.
 #[test]
 fn a_large_file_is_freed_in_steps() {
     let v = Volume::make("-t ext3 -b 1024 -J size=4", 160);
@@ -112,7 +112,7 @@ fn a_large_file_is_freed_in_steps() {
     v.check();
 }
 
-/// A file without a name stays an orphan when it was cut over several transactions.
+/// A file without a name stays an orphan when it was truncated over several transactions.
 #[test]
 fn what_is_cut_without_a_name_is_freed_after_a_crash() {
     let v = Volume::make("-t ext3 -b 1024 -J size=4", 160);

@@ -10,7 +10,7 @@ use crate::volume::{clean, image, mount};
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Writes every other block of a preallocated file. This splits its extent into as many pieces as
-/// it has blocks.
+/// the file has blocks.
 #[test]
 fn writes_into_preallocated_space_never_break_a_commit() {
     let dev = Arc::new(RamDev::from_image(

@@ -6,7 +6,6 @@
 //! from. The power goes off at `STETFS_STRESS_CUTS` moments (default 20), each time with all, none
 //! and some of the pending changes kept. Then each record must be from one write, and none from
 //! before the last sync.
-//! be one writing of each record, and none before the one that was synced.
 
 use std::sync::Arc;
 use std::thread;

@@ -94,8 +94,8 @@ impl<'a> Entries<'a> {
 }
 
 impl Leaf {
-    /// At most how many times the leaf splits. Only a full leaf splits, and each half then has room
-    /// for half a block more, less two of the longest names.
+    /// At most how many times the leaf splits. Only a full leaf splits. Each half then has room for
+    /// another half block of names, less two of the longest.
     fn splits(&self, vol: &Volume) -> u32 {
         // Names that fit into the longest piece fit, wherever the block's other names are.
         if self.bytes <= self.room {
