@@ -1,44 +1,57 @@
-//! Delta Journaling: a block that changed little is logged as a small delta in a little NVRAM, any
-//! other in the volume's journal.
+//! Delta Journaling: a block that changed little is logged as a small delta in a small NVRAM, any
+//! other block in the volume's journal.
 //!
 //! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile
 //! Devices" (IEEE Trans. Consumer Electronics 60(2), 2014).
 //!
-//! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told
-//! otherwise. A commit, in order of writes:
-//! 1. `ordered`: data home, but for what is to be [whole](LoggedBlock::whole) and is not new, and
-//!    what the log has an older version of;
-//! 2. each block that overwrites another is compared with what it was: if less than `threshold`
-//!    percent of the bits differ, or all but so few, their exclusive or is compressed and goes to
-//!    the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
-//! 3. flush, if 1 or 2 wrote anything to the device;
+//! Home and the volume's journal are on a block device. The delta journal is in persistent memory
+//! beside it, 16 MiB unless told otherwise.
+//!
+//! A commit, in order of writes:
+//! 1. `ordered`: data home. Two kinds of data are logged instead: overwritten data of a
+//!    [whole](LoggedBlock::whole) write, and blocks of which the log has an older version;
+//! 2. into the volume's journal: each logged block that does not become a delta, new blocks
+//!    included. A block that overwrites another is compared with it. If less than `threshold`
+//!    percent of the bits differ, or all but less than that, the exclusive or of the two is
+//!    compressed: the delta;
+//! 3. flush, if step 1 or 2 wrote anything to the device;
 //! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a
 //!    fence;
-//! 5. a word that says that it was durable, without a fence.
+//! 5. a word that says that the transaction was durable, without a fence.
 //!
-//! A checkpoint brings the newest version of every block home. It happens when `nvm_checkpoint`
-//! percent of the NVRAM or a quarter of the journal are used, when too much is held in memory, and
-//! `checkpoint=` seconds after the oldest commit that it takes in. When there is no room in the
-//! NVRAM for a delta, the block goes to the journal; when there is none for the descriptor, the
-//! commit waits for a checkpoint.
+//! When the NVRAM has no room for a delta, the block goes to the journal. When it has none for the
+//! descriptor, the commit waits for a checkpoint.
 //!
-//! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a home
-//! that is torn by a power cut in the middle of a checkpoint takes the newest version with it, and
-//! one that was written wholly gets the delta a second time, which undoes it. Therefore a block on
-//! which deltas rest is kept whole in the NVRAM while it is on its way home: a batch of up to an
-//! eighth of the NVRAM, fence, its homes, flush, the checkpoint's number (`owner.rs`), a flag in
-//! the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy
-//! of each such block a checkpoint and the device a flush a batch; nothing is written to the device
-//! that the paper does not write. A block whose base is in the journal needs none of this. Each
-//! delta carries the checksum of the block that it leads to (4 bytes), so that a wrong base is
-//! never taken for the right one.
+//! A checkpoint brings the newest version of every block home. It runs when `nvm_checkpoint`
+//! percent of the NVRAM or a quarter of the journal is in use, when too much content is held in
+//! memory, and `checkpoint=` seconds after the oldest commit that it takes in. For each batch of
+//! blocks, in order of writes:
+//! 1. blocks whose deltas rest on home, whole into the NVRAM, fence (see below);
+//! 2. all blocks of the batch home;
+//! 3. with the first batch, the checkpoint's number (`owner.rs`);
+//! 4. flush;
+//! 5. a flag in the newest tag of each block, fence; then the copies of step 1 are forgotten,
+//!    fence.
 //!
-//! Further deviations from the paper: one fence a commit, since the checksum vouches for the
-//! deltas; blocks that begin like a record of JBD2 are escaped in the journal, as there; freed
-//! blocks are named by tags of their own; the journal's superblock stays as it is, and the mark of
-//! a private log keeps the kernel and e2fsck away.
+//! After the last batch the log's new tail goes into the NVRAM, durable.
 //!
-//! Recovery: see [`recovery`]; what it found is brought home in `dj/replay.rs`.
+//! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a power
+//! cut during a checkpoint can destroy the newest version in two ways: a home that is torn is no
+//! base any more, and a home that was written completely gets the delta a second time, which undoes
+//! it. Therefore the NVRAM keeps each block whose deltas rest on home, whole, while the block is on
+//! its way home, in batches of up to an eighth of the NVRAM. This costs the NVRAM one copy of each
+//! such block per checkpoint, and the device one flush per batch, but no write. A block whose base
+//! is in the journal needs none of this. Each delta carries the checksum of the block that it leads
+//! to (4 bytes), so that a wrong base is never taken for the right one.
+//!
+//! Further deviations from the paper:
+//! - A commit has one fence, because the checksum vouches for the deltas.
+//! - Blocks that begin like a record of JBD2 are escaped in the journal, as in JBD2.
+//! - Freed blocks have tags of their own.
+//! - The journal's superblock stays as it is. The mark of a private log keeps the kernel and e2fsck
+//!   away.
+//!
+//! Recovery: see [`recovery`]. `dj/replay.rs` brings home what it found.
 
 mod checkpoint;
 mod draft;

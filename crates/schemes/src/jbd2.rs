@@ -1,35 +1,40 @@
-//! The classic write-ahead block journal, in genuine JBD2 format: what the kernel and e2fsck
-//! replay, and the baseline of all five papers.
+//! The write-ahead block journal in genuine JBD2 format: the kernel and e2fsck replay it. It is the
+//! baseline of all five papers.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux
 //! ext2fs Filesystem" (LinuxExpo 1998).
 //!
+//! Home and log are on one block device. The log is the volume's journal, a ring of blocks.
+//!
 //! A commit, in order of writes:
-//! 1. if the log was marked empty: the journal superblock with the log's start, durable;
-//! 2. `ordered`: data home. Of what is to be [whole](LoggedBlock::whole) only what is new, in
-//!    `writeback` too; the rest is logged, as is what the live log has an older copy of;
-//! 3. revoke records, descriptors and the blocks they name, into the log;
+//! 1. `ordered`: data home. New data of a [whole](LoggedBlock::whole) write goes home here in
+//!    `writeback` too. Two kinds of data go into the log instead: overwritten data of a whole
+//!    write, and blocks of which the live log has an older copy;
+//! 2. if the log was marked empty: the journal superblock with the log's start, durable;
+//! 3. revoke records, descriptors and the blocks that they name, into the log;
 //! 4. flush: data and body are durable;
-//! 5. the commit record, durable (it does not cover the blocks' contents by a checksum, hence step
-//!    4);
-//! 6. `writeback`: other data home, and a flush, since the caller asked for durable data.
+//! 5. the commit record, durable (its checksum does not cover the blocks' contents, hence step 4);
+//! 6. `writeback`: other data home, and a flush, because the caller asked for durable data.
 //!
-//! With `journal_async_commit` steps 3 to 5 are one write and one flush where the commit block's
-//! checksum covers everything that it vouches for: a transaction without ordered data and without
-//! revoke records. Its chance of taking a torn body for a whole one is that of a CRC-32, 1 in 2^32
-//! torn commits.
+//! With `journal_async_commit`, steps 3 to 5 are one write and one flush if the commit block's
+//! checksum covers all that it vouches for: if the transaction has neither ordered data nor revoke
+//! records. That checksum is a CRC-32: one torn body in 2^32 passes for a whole one.
 //!
-//! A transaction without anything to log in `ordered` and `writeback` is no more than that: its
-//! data goes home and is flushed. An fsync of a file of which only such data has changed does the
-//! same without a transaction, unless the live log has an older copy of a block.
+//! A transaction with nothing to log, in `ordered` and `writeback`, only writes its data home and
+//! flushes. An fsync of a file of which only such data has changed does the same without a
+//! transaction, unless the live log has an older copy of a block.
 //!
-//! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
-//! the new tail (durable), and only then may their blocks be written again.
+//! A checkpoint of the oldest transactions, in order of writes:
+//! 1. the newest versions of their blocks home;
+//! 2. flush;
+//! 3. the journal superblock with the new tail, durable. Only then may the log blocks before the
+//!    tail be written again.
 //!
-//! Deviations from the kernel: transactions are numbered when they are written, so an empty one
-//! leaves no gap; a block freed while a checkpoint is writing it holds back the direct write of its
-//! next owner's data; revoke records are written only for blocks that the live log holds. As in the
-//! kernel there are none in `journal`.
+//! Deviations from the kernel:
+//! - Transactions are numbered when they are written, so an empty one leaves no gap.
+//! - While a checkpoint writes a freed block home, the direct write of its next owner's data waits.
+//! - Revoke records are written only for blocks that the live log holds. In `journal` there are
+//!   none, as in the kernel.
 //!
 //! Recovery: see [`recovery`].
 

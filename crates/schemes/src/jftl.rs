@@ -1,46 +1,48 @@
-//! JFTL: the block journal on a device that remaps. What was logged gets home by a change of the
-//! device's table: of a flash translation layer's, as in the paper, or of a file system's with
-//! reflinks, where the volume is a file on it.
+//! JFTL: the block journal on a device that remaps. A logged block gets home by a change of the
+//! device's table. The table is that of a flash translation layer, as in the paper, or that of a
+//! file system with reflinks, on which the volume is a file.
 //!
 //! Source: Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory"
 //! (HPCC 2007), section 3.
 //!
-//! A commit is that of [`jbd2`], in its format. After it, or with `remap=batch` when a quarter of
-//! the log is taken then, all of the log is remapped, in order:
-//! 1. the list of (home, log block) pairs goes to the device, and is durable when that is done;
-//! 2. blocks that had to be escaped in the log are written home, and flushed;
-//! 3. the journal superblock moves the log's tail behind the transaction, durable;
-//! 4. the log's blocks are discarded: the device can use the places of their copies, and of what
-//!    the homes held before.
+//! Home and log are on one device that remaps. The log is [`jbd2`]'s.
 //!
-//! So nothing that was logged is written twice, and no more content is kept for a checkpoint than a
+//! A commit is [`jbd2`]'s, in its format.
+//!
+//! A checkpoint remaps all of the log. It follows each commit, or with `remap=batch` each commit
+//! after which a quarter of the log is in use. In order of writes:
+//! 1. the list of (home, log block) pairs, to the device, which returns when it is durable;
+//! 2. blocks that had to be escaped in the log, home, and a flush;
+//! 3. the journal superblock with the new tail, behind the transaction, durable;
+//! 4. a discard of the log's blocks: the device may reuse the pages of their copies, and the pages
+//!    that the homes had before.
+//!
+//! So no logged block is written twice, and memory keeps no more content for a checkpoint than one
 //! large transaction has.
 //!
-//! Where a remap has its price ([`Remap::least_run_bytes`](stetfs_media::Remap::least_run_bytes)),
-//! as a reflink, both values of `remap` that are not `off` leave it until [`jbd2`] would
-//! checkpoint: a block that was logged again since is remapped once, and one flush serves all. Runs
-//! that are shorter than what is worth it, or not in whole granules of the device (blocks of 1 KiB
-//! on a file system with blocks of 4 KiB), are copied in step 2 as [`jbd2`] does, and only the
-//! copies that homes now share are released.
+//! Where a remap has a price ([`Remap::least_run_bytes`](stetfs_media::Remap::least_run_bytes)), as
+//! a reflink has, `remap=on` and `remap=batch` put it off until [`jbd2`] would run a checkpoint.
+//! Then a block that was logged several times is remapped once, and one flush serves all. Some runs
+//! are copied in step 2, as [`jbd2`] does: those too short for the price, and those that are no
+//! whole granules of the device (blocks of 1 KiB on a file system with blocks of 4 KiB). Step 4
+//! then releases only the copies that homes share.
 //!
-//! Nothing here needs a remap that is all or nothing: the log keeps all copies until step 3, so
-//! whoever finds some of the homes remapped after a power cut finds the transaction too, and
-//! repeats all of it.
+//! A remap need not be atomic. The log keeps all copies until step 3, so a recovery that finds some
+//! of the homes remapped finds the transaction too, and repeats all of it.
 //!
 //! Deviations from the paper:
-//! - It remaps after each commit. That costs a block for the tail and two pages of the device's log
-//!   at least: of a large transaction nothing, but small ones become slower than without remapping
-//!   (docs/LAB.md, `jftl-fig8`). `remap=batch` remaps small ones together.
-//! - It clears the journal's addresses with the remapping, and does not say what recovery then
-//!   makes of a transaction whose blocks are gone. Here they keep their copies, which both
-//!   addresses share, until the tail has moved: whoever finds the transaction, the kernel and
-//!   e2fsck included, finds all of it.
-//! - A transaction of more pairs than one list can have is remapped in several. Its commit record
-//!   has decided, and a replay repeats all of them.
-//! - The paper has 512-byte pages; a block is as many pages as it takes.
+//! - The paper remaps after each commit. That costs a block for the tail and at least two pages of
+//!   the device's log: nothing for a large transaction, but small ones become slower than without
+//!   remapping (docs/LAB.md, `jftl-fig8`). `remap=batch` remaps small ones together.
+//! - The paper clears the journal's addresses with the remapping, and does not say what recovery
+//!   makes of a transaction whose blocks are gone. Here both addresses share the copies until the
+//!   tail has moved, so that any recovery, the kernel's and e2fsck's included, finds the whole
+//!   transaction.
+//! - A transaction with more pairs than one list can hold is remapped by several lists. Its commit
+//!   record has decided, and a replay repeats all of them.
+//! - The paper has pages of 512 bytes; here a block is as many pages as it takes.
 //!
-//! Recovery is that of [`jbd2`], with the rows of [`LEFT`].
-//!
+//! Recovery: that of [`jbd2`], with the rows of [`LEFT`].
 
 use std::ops::Range;
 

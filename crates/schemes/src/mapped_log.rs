@@ -1,10 +1,12 @@
-//! What the two examples share, [`template`](crate::template) and [`shadow`](crate::shadow): a log
-//! in the journal area, and the map that says which of its blocks is which block of the volume.
+//! The parts that the two examples share, [`template`](crate::template) and
+//! [`shadow`](crate::shadow): a log in the journal area, and the map from its blocks to blocks of
+//! the volume.
 //!
-//! Block 0 of the journal area stays JBD2's superblock, which says how long the area is. Block 1
-//! has the header that says whose the log is ([`LogHeader`]); a mark of
-//! [`PrivateLog`](stetfs_scheme::Mark::PrivateLog) sends whoever finds it there. From block 2 on
-//! the scheme has one slot for a map or several, and behind them *places*: blocks for content.
+//! Block 0 of the journal area stays JBD2's superblock, which has the length of the area. Block 1
+//! has the header that says whose the log is ([`LogHeader`]). The mark of
+//! [`PrivateLog`](stetfs_scheme::Mark::PrivateLog) in the volume's superblock sends a recovery
+//! there. From block 2 on the scheme has one or several slots for a map, and behind them *places*:
+//! blocks for content.
 //!
 //! A map, little-endian:
 //!
@@ -12,15 +14,15 @@
 //! |---|---|---|
 //! | 0x00 | 8 | "stetMAP" and a zero |
 //! | 0x08 | 8 | the map's generation |
-//! | 0x10 | 4 | how many transactions it has taken in since it was empty |
-//! | 0x14 | 4 | how many entries follow, from 0x20 on |
+//! | 0x10 | 4 | the number of transactions since the map was last empty |
+//! | 0x14 | 4 | the number of entries, which follow from 0x20 on |
 //! | 0x18 | 4 | zero |
 //! | 0x1c | 4 | CRC-32C of all of this, begun with that of the volume's UUID, this field left out |
 //!
 //! An entry is 16 bytes: the home block (8), the log block with its content (4), the CRC-32C of the
-//! content (4). A map counts if and only if its first word, its length and its checksum are right,
-//! and its generation is below 2^63: one that was torn does not. What was in the slots of an
-//! earlier log is overwritten when a log is made.
+//! content (4). A map counts if and only if its first word, its length and its checksum are right
+//! and its generation is below 2^63. So a torn map does not count. Making a log overwrites the maps
+//! of an earlier log in the slots.
 
 use stetfs_format::bytes::{read_u32le, read_u64le, write_u32le, write_u64le};
 use stetfs_format::checksum::crc32c;

@@ -1,11 +1,10 @@
-//! No journal: blocks go home when the transaction commits, in no order, and one flush ends it.
+//! No journal: a commit writes blocks home in any order, and ends with one flush.
 //!
-//! Source: none. It is the floor for cost, and what the judges must catch: a power cut in the
-//! middle of a commit leaves some blocks of a transaction new and others old, and an overwritten
-//! block torn.
+//! Source: none. It is the lower bound of cost, and the scheme that the judges must catch: a power
+//! cut during a commit leaves some blocks of a transaction new and others old, and may tear an
+//! overwritten block.
 //!
-//! Recovery: there is none ([`LEFT`]).
-//!
+//! Recovery: none ([`LEFT`]).
 
 use std::sync::Arc;
 

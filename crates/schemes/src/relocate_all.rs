@@ -1,8 +1,8 @@
-//! The classic journal with every overwritten data block put somewhere else: a scheme for tests of
-//! the relocation call.
+//! jbd2, but every overwritten data block gets another home: a scheme for tests of the relocation
+//! call.
 //!
-//! Source: none. In `ordered` mode it makes overwrites atomic, since the old block is untouched
-//! until the switch of the mapping has committed.
+//! Source: none. In `ordered` mode overwrites are atomic, because the old block is untouched until
+//! the switch of the mapping has committed.
 //!
 //! Recovery: that of `jbd2`.
 

@@ -1,10 +1,11 @@
-//! Copy-on-write with a root in two slots: a block that was committed is never overwritten, neither
-//! at home nor in the log, before a root that does without it is durable.
+//! Copy-on-write with a root in two slots. No committed block is overwritten, at home or in the
+//! log, before a root that does not name it is durable.
 //!
 //! Source: none. It is the example of CONTRIBUTING.md, "Add a scheme", made from `template`.
 //!
-//! The root is a map ([`mapped_log`](crate::mapped_log)) of everything that is committed and not
-//! home. Odd generations lie in the second slot, even ones in the first.
+//! Home and log are on one block device. The log is the volume's journal area. The root is a map
+//! ([`mapped_log`](crate::mapped_log)) of all committed blocks that are not home. Roots of odd
+//! generations lie in the second slot, those of even ones in the first.
 //!
 //! A commit, in order of writes:
 //! 1. if too few places are free: a checkpoint;
@@ -12,15 +13,18 @@
 //!    name;
 //! 3. all of the next root but its first block, over the root before the durable one;
 //! 4. flush;
-//! 5. the root's first block, which has the checksum, durable. Blocks that the transaction freed
-//!    are not in this root, and places of versions that it replaced are free from now on.
+//! 5. the root's first block, which has the checksum, durable. This root leaves out blocks that the
+//!    transaction freed. From now on the places of replaced versions are free.
 //!
-//! A checkpoint: everything home, flush, the next root, which is empty (durable). Only then may
-//! home be read in place of what is held.
+//! A checkpoint, in order of writes:
+//! 1. all held blocks home;
+//! 2. flush;
+//! 3. the next root, which is empty, durable. Only then may home be read in place of the held
+//!    blocks.
 //!
 //! Deviations: none.
 //!
-//! Recovery: [`LEFT`], and what maps have in common ([`mapped_log::LEFT`]).
+//! Recovery: [`LEFT`], and the rows that maps share ([`mapped_log::LEFT`]).
 //!
 //! A second cut before the empty root is durable finds the same root and does the same again.
 

@@ -1,11 +1,11 @@
-//! Shortcut-JFS: only what changed is logged, and a block that is logged whole *becomes* the home
-//! block.
+//! Shortcut-JFS: only changed bytes are logged, and a block that would be logged whole *becomes*
+//! the home block.
 //!
 //! Source: Lee, Yoo, Jang, Bahn, "Shortcut-JFS: A Write Efficient Journaling File System for Phase
 //! Change Memory" (MSST 2012).
 //!
-//! The home medium is byte-addressable, and the log lies in it: the volume's journal area. The four
-//! variants are those of the paper's Table I:
+//! Home and log are in one byte-addressable memory. The log is the volume's journal area, a ring of
+//! cache lines. The four variants are those of the paper's Table I:
 //!
 //! | variant | data is logged as | and reaches home by | metadata is logged as | and reaches home by |
 //! |---|---|---|---|---|
@@ -15,29 +15,35 @@
 //! | `adp-s` | whole blocks if more than half of one changed, else changed bytes | a switch; a copy | the same | a copy |
 //!
 //! A commit, in order of stores:
-//! 1. data that stays where it is written (new blocks, switched blocks), past the cache, into free
+//! 1. data that stays where it is stored (new blocks, switched blocks), past the cache, into free
 //!    blocks of the volume;
-//! 2. the transaction's record into the log: changed bytes, the checksums of what 1 wrote, freed
-//!    blocks; its checksum covers all of it, its state is COMMIT;
-//! 3. a fence. Both are durable, or recovery finds that one of the checksums does not fit and drops
-//!    the transaction.
+//! 2. the transaction's record into the log: changed bytes, the checksums of the blocks of step 1,
+//!    freed blocks. Its checksum covers all of it, its state is COMMIT;
+//! 3. a fence. Then both are durable. After a power cut before that, recovery finds a checksum that
+//!    does not fit, and drops the transaction.
 //!
-//! With `fences=paper` the state orders the rest as in the paper: PENDING, fence; 1 and 2, fence;
-//! COMMIT, fence.
+//! With `fences=paper` the state orders the stores as in the paper: PENDING, fence; steps 1 and 2,
+//! fence; COMMIT, fence.
 //!
-//! A checkpoint writes the changed bytes of the newest version of each block home, fence, and moves
-//! the log's tail behind everything that was logged, one word, fence. It happens when a quarter of
-//! the log is used, when too much is held in memory, and `checkpoint=` seconds after the oldest
-//! commit that it takes in.
+//! A checkpoint of all transactions, in order of stores:
+//! 1. the changed bytes of the newest version of each block, home;
+//! 2. fence;
+//! 3. the log's new tail, behind all records: one word, fence.
 //!
-//! Deviations from the paper: one fence a commit instead of three (the paper's way is an option);
-//! the mapping is switched in the transaction itself, not at its checkpoint, so nothing is left to
-//! do then; a switched block is written outside of the log, where it stays, so the log is not
-//! scattered over the volume; chunks are linked by their lengths; bitmaps, descriptors, directories
-//! and mapping blocks, which the paper does not speak of, are logged by their changed bytes; the
-//! state CHECKPOINT is stored only with `fences=paper`, since the tail says the same; of a block
-//! that is overwritten whole, whether more than half of it changed is first guessed from a look at
-//! one line in eight.
+//! It runs when a quarter of the log is in use, when too much content is held in memory, and
+//! `checkpoint=` seconds after the oldest commit that it takes in.
+//!
+//! Deviations from the paper:
+//! - A commit has one fence instead of three (`fences=paper` has three).
+//! - The transaction itself switches the mapping, not its checkpoint, which has nothing left to do.
+//! - A switched block is written outside of the log, where it stays, so that the log is not
+//!   scattered over the volume.
+//! - Chunks are linked by their lengths.
+//! - Bitmaps, descriptors, directories and mapping blocks, on which the paper is silent, are logged
+//!   by their changed bytes.
+//! - The state CHECKPOINT is stored only with `fences=paper`, because the tail says the same.
+//! - Of a block that is overwritten whole, one line in eight is compared first, to guess whether
+//!   more than half of it changed.
 //!
 //! Recovery: see [`recovery`].
 

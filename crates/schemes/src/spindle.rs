@@ -1,45 +1,45 @@
-//! Spindle: a cache in persistent memory that keeps data and metadata apart. Data is committed
-//! block by block, by a switch of its state; metadata is changed where it lies, by pieces of an
-//! inode's size.
+//! Spindle: a cache in persistent memory that keeps data and metadata apart. A commit switches the
+//! state of each data block, and changes metadata where it lies, in pieces of an inode's size.
 //!
 //! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System"
 //! (NPC 2019).
 //!
-//! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make
-//! room. A commit:
-//! 1. of each metadata block that changed in few places, the sub-blocks that changed go as they
-//!    were to the metadata log;
-//! 2. each other block, of data or metadata: what its entry says goes to the ring, or that there is
-//!    none, fence; the new content goes into a free block and the entry names that; Tail moves on
-//!    (section 3.2, steps 1 to 3);
-//! 3. the metadata of 1 is changed where it lies, after a fence;
-//! 4. fence; Head becomes Tail, with the transaction's number: one word, fence. That is the commit;
-//!    the blocks before are free then.
+//! Home is a block device. The cache in persistent memory replaces journal and buffer cache: blocks
+//! go home only to make room.
 //!
-//! Victims are for data those least recently used, for metadata those least often used (section
-//! 3.3), found a few at a time.
+//! A commit, in order of stores:
+//! 1. the old content of the changed sub-blocks of each metadata block that changed in few places,
+//!    into the metadata log;
+//! 2. for each other block, data or metadata (section 3.2, steps 1 to 3): the old state of its
+//!    entry, or that there is none, into the ring, fence; the new content into a free block of the
+//!    cache, which the entry then names; Tail moves on;
+//! 3. after a fence, the metadata of step 1, changed where it lies;
+//! 4. fence; Head becomes Tail, with the transaction's number: one word, fence. That is the commit.
+//!    From then on the blocks before are free.
+//!
+//! Victims are the least recently used blocks for data and the least often used ones for metadata
+//! (section 3.3), found a few at a time.
 //!
 //! Deviations from the paper:
-//! - The paper empties the metadata log when Head has become Tail. A crash between would undo the
-//!   metadata of a transaction of which the data stays. Here Head's word has the transaction's
-//!   number, and the log's records have theirs: they are one commit.
-//! - An entry behind Tail may be of any earlier transaction: it is looked at, as the paper says,
-//!   but counts only if it has the number.
-//! - Metadata gets to the cache with the commit, from the memory in which the running transaction
-//!   has it. So there is one fence for all records of the log and not one for each, and a sub-block
-//!   that changes several times is logged and stored once.
-//! - Of a block of which storing the sub-blocks twice would cost more lines than storing all of it
-//!   once, and when the metadata log is full, the whole block goes the way of data; so does one
-//!   that is not in the cache.
+//! - The paper empties the metadata log after Head has become Tail. A crash between the two would
+//!   undo the metadata of a transaction whose data stays. Here Head's word and the log's records
+//!   have the transaction's number, so that they are one commit.
+//! - An entry behind Tail may be of any earlier transaction. Recovery looks at it, as the paper
+//!   says, but it counts only if it has the number.
+//! - Metadata gets into the cache at the commit, from the memory in which the running transaction
+//!   has it. So there is one fence for all records of the log instead of one for each, and a
+//!   sub-block that changes several times is logged and stored once.
+//! - A metadata block goes the way of data in three cases: its sub-blocks, stored twice, would take
+//!   more lines than the whole block once; the metadata log is full; the block is not in the cache.
 //! - A metadata block for which there is no room goes to the data cache, and the other way round.
 //! - Freed blocks are not written home.
 //!
-//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the
-//! region is ([`owner::LEFT`]).
+//! Recovery (section 3.4): [`LEFT`]; the rows that all caches share ([`cache::LEFT`]), and those of
+//! the pair of volume and region ([`owner::LEFT`]).
 //!
-//! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
-//! number, so that nothing in ring and log is of any later transaction. Until then a second cut
-//! finds the same and does the same again.
+//! Recovery ends with a fence; Tail moves behind the slot that it named, if that slot counted; and
+//! Head becomes Tail with that number, so that nothing in ring and log is of a later transaction. A
+//! second cut before that finds the same and does the same again.
 
 use hashbrown::HashMap;
 use stetfs_format::nvm_cache::{

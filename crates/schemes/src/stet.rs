@@ -1,35 +1,41 @@
-//! stet: the first copy stands, wherever that is the cheapest.
+//! stet: the first copy stands, wherever that is cheapest.
 //!
-//! Source: what remains when the ideas of five papers are put together (docs/STET.md): the log of
-//! changed bytes and the switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place
-//! of UBJ. Home and log are on a block device, or in byte-addressable memory; the log is the
-//! volume's journal area, as a ring of sectors, in memory of cache lines. Or the log is in memory
-//! beside the volume ([`place`]): then nothing is written where it stays, and what the log has
-//! whole is not kept in other memory.
+//! Source: the ideas of five papers, put together (docs/STET.md): the log of changed bytes and the
+//! switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place of UBJ.
+//!
+//! Home and log are on a block device or in byte-addressable memory. The log is the volume's
+//! journal area, a ring of sectors, in memory of cache lines. Or the log is in memory beside the
+//! volume ([`place`]). Then no block is written where it stays, and a block that the log has whole
+//! is not kept in other memory.
 //!
 //! A commit, in order of writes:
-//! 1. blocks that lay in nobody's file before (new ones, and those to which the file's mapping was
-//!    switched) to where they stay;
-//! 2. one record into the log: the changed bytes of every other block, whole blocks that changed
-//!    as a whole, the checksums of what 1 wrote, freed blocks; its checksum covers all of it;
-//! 3. one flush. Both are durable, or recovery finds that one of the checksums does not fit and
-//!    drops the transaction.
+//! 1. data that stays where it is written (new blocks, switched blocks), into free blocks of the
+//!    volume;
+//! 2. the transaction's record into the log: the changed bytes of every other block, whole blocks
+//!    that changed as a whole, the checksums of the blocks of step 1, freed blocks. Its checksum
+//!    covers all of it;
+//! 3. a flush. Then both are durable. After a power cut before that, recovery finds a checksum that
+//!    does not fit, and drops the transaction.
 //!
-//! What is done with a block of data that has a home is the cheapest of three actions: [`rule`]. A
-//! switch is only asked for: where it would break the file up more than the medium can bear
-//! ([`Relocates`](stetfs_scheme::Relocates)), the block stays home and is logged.
+//! For a block of data that has a home, [`rule`] chooses the cheapest of three actions. A switch is
+//! a request to the file system: where it would break the file up more than the medium can bear
+//! ([`Relocates`](stetfs_scheme::Relocates)), the block keeps its home and is logged.
 //!
-//! Where the device can write several ranges as a whole (our flash translation layer can), blocks
-//! of which the log has nothing are written to their homes in one such write with the record, if
-//! that is the cheapest: it is the commit, and nothing remains to be done.
+//! Some devices can write several ranges atomically (our flash translation layer can). There, if
+//! this is cheapest, blocks of which the log has nothing go to their homes in one such write with
+//! the record. That write is the commit, and leaves nothing for a checkpoint.
 //!
-//! A checkpoint takes the versions that hold the log's end back, the oldest quarter when the
-//! background asks for it: their changed sectors home, flush, and the log's header with the new
-//! end, durable. A commit that changes a block of which little is not home logs that again with
-//! what is new, if the block's oldest bytes are in the older half of the log: so what is changed
-//! again and again never goes home, and does not hold the log's end back.
+//! A checkpoint of the versions that hold back the log's tail (for the background: of the oldest
+//! quarter of the log), in order of writes:
+//! 1. the changed sectors of these versions, home;
+//! 2. flush;
+//! 3. the log's header with the new tail, durable.
 //!
-//! A block that the log has bytes of, home or not, is revoked when it is freed.
+//! A commit carries a changed block forward if few bytes of it other than the new ones differ from
+//! home, and the oldest of them are in the older half of the log: it logs them again with the new
+//! ones. So a block that changes again and again never goes home, and does not hold back the tail.
+//!
+//! When a block is freed of which the log has bytes, home or not, the record revokes it.
 //!
 //! Recovery: see [`recovery`].
 

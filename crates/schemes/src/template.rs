@@ -1,20 +1,25 @@
 //! A scheme to copy (CONTRIBUTING.md, "Add a scheme"): a log that holds one transaction.
 //!
-//! Source: none. It is what a write-ahead log is without anything that makes one fast.
+//! Source: none. It is a write-ahead log without anything that makes one fast.
+//!
+//! Home and log are on one block device. The log is the volume's journal area.
 //!
 //! A commit, in order of writes:
-//! 1. the transaction before it goes home, if that has not been done (a checkpoint);
+//! 1. the transaction before it home, if no checkpoint has done so yet (a checkpoint);
 //! 2. the transaction's blocks, metadata and data, whole, into the log, and all of their map but
 //!    its first block;
 //! 3. flush;
 //! 4. the map's first block, which has the checksum, durable.
 //!
-//! A checkpoint: the blocks home, flush, an empty map (durable). Only then may the log be written
-//! again, and home be read in place of what is held.
+//! A checkpoint, in order of writes:
+//! 1. the blocks home;
+//! 2. flush;
+//! 3. an empty map, durable. Only then may the log be written again, and home be read in place of
+//!    the held blocks.
 //!
 //! Deviations: none.
 //!
-//! Recovery: [`LEFT`], and what maps have in common ([`mapped_log::LEFT`]).
+//! Recovery: [`LEFT`], and the rows that maps share ([`mapped_log::LEFT`]).
 //!
 //! A second cut before the empty map is durable finds the same map and does the same again.
 

@@ -1,33 +1,38 @@
-//! Tinca: a cache in persistent memory that is transactional; a block gets from the log to the
-//! cache by a change of its role.
+//! Tinca: a transactional cache in persistent memory. A block gets from the log to the cache by a
+//! change of its role.
 //!
-//! Source: Wei and others, SC 2017, as the paper on Spindle tells it (Yan, Huang, Huang, NPC 2019),
-//! which was measured against it. The paper itself was not at hand: its entries of 16 bytes, its
-//! ring and its `cmpxchg16b` are as is generally known of it.
+//! Source: Wei and others, SC 2017, as described by the paper on Spindle (Yan, Huang, Huang, NPC
+//! 2019), which was measured against it. The paper itself was not at hand: its entries of 16 bytes,
+//! its ring and its `cmpxchg16b` follow what is generally known of it.
 //!
-//! Home is a block device; the cache replaces journal and buffer cache: what was read or committed
-//! is in it, and blocks go home only to make room. A commit, for each block, data and metadata
-//! alike, whole:
+//! Home is a block device. The cache in persistent memory replaces journal and buffer cache: it has
+//! every block that was read or committed, and blocks go home only to make room.
+//!
+//! A commit, in order of stores, for each block, data and metadata alike, whole:
 //! 1. the new content into a free block of the cache, fence;
-//! 2. its entry names that block and the one before it, with the role *log*: one word, fence;
-//! 3. its number into the ring, and Head behind it, fence.
+//! 2. the entry names that block and the one before it, with the role *log*: one word, fence;
+//! 3. the block's number into the ring, and Head behind it, fence.
 //!
 //! Then the role of each turns from *log* to *buffer*, fence; and Tail becomes Head: one word,
-//! fence. That is the commit. The blocks before are free then.
+//! fence. That is the commit. From then on the blocks before are free.
 //!
-//! Deviations from the paper: an entry is changed by one word of 8 bytes, not by 16 (`cmpxchg16b`
-//! is atomic for other processors; for a power cut only a word is): both places and the role are in
-//! one word, the block's number in the other one, which is durable before. A slot of the ring says
-//! to which transaction it belongs, so that Head and it need one fence, and what the entry was
-//! before, since an entry that recovery has set back looks as one that never had a block before.
-//! Freed blocks are not written home. Victims are those least recently used, found a few at a time.
+//! Victims are the least recently used blocks, found a few at a time.
 //!
-//! Recovery: [`LEFT`], what any such cache finds ([`cache::LEFT`]), and whose the region is
-//! ([`owner::LEFT`]).
+//! Deviations from the paper:
+//! - One word of 8 bytes changes an entry, not 16 bytes: `cmpxchg16b` is atomic for other
+//!   processors, but a power cut can tear anything longer than a word. Both places and the role
+//!   are in this word. The block's number is in the entry's other word, which is durable before.
+//! - A slot of the ring names its transaction, so that Head and slot need one fence.
+//! - A slot also has the entry's old state, because an entry that recovery has set back looks like
+//!   one that never had a block before.
+//! - Freed blocks are not written home.
 //!
-//! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is
-//! of no transaction any more. A second cut before that finds the same ring and does the same
-//! again.
+//! Recovery: [`LEFT`]; the rows that all caches share ([`cache::LEFT`]), and those of the pair of
+//! volume and region ([`owner::LEFT`]).
+//!
+//! Recovery ends with a fence, and Tail becomes Head with the transaction's number. From then on
+//! the rest in the ring belongs to no transaction. A second cut before that finds the same ring and
+//! does the same again.
 
 use hashbrown::HashMap;
 use stetfs_format::nvm_cache::{

@@ -1,47 +1,52 @@
-//! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it
-//! is.
+//! UBJ: buffer cache and journal are one. A commit freezes blocks of the cache where they are.
 //!
 //! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile
-//! Memory" (FAST 2013), of which the abstract and the slides were at hand: its three lists of
-//! transactions are as is generally known of it.
+//! Memory" (FAST 2013), of which the abstract and the slides were at hand. Its three lists of
+//! transactions follow what is generally known of it.
 //!
-//! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A
-//! block in it is *clean* (home has the same) or *frozen* (it is committed, and home has something
-//! else). The running transaction changes blocks in the cache:
-//! - one that is clean where it is: home has what it was;
-//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one
-//!   may be all that there is; or, with `cow=range`, in memory alone until its commit;
-//! - one that is not in the cache in a free block. When there is none, it is changed in memory
-//!   alone, and the commit makes room for it: changing never waits for a device.
+//! Home is a block device. The cache in persistent memory replaces journal and buffer cache. A
+//! block in it is *clean* (home has the same content) or *frozen* (committed, and home has other
+//! content). The running transaction changes blocks in the cache:
+//! - a clean block where it is, because home has its old content;
+//! - a frozen block, or one that a commit under way is about to freeze, in a copy, because the
+//!   frozen one may be the only copy; or, with `cow=range`, in other memory alone until the commit;
+//! - a block that is not in the cache, in a free block of the cache. If none is free, it changes in
+//!   other memory alone, and the commit makes room: a change never waits for a device.
 //!
-//! A commit copies none of them:
-//! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by
-//!    which transaction; fence;
+//! A commit copies none of them. In order of stores:
+//! 1. the changed lines are flushed, and the entry of each block says *frozen*, and by which
+//!    transaction; fence;
 //! 2. the number of the newest transaction: one word, fence. That is the commit.
 //!
-//! With `cow=range` a block that is frozen, and of which so little changed that storing that twice
-//! is less than a copy, is committed without one: the changed bytes are in a log by 1, and go where
-//! the block lies after 2. The log has two halves, for even and odd transactions: the next commit's
-//! first fence is also the one for these bytes, before anything is written over what the log has of
-//! them.
+//! With `cow=range` a frozen block is committed without a copy, if storing its changed bytes twice
+//! takes fewer bytes than a copy: step 1 stores the changed bytes in a log, and after step 2 they
+//! go where the block lies. The log has two halves, for even and odd transactions. The first fence
+//! of the next commit makes these bytes durable, before a later commit overwrites that half.
 //!
-//! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of
-//! each block home, flush, and its entry says *clean*. It happens when `frozen=` percent of the
-//! cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in, and when a
-//! commit finds no clean block to evict. Victims are those least recently used, found a few at a
-//! time.
+//! Frozen blocks serve reads and are not evicted.
 //!
-//! Deviations from the paper: what the running transaction changes is in memory as well, where
-//! readers find it, so NVM is stored to and not read; its three lists of transactions are the
-//! numbers in the entries (newer than the commit's word: running; frozen: committed; clean:
-//! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
-//! and not only at the checkpoint, since nothing would ever be written home from it.
+//! A checkpoint, in order of writes:
+//! 1. the newest frozen version of each block home;
+//! 2. flush;
+//! 3. each block's entry says *clean*, fence.
 //!
-//! Recovery: [`recovery`], what any such cache finds ([`cache::LEFT`]), and whose the region is
-//! ([`owner::LEFT`]).
+//! It runs when `frozen=` percent of the cache are frozen, `checkpoint=` seconds after the oldest
+//! commit that it takes in, and when a commit finds no clean block to evict. Victims are the least
+//! recently used blocks, found a few at a time.
 //!
-//! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
-//! before the next commit; a second cut finds the same, or less of it to do.
+//! Deviations from the paper:
+//! - Blocks that the running transaction changes are in other memory as well, where readers find
+//!   them, so that NVM is stored to and not read.
+//! - Its three lists of transactions are the numbers in the entries (newer than the commit's word:
+//!   running; frozen: committed; clean: checkpointed).
+//! - A frozen version is free as soon as the transaction with the next version is durable, not only
+//!   at the checkpoint, because it would never be written home.
+//!
+//! Recovery: [`recovery`]; the rows that all caches share ([`cache::LEFT`]), and those of the pair
+//! of volume and region ([`owner::LEFT`]).
+//!
+//! Recovery makes dropped blocks and replayed bytes durable before it empties the log, and the
+//! empty log durable before the next commit. A second cut finds the same, or less of it to do.
 
 mod recovery;
 

@@ -1,5 +1,5 @@
-//! What schemes that are alike have in common: the steps of a commit and of a checkpoint, in the
-//! same order for all, around what each of them adds.
+//! The engines: the steps of a commit and of a checkpoint, in the same order for all logs and for
+//! all caches. Each scheme adds to the steps what its paper adds.
 
 pub(crate) mod cache;
 pub(crate) mod log;

@@ -1,20 +1,21 @@
-//! A cache of the volume's blocks in persistent memory that is the journal too: what UBJ, Tinca and
-//! Spindle have in common.
+//! The engine of the caches: the common part of UBJ, Tinca and Spindle. The cache of the volume's
+//! blocks is in persistent memory, and is the journal too.
 //!
-//! Where a block is, what commits, and how a crash is undone is each scheme's; here is what any
-//! such cache does: it knows in memory which blocks are in it, serves reads, takes in what was read
-//! from home, makes room, and writes home.
+//! Each scheme decides where a new version of a block goes, what commits it, and how recovery
+//! undoes a transaction ([`serving::OnCache`]). The engine knows in ordinary memory which blocks
+//! are in the cache, serves reads, takes in blocks that were read from home, makes room, and writes
+//! home.
 //!
-//! - A block is *clean* (home has the same), *dirty* (it is committed, and home has something else)
-//!   or *dead* (it was freed: home need not have it). One that a transaction is changing is
+//! - A block is *clean* (home has the same content), *dirty* (committed, and home has other
+//!   content) or *dead* (freed: home need not have it). A block that a transaction is changing is
 //!   *pinned*: it is neither evicted nor marked.
-//! - Room is made when none is left: the blocks that were used least recently (in a pool for
-//!   metadata: least often) go, a few at a time, dirty ones home first. Their entries are freed on
-//!   the medium, fenced, before anything is stored in their place.
-//! - One at a time writes home, so that an older version can never land on a newer one.
+//! - When no room is left, a few blocks go at a time: those used least recently, in a pool for
+//!   metadata those used least often. Dirty ones go home first. Their entries are freed on the
+//!   medium and fenced before anything is stored in their place.
+//! - Only one thread writes home at a time, so that an older version never lands on a newer one.
 //!
-//! Locks, in this order: `homing`, `rooms`, a shard. None but `homing` is held while the device is
-//! used.
+//! Locks, in this order: `homing`, `rooms`, a shard. Only `homing` is held during a read or write
+//! of the device.
 
 mod region;
 mod room;

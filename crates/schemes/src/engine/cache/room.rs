@@ -1,4 +1,4 @@
-//! Making room in the cache, and writing home.
+//! Making room in a cache, and writing its blocks home.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,4 @@
-//! The verbs of a scheme on a cache: those that are the cache's are here, the others each scheme's.
+//! The verbs of a scheme on a cache. The cache does most of them here; the scheme does the others.
 
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::Class;

@@ -1,30 +1,30 @@
-//! A log, and what is not home yet: what jbd2, jftl, shortcut, dj and stet have in common.
+//! The engine of the logs: the common part of jbd2, jftl, shortcut, dj and stet.
 //!
-//! Transactions are appended to a log, and the newest version of each block goes home later. What
-//! the log's bytes are, and what becomes of a block, is each scheme's ([`OnLog`]). Here is what any
-//! such log does: it knows what of the log is in use and which versions are not home, serves reads,
-//! makes room, and runs the steps of commits and checkpoints.
+//! A commit appends a transaction to a log, and a checkpoint brings the newest version of each
+//! block home later. Each scheme decides the bytes of its log and the way of each block
+//! ([`OnLog`]). The engine knows which part of the log is in use and which versions are held,
+//! serves reads, makes room, and runs the steps of commits and checkpoints.
 //!
 //! A commit:
-//! 1. *sort*: each block of data goes home or to the log ([`Sorted`]);
-//! 2. *draft*: what the transaction's record says, and how long it is at most;
+//! 1. *sort*: each block of data goes home or into the log ([`Sorted`]);
+//! 2. *draft*: the transaction's record, and the most room that it takes;
 //! 3. *room*: a checkpoint, if the log has too little;
-//! 4. *write*: data home, the record into the log, durable;
-//! 5. *note*: these versions are the newest.
+//! 4. *write*: data home and the record into the log, durable;
+//! 5. *note*: the index lists these versions as the newest.
 //!
 //! A checkpoint:
-//! 1. *due*: the versions that go home; their homes are busy from here on;
-//! 2. *land*: they are home, durable;
-//! 3. *tail*: the log begins with the first transaction that a replay still needs, or with one
-//!    before that, durable;
-//! 4. *forget*: the log has nothing any more of what it had before the tail.
+//! 1. *due*: the versions that go home; from here on their homes are busy;
+//! 2. *land*: they go home, durable;
+//! 3. *tail*: the log begins with the first transaction that a replay still needs, or with an
+//!    earlier one, durable;
+//! 4. *forget*: the index drops versions of which the log has nothing any more.
 //!
-//! A version stays listed until the tail has passed the last transaction that has something of it,
-//! also when it is home: until then a replay would put that over what is home. So what is freed is
-//! revoked, and data that overwrites it is logged.
+//! The index lists a version, even one that is home, until the tail has passed the last transaction
+//! that has bytes of it. Until then a replay would write these bytes over home. So a freed block is
+//! revoked and new data for it is logged, as long as it is listed.
 //!
-//! Locks, in this order: `checkpointing`, busy homes, `span`, the index. None but the first is held
-//! while a medium is used.
+//! Locks, in this order: `checkpointing`, busy homes, `span`, the index. Only the first one is held
+//! during a read or write of a medium.
 
 pub(crate) mod serving;
 

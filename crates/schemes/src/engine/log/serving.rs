@@ -1,4 +1,4 @@
-//! The verbs of a scheme on a log, and the steps of its commits and checkpoints.
+//! The verbs of a scheme on a log: the steps of its commits and checkpoints.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
