@@ -1,18 +1,18 @@
-//! Documents with tables that are made from what is kept. What stands between a marker and [`END`]
-//! is replaced, so that nobody copies numbers by hand.
+//! Documents with generated tables. The text between a marker and [`END`] is replaced, so that
+//! nobody copies numbers by hand.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
 
-/// Ends what is made.
+/// Ends generated text.
 const END: &str = "<!-- end -->";
 
-/// The document, with what `show` gives behind each line that begins with `begin`; it gets what
-/// follows that, up to `-->`.
+/// Returns the document with the text from `show` after each line that begins with `begin`. `show`
+/// gets the rest of that line up to `-->`.
 ///
 /// # Errors
-/// Of `show`; a marker that is not ended.
+/// Those of `show`; a marker without an end.
 pub fn render(
     document: &str,
     begin: &str,
@@ -41,7 +41,8 @@ pub fn render(
     Ok(out)
 }
 
-/// Where a document is not what it should be, for a test.
+/// Returns the first difference between a document and what it should be, for a test; `None` if
+/// there is none.
 pub fn difference(name: &str, is: &str, should: &str) -> Option<String> {
     let mut lines = is.lines().zip(should.lines()).enumerate();
     let line = lines.find(|(_, (is, should))| is != should);

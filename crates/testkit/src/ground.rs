@@ -1,5 +1,5 @@
-//! What a trial's volume is on, in this machine's memory: for tests that neither cut the power nor
-//! count.
+//! The grounds of trials in this machine's memory, for tests that neither cut the power nor count
+//! requests.
 
 use std::fs;
 use std::path::Path;
@@ -15,32 +15,31 @@ use stetfs_scheme::{Ground, Registration, Trial};
 
 use crate::image::copy_to;
 
-/// Blocks of the volume's size that the memory beside it has, where that is for the log: so few
-/// that it is full all the time.
+/// Blocks of memory beside the volume that holds the log: so few that it is full all the time.
 const NVRAM_BLOCKS: u64 = 512;
 
-/// Blocks of a cache: so few that they are evicted.
+/// Blocks of a cache: so few that it evicts some.
 const CACHE_BLOCKS: u64 = 512;
 
-/// The trials of a scheme whose ground can be had in memory: all but those on a host's file system
-/// with reflinks.
+/// Returns the trials of a scheme whose ground this machine can have in memory: all but those on a
+/// host's file system with reflinks.
 pub fn simulated(scheme: &Registration) -> impl Iterator<Item = &'static Trial> {
     let trials = scheme.trials.iter();
     trials.filter(|trial| trial.ground != Ground::Reflink)
 }
 
-/// Of these the trials with an order of writes of their own.
+/// Returns those of them that have an order of writes of their own.
 pub fn orders(scheme: &Registration) -> impl Iterator<Item = &'static Trial> {
     simulated(scheme).filter(|trial| trial.has_own_order)
 }
 
 /// A volume in memory.
 pub enum InMemory {
-    /// A block device, and the memory beside it, if there is any.
+    /// A block device, and the memory beside it, if any.
     Block(Arc<RamDev>, Option<Arc<SimPmem>>),
-    /// Byte-addressable.
+    /// Byte-addressable memory.
     Memory(Arc<SimPmem>),
-    /// A NAND part, and how much of it is the volume.
+    /// A NAND part, and the volume's size in bytes.
     Flash(Arc<Ftl>, usize),
 }
 
@@ -53,10 +52,10 @@ fn pmem(content: Image) -> Arc<SimPmem> {
 }
 
 impl InMemory {
-    /// A volume with this content and blocks of this size, on such a ground.
+    /// A volume with this content and blocks of this size, on a ground of this kind.
     ///
     /// # Errors
-    /// There is no room; the ground cannot be had in memory.
+    /// There is not enough space; this machine cannot have the ground in memory.
     pub fn new(ground: Ground, content: &[u8], block: u32) -> Result<Self> {
         let nvm = match ground {
             Ground::Nvram => Some(NVRAM_BLOCKS * u64::from(block)),
@@ -83,7 +82,7 @@ impl InMemory {
         }
     }
 
-    /// To be mounted.
+    /// The media to mount.
     pub fn media(&self) -> Media {
         match self {
             Self::Block(ram, nvm) => Media {
@@ -98,7 +97,7 @@ impl InMemory {
     /// Writes the volume into a file.
     ///
     /// # Errors
-    /// Of the medium, or of the file.
+    /// Those of the medium or the file.
     pub fn to_file(&self, path: &Path) -> Result<()> {
         match self {
             Self::Block(ram, _) => Ok(ram.to_file(path)?),

@@ -1,7 +1,7 @@
-//! What the tests and benchmarks borrow from the machine: programs, loop devices, kernel mounts.
+//! Programs, loop devices and kernel mounts that tests and benchmarks borrow from the machine.
 //!
-//! Everything here is released when its value is dropped. What the machine lacks is reported as
-//! [`Missing`], so that a test can say aloud what it skips.
+//! Every value releases what it borrowed when it is dropped. [`Missing`] reports what the machine
+//! lacks, so that a test can say what it skips.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Why a test cannot run here; to be printed, never swallowed.
+/// The reason why a test cannot run here; to be printed, never swallowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub String);
 
@@ -21,8 +21,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Runs `program` and returns what it printed; an exit code above `worst` is an error with the
-/// output in it.
+/// Runs `program` and returns its output; an exit code above `worst` is an error with the output in
+/// it.
 ///
 /// # Errors
 /// The program cannot be started, was killed, or exited with a code above `worst`.
@@ -50,7 +50,7 @@ pub fn run_tolerating<S: AsRef<OsStr>>(program: &str, args: &[S], worst: i32) ->
 /// Runs `program`; anything but success is an error.
 ///
 /// # Errors
-/// As [`run_tolerating`].
+/// Those of [`run_tolerating`].
 pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Output> {
     run_tolerating(program, args, 0)
 }
@@ -63,7 +63,7 @@ pub fn has_program(program: &str) -> bool {
         .any(|dir| dir.join(program).is_file())
 }
 
-/// Says what of root, FUSE, loop devices and `programs` is not here.
+/// Checks that root, FUSE, loop devices and `programs` are here, as far as they are asked for.
 ///
 /// # Errors
 /// The first thing that is missing.
@@ -84,7 +84,7 @@ pub fn needs(root: bool, fuse: bool, programs: &[&str]) -> Result<(), Missing> {
     }
 }
 
-/// Returns from a test, saying aloud what it lacks.
+/// Returns from a test and prints what the machine lacks.
 #[macro_export]
 macro_rules! skip_unless {
     ($needs:expr) => {
@@ -95,7 +95,8 @@ macro_rules! skip_unless {
     };
 }
 
-/// A fast place for scratch images: `/dev/shm` where it is, else the temporary directory.
+/// Makes a directory for scratch images on fast storage: in `/dev/shm` if that exists, else in the
+/// temporary directory.
 pub fn scratch() -> Result<tempfile::TempDir> {
     let builder = || {
         let mut b = tempfile::Builder::new();
@@ -121,15 +122,15 @@ impl Loop {
     /// Attaches `file`.
     ///
     /// # Errors
-    /// What losetup says.
+    /// Those of losetup.
     pub fn attach(file: &Path) -> Result<Self> {
         Self::with(&[], file)
     }
 
-    /// Attaches `file` so that the page cache is not used for it.
+    /// Attaches `file` so that its content bypasses the page cache.
     ///
     /// # Errors
-    /// What losetup says: not every file system can.
+    /// Those of losetup: not every file system supports this.
     pub fn attach_past_cache(file: &Path) -> Result<Self> {
         Self::with(&["--direct-io=on"], file)
     }
@@ -172,19 +173,18 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Mounts `source` (a device, or an image: then mount(8) makes the loop device) on `dir` as
-    /// ext4.
+    /// Mounts `source` on `dir` as ext4. If `source` is an image, mount(8) makes the loop device.
     ///
     /// # Errors
-    /// What mount(8) says.
+    /// Those of mount(8).
     pub fn ext4(source: &Path, dir: &Path, options: &str) -> Result<Self> {
         Self::new("ext4", source, dir, options)
     }
 
-    /// The same as a file system of the given kind.
+    /// Mounts `source` on `dir` as a file system of the given kind.
     ///
     /// # Errors
-    /// What mount(8) says.
+    /// Those of mount(8).
     pub fn new(kind: &str, source: &Path, dir: &Path, options: &str) -> Result<Self> {
         let loop_option = if source.is_file() { "loop," } else { "" };
         let options = format!("{loop_option}{options}");
@@ -207,15 +207,15 @@ impl KernelMount {
         })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Unmounts, and says why when it cannot.
+    /// Unmounts.
     ///
     /// # Errors
-    /// What umount(8) says after several tries.
+    /// Those of umount(8), after several tries.
     pub fn unmount(mut self) -> Result<()> {
         self.mounted = false;
         unmount(&self.dir)
@@ -232,10 +232,10 @@ impl Drop for KernelMount {
     }
 }
 
-/// Unmounts `dir`, waiting for whoever still holds it for a moment.
+/// Unmounts `dir`; waits a moment for processes that still use it.
 ///
 /// # Errors
-/// What umount(8) says in the end.
+/// The last error of umount(8).
 pub fn unmount(dir: &Path) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -247,13 +247,13 @@ pub fn unmount(dir: &Path) -> Result<()> {
     }
 }
 
-/// Whether something is mounted on `dir` now, and answers.
+/// Whether something is mounted on `dir` now and answers.
 pub fn is_mounted(dir: &Path) -> bool {
     dir.canonicalize().is_ok_and(|dir| is_mount_point(&dir))
 }
 
-/// Whether the table of mounts names `dir`, an absolute path without symbolic links: also where
-/// looking at the mount itself would fail, since its server is dead.
+/// Whether the table of mounts names `dir`, an absolute path without symbolic links. It also works
+/// for a mount whose server is dead, where a look at the mount itself would fail.
 pub fn is_mount_point(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| {
@@ -263,7 +263,7 @@ pub fn is_mount_point(dir: &Path) -> bool {
     })
 }
 
-/// Waits until `done` says yes.
+/// Waits until `done` returns true.
 ///
 /// # Errors
 /// `what` did not happen within `limit`.

@@ -1,5 +1,4 @@
-//! Volumes made by mke2fs, in every variety that the tests go through, and e2fsck's judgement of
-//! them.
+//! Volumes made by mke2fs, in every variety that the tests use, and e2fsck's judgement of them.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -53,7 +52,7 @@ pub const EXT4_2K: Variety = Variety {
     features: "",
     extents: true,
 };
-/// Inodes without room for attributes and nanoseconds.
+/// Inodes without space for attributes and nanoseconds.
 pub const EXT4_SMALL_INODES: Variety = Variety {
     name: "ext4-inode128",
     block: 1024,
@@ -78,7 +77,7 @@ pub const EXT3_1K: Variety = Variety {
         ^extra_isize",
     extents: false,
 };
-/// An ext3 volume as old as they get.
+/// An ext3 volume in its oldest form.
 pub const EXT3_4K: Variety = Variety {
     name: "ext3-4k-inode128",
     block: 4096,
@@ -100,10 +99,10 @@ pub const VARIETIES: [Variety; 7] = [
 ];
 
 impl Variety {
-    /// The variety of that name.
+    /// Returns the variety of that name.
     ///
     /// # Errors
-    /// There is none; it names those that there are.
+    /// There is none; the error lists the existing ones.
     pub fn find(name: &str) -> Result<Self> {
         let found = VARIETIES.into_iter().find(|variety| variety.name == name);
         found.with_context(|| {
@@ -112,20 +111,20 @@ impl Variety {
         })
     }
 
-    /// What the model must know of it.
+    /// The model's rules for this variety.
     pub fn rules(&self) -> Rules {
         Rules {
             extents: self.extents,
             fine_times: self.inode > 128,
             block: self.block.into(),
-            // The mount decides.
+            // The mount decides about groups and whole writes.
             groups: false,
             whole_max: 0,
             all_marked: false,
         }
     }
 
-    /// Operations that fit it.
+    /// The operations that the variety supports.
     pub fn profile(&self) -> Profile {
         Profile {
             xattr_max: if self.block == 1024 { 70 } else { 300 },
@@ -138,15 +137,15 @@ impl Variety {
     /// sparse file.
     ///
     /// # Errors
-    /// What mke2fs says.
+    /// Those of mke2fs.
     pub fn make(&self, path: &Path, mib: u64, journal_mib: u64) -> Result<()> {
         self.make_with(path, mib, journal_mib, &[])
     }
 
-    /// The same with more arguments for mke2fs.
+    /// Makes a volume with more arguments for mke2fs.
     ///
     /// # Errors
-    /// What mke2fs says.
+    /// Those of mke2fs.
     pub fn make_with(&self, path: &Path, mib: u64, journal_mib: u64, more: &[&str]) -> Result<()> {
         let _ = fs::remove_file(path);
         File::create(path)?.set_len(mib << 20)?;
@@ -166,12 +165,13 @@ impl Variety {
     }
 }
 
-/// `e2fsck -fn`: the volume is clean or this is an error with what e2fsck printed.
+/// Runs `e2fsck -fn`. An error holds its output: the volume is not clean.
 ///
 /// # Errors
-/// Anything that e2fsck would change.
+/// e2fsck would change something.
 pub fn check(path: &Path) -> Result<()> {
-    // A signal to whoever asks is none to e2fsck: cancelled, it would have found something.
+    // In its own process group, so that a signal to the caller does not reach e2fsck: a cancelled
+    // e2fsck would report errors.
     let out = Command::new("e2fsck")
         .process_group(0)
         .arg("-fn")
@@ -189,10 +189,10 @@ pub fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `e2fsck -fy -E journal_only`: replays the journal and does nothing else.
+/// Runs `e2fsck -y -E journal_only`, which replays the journal and does nothing else.
 ///
 /// # Errors
-/// e2fsck could not.
+/// e2fsck failed.
 pub fn replay(path: &Path) -> Result<()> {
     let out = Command::new("e2fsck")
         .args(["-y", "-E", "journal_only"])
@@ -208,8 +208,8 @@ pub fn replay(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a power cut has left the two sectors of the superblock at odds: with `metadata_csum`,
-/// its checksum is wrong.
+/// Whether a power cut has torn the superblock's two sectors apart: its checksum is wrong (with
+/// `metadata_csum`).
 pub fn superblock_is_torn(image: &stetfs_media::Image) -> bool {
     let mut raw = [0; stetfs_format::SUPERBLOCK_SIZE];
     image.read(stetfs_format::SUPERBLOCK_OFFSET, &mut raw);
@@ -219,10 +219,10 @@ pub fn superblock_is_torn(image: &stetfs_media::Image) -> bool {
     )
 }
 
-/// Writes a volume onto a device, but for pieces of so many bytes that hold nothing but zeros.
+/// Writes a volume onto a device, except for pieces of `piece_bytes` bytes that hold only zeros.
 ///
 /// # Errors
-/// The volume is larger than the device; writing.
+/// The volume is larger than the device; a write fails.
 pub fn copy_to(volume: &Image, dev: &dyn BlockDev, piece_bytes: usize) -> Result<()> {
     ensure!(
         volume.size() <= dev.size(),

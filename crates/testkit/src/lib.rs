@@ -1,6 +1,6 @@
-//! What tests and judges share: images made by mke2fs and judged by e2fsck, programs and mounts of
-//! this machine, chance, the model of a file system and its operations as text, documents with
-//! tables that are made.
+//! Shared parts of tests and judges: images made by mke2fs and judged by e2fsck, programs and
+//! mounts of this machine, random numbers, the model of a file system and its operations as text,
+//! and documents with generated tables.
 #![forbid(unsafe_code)]
 
 pub mod document;

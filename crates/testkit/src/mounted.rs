@@ -1,4 +1,4 @@
-//! A volume mounted by a stetfs server process, which can be killed.
+//! A volume mounted by a stetfs server process that a test can kill.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,10 +18,10 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts `image` on `dir` by the program `serve` (`env!("CARGO_BIN_EXE_serve")` in a test).
+    /// Mounts `image` on `dir` with the program `serve` (`env!("CARGO_BIN_EXE_serve")` in a test).
     ///
     /// # Errors
-    /// The server ended, or its mount did not come.
+    /// The server ended, or its mount did not appear.
     pub fn start(program: &str, image: &Path, dir: &Path, options: &str) -> Result<Self> {
         let mut command = Command::new(program);
         command.arg(image).arg(dir).arg(options);
@@ -40,7 +40,7 @@ impl Mounted {
     /// Unmounts and waits for the server to commit and end.
     ///
     /// # Errors
-    /// The unmount failed, or the server did not end well.
+    /// The unmount failed, or the server ended with an error.
     pub fn unmount(mut self) -> Result<()> {
         unmount(&self.dir)?;
         self.wait()
@@ -67,7 +67,7 @@ impl Mounted {
             server.kill()?;
             server.wait()?;
         }
-        // The companion of the server releases it too, and may be done.
+        // The server's companion removes the mount too, and may have done so already.
         let _ = run("umount", &["--lazy".as_ref(), self.dir.as_os_str()]);
         let dir = self.dir.display();
         let is_mounted = is_mount_point(&self.dir);
@@ -91,10 +91,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Starts a FUSE server in the foreground and waits until its mount stands.
+/// Starts a FUSE server in the foreground and waits until its mount exists.
 ///
 /// # Errors
-/// It ended, or nothing was mounted in time.
+/// The server ended, or nothing was mounted in time.
 pub fn serve(mut command: Command, dir: &Path) -> Result<Child> {
     let mut child = command
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine for a seed: SplitMix64.
+//! Random numbers that are the same on every machine for the same seed: SplitMix64.
 
 /// A generator; equal seeds give equal sequences.
 #[derive(Clone, Debug)]
@@ -19,17 +19,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..n`; 0 when `n` is 0.
+    /// Returns a number in `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 { 0 } else { self.next_u64() % n }
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `choices`, which must not be empty.
+    /// Returns one of `choices`, which must not be empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

@@ -21,15 +21,16 @@ pub struct Acl {
     pub group: u8,
     /// Named groups, ids ascending.
     pub groups: Vec<(u32, u8)>,
-    /// The bound of all but owner and others; there must be one when anyone is named.
+    /// The upper bound for everybody except the owner and others; required if any user or group is
+    /// named.
     pub mask: Option<u8>,
     /// Everybody else's permissions.
     pub other: u8,
 }
 
 impl Acl {
-    /// The value of `system.posix_acl_access` or `system.posix_acl_default` (version 2, little
-    /// endian).
+    /// Returns the value of `system.posix_acl_access` or `system.posix_acl_default` (version 2,
+    /// little endian).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         let mut entry = |tag: u16, perm: u8, id: u32| {
@@ -52,26 +53,27 @@ impl Acl {
         out
     }
 
-    /// Whether the permission bits say all of it (`posix_acl_equiv_mode`): then it is not stored.
+    /// Whether the permission bits express the whole list (`posix_acl_equiv_mode`): then it is not
+    /// stored.
     pub fn is_mode_only(&self) -> bool {
         self.users.is_empty() && self.groups.is_empty() && self.mask.is_none()
     }
 
-    /// The permission bits that show it.
+    /// The permission bits that represent the list.
     pub fn mode(&self) -> u16 {
         let middle = self.mask.unwrap_or(self.group);
         u16::from(self.owner) << 6 | u16::from(middle) << 3 | u16::from(self.other)
     }
 
-    /// What chmod does to it (`posix_acl_chmod`).
+    /// Changes the list as chmod does (`posix_acl_chmod`).
     pub fn chmod(&mut self, mode: u16) {
         self.owner = (mode >> 6 & 7) as u8;
         *self.mask.as_mut().unwrap_or(&mut self.group) = (mode >> 3 & 7) as u8;
         self.other = (mode & 7) as u8;
     }
 
-    /// A default ACL applied to a new file of mode `mode` (`posix_acl_create_masq`): the file's
-    /// bits.
+    /// Applies a default ACL to a new file of mode `mode` (`posix_acl_create_masq`). Returns the
+    /// file's permission bits.
     pub fn masquerade(&mut self, mode: u16) -> u16 {
         self.owner &= (mode >> 6 & 7) as u8;
         *self.mask.as_mut().unwrap_or(&mut self.group) &= (mode >> 3 & 7) as u8;

@@ -1,7 +1,7 @@
-//! Operations drawn at random: the same for the same seed, on every machine.
+//! Random operations: the same for the same seed, on every machine.
 //!
-//! What matters is drawn often: a few names, so that operations meet; small sizes, whole blocks,
-//! and now and then what is far or long.
+//! Important cases are frequent: a few names, so that operations meet; small sizes and whole
+//! blocks. Far offsets and long writes are rare.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::world::op::{
     Durable, Op, Path, Payload, Profile, RenameHow, Reserve, SLOTS, Special, XattrHow,
 };
 
-/// A stream of operations.
+/// Returns a stream of operations.
 pub fn stream(seed: u64, count: usize, profile: Profile) -> Vec<Op> {
     let mut draw = Draw {
         rng: Rng::new(seed),
@@ -22,7 +22,7 @@ pub fn stream(seed: u64, count: usize, profile: Profile) -> Vec<Op> {
     (0..count).map(|_| draw.operation()).collect()
 }
 
-/// One operation.
+/// Returns one operation.
 pub fn operation(seed: u64, profile: Profile) -> Op {
     let rng = Rng::new(seed);
     Draw { rng, profile }.operation()
@@ -33,7 +33,7 @@ struct Draw {
     profile: Profile,
 }
 
-/// What may be drawn, and how often beside the others of its list.
+/// A kind of value, with its weight among the others of its list.
 type Chance<T> = (u64, fn(&mut Draw) -> T);
 
 impl Draw {
@@ -57,7 +57,7 @@ impl Draw {
         range.start + self.rng.below(range.end - range.start)
     }
 
-    /// Below a bound that a `u32` has.
+    /// Returns a number below a bound that fits into a `u32`.
     fn below(&mut self, bound: u32) -> u32 {
         self.rng.below(u64::from(bound)) as u32
     }
@@ -252,7 +252,7 @@ impl Draw {
                 let names: Vec<_> = (0..depth).map(|_| d.name()).collect();
                 names.join("/")
             }),
-            // One byte longer than a name may be.
+            // One byte longer than the longest name.
             (1, |d| format!("{}/{LONGEST}n", d.name())),
         ])
     }
@@ -300,8 +300,8 @@ impl Draw {
         ])
     }
 
-    /// Devices that no machine has, in both of ext4's encodings: somebody may open what a test has
-    /// made.
+    /// Draws a device that no machine has, in both of ext4's encodings, because somebody may open
+    /// what a test has made.
     fn special(&mut self) -> Special {
         self.pick(&[
             Special::Fifo,
@@ -333,7 +333,7 @@ impl Draw {
         self.rng.below(8) as u8
     }
 
-    /// Ids ascending, each once.
+    /// Returns ids in ascending order, each once.
     fn named(&mut self, bound: u64) -> Vec<(u32, u8)> {
         let count = self.rng.below(bound);
         let named: BTreeMap<_, _> = (0..count)
@@ -375,7 +375,7 @@ mod tests {
 
     use super::*;
 
-    /// The name of a variant: what a value prints first.
+    /// The name of a variant, which is the first word of the value's debug text.
     fn verb(op: &Op) -> String {
         let shown = format!("{op:?}");
         let end = shown.find([' ', '(']).unwrap_or(shown.len());
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// In a list without its last entries the others are as likely as before.
+    /// If a list loses its last entries, the others stay as likely as before.
     #[test]
     fn weights_are_shares() {
         let mut draw = Draw {

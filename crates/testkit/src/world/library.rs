@@ -1,4 +1,4 @@
-//! The operations through the library, without FUSE.
+//! Operations through the library, without FUSE.
 
 mod change;
 mod group;
@@ -22,7 +22,7 @@ use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFLNK: u16 = 0o120_000;
 
-/// Files up to this length are read whole.
+/// Files up to this many bytes are read whole.
 const WHOLE: u64 = 64 << 20;
 
 /// A volume mounted in this process.
@@ -38,32 +38,32 @@ pub struct Library {
     other: Option<Group>,
 }
 
-/// A sync of one file or directory, or of everything, which another thread may do.
+/// A sync of one file or directory, or of everything; another thread can run it.
 pub enum SyncOp {
     /// fsync and fdatasync.
     File {
         /// The mount.
         fs: Fs,
-        /// Whose.
+        /// The file or directory.
         ino: InodeNo,
-        /// Only what is needed to read the content.
+        /// Whether to make durable only what is needed to read the content.
         datasync: bool,
     },
     /// sync.
     All(Fs),
-    /// A commit as by the clock.
+    /// A commit, as the clock causes it.
     Commit(Fs),
-    /// A commit, and everything home that can be.
+    /// A commit; then everything goes home, or some blocks of a cache.
     Drain(Fs),
-    /// The same until nothing is left, as far as that comes to an end.
+    /// Four drains in a row.
     Checkpoint(Fs),
 }
 
 impl SyncOp {
-    /// Returns when it is durable.
+    /// Runs the sync; returns when it is durable.
     ///
     /// # Errors
-    /// Of the commit.
+    /// Those of the commit.
     pub fn run(self) -> Answer<()> {
         match self {
             Self::File { fs, ino, datasync } => fs.fsync(ino, datasync),
@@ -75,7 +75,8 @@ impl SyncOp {
     }
 }
 
-/// A part is a part: of a log some, of a cache so many blocks.
+/// Drains four parts. Without a cache the first one brings everything home; of a cache each brings
+/// some blocks.
 fn checkpoint(fs: &Fs) -> Answer<()> {
     const PARTS: usize = 4;
     for _ in 0..PARTS {
@@ -85,10 +86,10 @@ fn checkpoint(fs: &Fs) -> Answer<()> {
 }
 
 impl Library {
-    /// Mounts a volume and makes the base directory, unless it is there.
+    /// Mounts a volume and makes the base directory if it does not exist.
     ///
     /// # Errors
-    /// Of the mount, or of making the directory.
+    /// Those of the mount, or of making the directory.
     pub fn mount(media: impl Into<Media>, options: MountOptions) -> Answer<(Self, MountReport)> {
         let (library, report) = Self::mount_as_it_is(media, options)?;
         let (fs, caller) = (&library.fs, &library.caller);
@@ -100,10 +101,10 @@ impl Library {
         Ok((library, report))
     }
 
-    /// Mounts a volume and makes nothing.
+    /// Mounts a volume without making anything.
     ///
     /// # Errors
-    /// Of the mount.
+    /// Those of the mount.
     pub fn mount_as_it_is(
         media: impl Into<Media>,
         options: MountOptions,
@@ -128,16 +129,15 @@ impl Library {
         &self.fs
     }
 
-    /// Sets the mount's clock, when it is one that stands still.
+    /// Sets the mount's clock if it is one that stands still.
     pub fn set_time(&self, (sec, nsec): Moment) {
         let ns = sec * 1_000_000_000 + i64::from(nsec);
         self.options.clock.set(ns.max(0) as u64);
     }
 
-    /// Closes the slots and unmounts. Groups may be open then, and are dropped behind it.
-    ///
+    /// Closes the slots and unmounts. Groups may still be open; they are dropped afterwards.
     /// # Errors
-    /// Of the unmount.
+    /// Those of the unmount.
     pub fn unmount(&mut self) -> Answer<()> {
         self.close_all();
         let unmounted = self.fs.unmount();
@@ -145,8 +145,8 @@ impl Library {
         unmounted
     }
 
-    /// Another user of the same mount, with slots of its own and below a directory of its own in
-    /// the root.
+    /// Returns another user of the same mount, with its own slots and its own directory in the
+    /// root.
     ///
     /// # Errors
     /// The directories cannot be made.
@@ -161,7 +161,7 @@ impl Library {
         Ok(shared)
     }
 
-    /// Another user of the same directory, with slots of its own.
+    /// Returns another user of the same directory, with its own slots.
     pub fn again(&self) -> Self {
         Self {
             media: self.media.clone(),
@@ -191,7 +191,7 @@ impl Library {
             .attr)
     }
 
-    /// The directory and the last name of a path.
+    /// Returns the directory and the last name of a path.
     fn parent(&self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
         let full = self.full(path);
         let (dir, name) = self.fs.resolve_parent(&self.caller, &full)?;
@@ -209,7 +209,7 @@ impl Library {
         self.slots[usize::from(slot)].ok_or(Error::BadFile)
     }
 
-    /// What opening for reading and writing says of a file's type.
+    /// Checks that a file of this type can be opened for reading and writing.
     fn check_regular(attr: &Attr) -> Answer<()> {
         match attr.mode & S_IFMT {
             S_IFREG => Ok(()),
@@ -218,8 +218,8 @@ impl Library {
         }
     }
 
-    /// `open(O_CREAT)` and close. Following a dangling link to where the file is to be made is the
-    /// caller's part (in the kernel, the VFS's).
+    /// Does `open(O_CREAT)` and close. The library leaves it to its caller (in the kernel, the VFS)
+    /// to follow a dangling link to the place where the file is to be made.
     fn create(&self, path: &str, mode: u16, exclusive: bool) -> Answer<()> {
         const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
         let flags = if exclusive {
@@ -312,7 +312,7 @@ impl Library {
             .fallocate(&self.caller, self.slot(slot)?, mode, offset, len)
     }
 
-    /// Names and types, a few at a time so that cookies are used.
+    /// Lists names and types, a few at a time so that cookies are used.
     fn list(&self, dir: InodeNo) -> Answer<Vec<(Vec<u8>, u8)>> {
         const AT_A_TIME: usize = 7;
         let (mut names, mut cookie) = (Vec::new(), 0);
@@ -355,11 +355,11 @@ impl Library {
         Ok(Reply::Names(names))
     }
 
-    /// What a sync is to do, so that it can be done in a thread of its own; none for other
-    /// operations.
+    /// Returns the sync that an operation asks for, so that another thread can run it; `None` for
+    /// other operations.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The file does not exist.
     pub fn sync_op(&self, op: &Op) -> Option<Answer<SyncOp>> {
         let of = |ino: Answer<InodeNo>, datasync| {
             let fs = self.fs.clone();
@@ -376,7 +376,7 @@ impl Library {
         })
     }
 
-    /// What a mount does in the background now and then.
+    /// Returns what a mount sometimes does in the background.
     pub fn drain(&self) -> SyncOp {
         SyncOp::Drain(self.fs.clone())
     }
@@ -396,7 +396,7 @@ impl Library {
         Ok(())
     }
 
-    /// Everything is durable, and the next mount finds what a power cut leaves.
+    /// Makes everything durable and then mounts again as after a power cut.
     fn crash(&mut self) -> Answer<()> {
         self.fs.sync()?;
         self.fs.shutdown(&self.caller, Shutdown::NoLogFlush)?;
@@ -413,7 +413,7 @@ impl Library {
         self.fs.set_flags(&self.caller, ino, flags)
     }
 
-    /// What a kernel does with pages that were stored to, as far as the file reaches.
+    /// Writes pages that were stored to, as a kernel does, up to the end of the file.
     fn store(&self, slot: u8, offset: u64, payload: Payload) -> Answer<Reply> {
         let ino = self.slot(slot)?;
         let size = self.fs.getattr(ino)?.size;
@@ -524,7 +524,7 @@ impl Library {
         done.map(|()| Reply::Done)
     }
 
-    /// The tree below the base directory.
+    /// Returns the tree below the base directory.
     ///
     /// # Errors
     /// Anything that cannot be read.
@@ -552,11 +552,11 @@ impl Library {
         Ok(tree)
     }
 
-    /// The bytes of a page of the file at a path of [`tree`](Self::tree), as far as the file
-    /// reaches.
+    /// Returns the bytes of a page of the file at a path of [`tree`](Self::tree), up to the end of
+    /// the file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The page cannot be read.
     pub fn page(&self, path: &[u8], index: u64) -> Result<Vec<u8>> {
         let full = [b"/", self.base.as_bytes(), b"/", path].concat();
         let ino = self.fs.resolve(&self.caller, &full, false)?.ino;
@@ -609,7 +609,7 @@ impl Library {
         })
     }
 
-    /// Runs of blocks of a file, delayed ones included.
+    /// Returns the runs of blocks of a file, delayed ones included.
     fn blocks(&self, ino: InodeNo) -> Result<Vec<(u64, u64)>> {
         let block = u64::from(self.fs.statfs()?.block_size);
         let mut runs = Vec::new();

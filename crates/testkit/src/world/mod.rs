@@ -1,17 +1,17 @@
 //! One stream of operations for every kind of file system: the in-memory model, the library, and
-//! anything that is mounted.
+//! any mounted one.
 //!
 //! - [`op`]: the operations.
-//! - [`draw`]: the operations at random, from a seed.
-//! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the
+//! - [`draw`]: random operations, from a seed.
+//! - [`model`]: the effect that POSIX demands of each, in memory; its answers are compared with the
 //!   kernel's ext4.
 //! - [`library`]: the operations through the library, in this process.
 //! - [`posix`]: the same operations as system calls below a mounted directory.
 //! - [`text`]: the operations as lines of text.
-//! - [`tree`]: everything that can be seen of a tree, and how two of them differ.
+//! - [`tree`]: everything visible in a tree, and the differences between two trees.
 //!
-//! Paths are relative to the directory `t` in the root of the volume: symbolic links may then climb
-//! one step with `..` and still stay on the volume.
+//! Paths are relative to the directory `t` in the root of the volume, so that symbolic links can
+//! climb one step with `..` and still stay on the volume.
 
 pub mod acl;
 pub mod draw;
@@ -34,15 +34,15 @@ pub const BASE: &str = "t";
 /// Seconds and nanoseconds since 1970.
 pub type Moment = (i64, u32);
 
-/// The time at which the operation with this number is done, where somebody moves the clock: each
-/// has another one.
+/// Returns the time of the operation with this number, for tests that move the clock: each
+/// operation has its own time.
 pub fn moment(number: usize) -> Moment {
     const START: i64 = 1_700_000_000;
     let n = number as i64;
     (START + n, (n * 123_456_789 % 1_000_000_000) as u32)
 }
 
-/// What a stat tells that does not depend on the implementation.
+/// The part of a stat that does not depend on the implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// File type and permission bits, as `st_mode`.
@@ -57,12 +57,12 @@ pub struct Stat {
     pub size: u64,
 }
 
-/// What an operation that succeeded gave back.
+/// The result of an operation that succeeded.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     /// Nothing.
     Done,
-    /// How many bytes were taken.
+    /// Number of bytes read or written.
     Count(usize),
     /// Content, a link's target, or an attribute's value.
     Bytes(Vec<u8>),
@@ -95,11 +95,11 @@ impl std::fmt::Debug for Reply {
 /// The answer to an operation.
 pub type Outcome = Result<Reply, Errno>;
 
-/// Something that operations can be done on.
+/// Something on which operations can be carried out.
 pub trait World {
-    /// What it is, for messages.
+    /// Its name for messages.
     fn name(&self) -> String;
 
-    /// Does one operation.
+    /// Carries out one operation.
     fn apply(&mut self, op: &Op) -> Outcome;
 }

@@ -1,11 +1,11 @@
-//! What each operation must do, in memory.
+//! The model: the effect of each operation, in memory.
 //!
-//! The order of checks is that of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`,
-//! `fs/posix_acl.c` and `fs/ext4`; the differential test holds the model against the kernel's ext4.
-//! The caller is the superuser with umask 0, mounts do not update atime, space never ends.
+//! Checks come in the order of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`,
+//! `fs/posix_acl.c` and `fs/ext4`; the differential test compares the model with the kernel's ext4.
+//! The caller is the superuser with umask 0, mounts do not update atime, and space never runs out.
 //!
-//! The model also knows at which step each file last changed: what an fsync of it vouches for; and
-//! which files may have no delayed data behind a step.
+//! The model also knows at which step each file last changed, which is what an fsync of it vouches
+//! for, and which files can have no delayed data after a step.
 
 mod attributes;
 mod between;
@@ -35,18 +35,18 @@ const S_IFLNK: u32 = 0o120_000;
 /// Symbolic links on one path (MAXSYMLINKS).
 const LINKS_MAX: u32 = 40;
 
-/// What differs between volumes.
+/// The differences between volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Files are mapped by extents: without, only holes can be punched.
+    /// Files are mapped by extents; otherwise only holes can be punched.
     pub extents: bool,
-    /// Inodes have room for nanoseconds, for times after 2038 and for when they were made.
+    /// Inodes have space for nanoseconds, for times after 2038 and for the creation time.
     pub fine_times: bool,
     /// Bytes of a block.
     pub block: u64,
-    /// Its files can have groups of writes.
+    /// Files of the volume can have groups of writes.
     pub groups: bool,
-    /// Up to so many bytes, one write to a file that is marked is one transaction.
+    /// The most bytes of one write to a marked file that is still one transaction.
     pub whole_max: u64,
     /// Every file counts as marked.
     pub all_marked: bool,
@@ -63,7 +63,7 @@ enum Body {
     },
     File(Sparse),
     Link(String),
-    /// Of devices major and minor number, else zeros.
+    /// Major and minor number of a device, else zeros.
     Special(u32, u32),
 }
 
@@ -76,38 +76,38 @@ pub struct Node {
     uid: u32,
     gid: u32,
     nlink: u64,
-    /// Made without a name, and may get one.
+    /// Made without a name, but may get one.
     nameable: bool,
     xattrs: BTreeMap<String, Vec<u8>>,
     acl: Option<Acl>,
     default_acl: Option<Acl>,
-    /// Times, as far as the clock is known.
+    /// Times; `None` if the clock was not known.
     atime: Option<Moment>,
     mtime: Option<Moment>,
     ctime: Option<Moment>,
     btime: Option<Moment>,
-    /// Blocks that a regular file has, by their number in it: what was written or allocated.
+    /// The blocks that a regular file has, written or allocated, by their number in the file.
     blocks: BTreeSet<u64>,
-    /// The step that changed it last, in content or attributes: what an fsync vouches for.
+    /// The last step that changed its content or attributes: an fsync vouches for it.
     changed: usize,
-    /// The step that changed its inode last: what an fsync vouches for beside the file's data,
-    /// where data persists apart.
+    /// The last step that changed its inode: where data persists apart, an fsync vouches for it and
+    /// for the file's data.
     stored: usize,
-    /// The step that made it or changed its content last: what an fdatasync vouches for.
+    /// The step that made it or last changed its content: an fdatasync vouches for it.
     written: usize,
-    /// The step that made it or changed last in which blocks its content is, or its size: what an
-    /// fdatasync vouches for beside the file's data, where data persists apart.
+    /// The step that made it, or last changed its size or which blocks hold its content: where data
+    /// persists apart, an fdatasync vouches for it and for the file's data.
     mapped: usize,
-    /// It was cut to nothing and not closed since.
+    /// It was truncated to nothing and has not been closed since.
     is_cut: bool,
-    /// A step before which all of its data had to have a place (`auto_da_alloc`): a crash that
-    /// leaves what was done behind it leaves the data too.
+    /// The last step that required places for all of its data (`auto_da_alloc`): a crash that keeps
+    /// anything done after that step keeps this data too.
     placed: usize,
-    /// How many groups that wrote to it were committed.
+    /// How many committed groups wrote to it.
     group_commits: usize,
     /// One write to it is one transaction (`chattr +j`).
     marked: bool,
-    /// The last step that wrote to it in a way for which a mark promises nothing.
+    /// The last step that wrote to it in a way to which the mark's promise does not apply.
     loose: usize,
 }
 
@@ -125,16 +125,16 @@ pub struct Model {
     step: usize,
     vouched: Vouched,
     synced: Synced,
-    /// What the clock says, when that is known.
+    /// The present time, if it is known.
     now: Option<Moment>,
-    /// The time at which it stands.
+    /// The time at which the clock stands, if it does.
     held: Option<Moment>,
 }
 
 const ROOT: Id = 0;
 
 impl Model {
-    /// A volume with nothing but the base directory.
+    /// A volume that holds only the base directory.
     pub fn new(rules: Rules) -> Self {
         let mut model = Self {
             nodes: BTreeMap::new(),
@@ -160,8 +160,7 @@ impl Model {
         model
     }
 
-    /// What the clock says from now on. Files that were made or changed before it was known have
-    /// times that nobody knows.
+    /// Sets the clock. Files made or changed before that have unknown times.
     pub fn set_time(&mut self, (sec, nsec): Moment) {
         self.now = Some((sec, if self.rules.fine_times { nsec } else { 0 }));
     }
@@ -171,23 +170,23 @@ impl Model {
         self.step
     }
 
-    /// The step before which all data of a file had to have a place.
+    /// The last step that required places for all data of a file.
     pub fn placed(&self, id: Id) -> usize {
         self.nodes.get(&id).map_or(0, |node| node.placed)
     }
 
-    /// What kind of volume it is.
+    /// The rules of the volume.
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// The size of a regular file, if there is one.
+    /// Returns the size of a regular file; `None` if there is none.
     pub fn size_of(&self, id: Id) -> Option<u64> {
         let node = self.nodes.get(&id)?;
         matches!(node.body, Body::File(_)).then(|| node.size())
     }
 
-    /// Whether a file has a block, written or allocated, by its number in it.
+    /// Whether a file has the block with this number in it, written or allocated.
     pub fn has_block(&self, id: Id, block: u64) -> bool {
         let node = self.nodes.get(&id);
         node.is_some_and(|node| node.blocks.contains(&block))
@@ -231,7 +230,7 @@ impl Model {
         &self.nodes[&id]
     }
 
-    /// For changes, which change ctime: notes the step.
+    /// Notes a change in this step, which also changes ctime.
     fn touch(&mut self, id: Id) -> &mut Node {
         let (step, now) = (self.step, self.now);
         let node = self
@@ -243,7 +242,7 @@ impl Model {
         node
     }
 
-    /// For changes of content, which also change mtime.
+    /// Notes a change of content, which also changes mtime.
     fn modify(&mut self, id: Id) -> &mut Node {
         let node = self.touch(id);
         node.mtime = node.ctime;
@@ -296,7 +295,8 @@ impl Model {
         }
     }
 
-    /// One link less (all of them for a directory); gone when nobody has it open.
+    /// Removes one link, of a directory all; drops a file without links unless somebody has it
+    /// open.
     fn drop_link(&mut self, id: Id) {
         let dir = self.is_dir(id);
         let node = self.touch(id);
@@ -312,7 +312,7 @@ impl Model {
         }
     }
 
-    /// The directory and the last name of a path; everything before the last name is looked up.
+    /// Returns the directory and the last name of a path; looks up everything before the last name.
     fn split<'a>(&self, start: Id, path: &'a str, links: &mut u32) -> Result<(Id, &'a str), Errno> {
         let mut names = path
             .split('/')
@@ -329,7 +329,7 @@ impl Model {
         Err(Errno::NOENT)
     }
 
-    /// The file behind one name in the middle of a path.
+    /// Returns the file behind one name in the middle of a path.
     fn step_into(&self, dir: Id, name: &str, links: &mut u32) -> Result<Id, Errno> {
         let id = self.child(dir, name)?.ok_or(Errno::NOENT)?;
         match &self.node(id).body {
@@ -341,7 +341,7 @@ impl Model {
         }
     }
 
-    /// What a name in a directory is.
+    /// Returns the file behind a name in a directory; `None` if there is none.
     fn child(&self, dir: Id, name: &str) -> Result<Option<Id>, Errno> {
         let names = self.names(dir)?;
         match name {
@@ -351,7 +351,7 @@ impl Model {
         }
     }
 
-    /// Where a link leads: the directory and name of the end, which is no link.
+    /// Follows a link. Returns the directory and name at its end, which is no link.
     fn follow(&self, dir: Id, target: &str, links: &mut u32) -> Result<(Id, String), Errno> {
         *links += 1;
         if *links > LINKS_MAX {
@@ -368,13 +368,13 @@ impl Model {
         self.split(self.base, path, &mut 0)
     }
 
-    /// The file at a path, links at its end not followed.
+    /// Returns the file at a path; does not follow a link at its end.
     fn at(&self, path: &str) -> Result<Id, Errno> {
         let (dir, name) = self.place(path)?;
         self.child(dir, name)?.ok_or(Errno::NOENT)
     }
 
-    /// Directory and name of the end of a path, links followed; the file need not exist.
+    /// Returns directory and name at the end of a path, links followed, and the file there, if any.
     fn end(&self, path: &str) -> Result<(Id, String, Option<Id>), Errno> {
         let mut links = 0;
         let (dir, name) = self.split(self.base, path, &mut links)?;
@@ -396,7 +396,7 @@ impl Model {
         self.end(path)?.2.ok_or(Errno::NOENT)
     }
 
-    /// A name that must not exist yet.
+    /// Returns directory and name of a path at which nothing exists yet.
     fn fresh<'a>(&self, path: &'a str) -> Result<(Id, &'a str), Errno> {
         let (dir, name) = self.place(path)?;
         match self.child(dir, name)? {
@@ -405,14 +405,14 @@ impl Model {
         }
     }
 
-    /// A new file in a directory.
+    /// Makes a file in a directory.
     fn make(&mut self, dir: Id, name: &str, body: Body, kind: u32, mode: u16) -> Id {
         let id = self.make_unnamed(dir, body, kind, mode);
         self.insert(dir, name, id);
         id
     }
 
-    /// A new file of a directory: group, mode and ACLs as it inherits them.
+    /// Makes a file that inherits group, mode and ACLs from a directory, without a name.
     fn make_unnamed(&mut self, dir: Id, body: Body, kind: u32, mode: u16) -> Id {
         let id = self.add(body, kind, mode);
         let parent = self.node(dir);
@@ -457,7 +457,7 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// What opening for reading and writing says.
+    /// Checks that the file can be opened for reading and writing.
     fn check_regular(&self, id: Id) -> Result<(), Errno> {
         match self.node(id).body {
             Body::File(_) => Ok(()),
@@ -547,7 +547,7 @@ impl Model {
             }
         }
         if target.is_some() && !exchange {
-            // What takes the name of another file gets places for its data.
+            // A file that takes another file's name gets places for its data.
             let step = self.step;
             self.touch(moved).placed = step;
         }
@@ -577,7 +577,7 @@ impl Model {
         })
     }
 
-    /// What was cut to nothing gets places for its new data when somebody closes it.
+    /// Closing a truncated file gives places to its new data.
     fn close_of(&mut self, id: Id) {
         let step = self.step;
         if let Some(node) = self.nodes.get_mut(&id)
@@ -655,7 +655,7 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// What a power cut leaves of it: nothing is open, nothing staged.
+    /// Applies a power cut: nothing is open or staged any more.
     pub fn cut_off(&mut self) {
         self.drop_groups();
         for slot in 0..SLOTS {
@@ -663,7 +663,7 @@ impl Model {
         }
     }
 
-    /// The tree below the base directory.
+    /// Returns the tree below the base directory.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::new();
         let mut ids = BTreeMap::new();
@@ -683,7 +683,7 @@ impl Model {
         tree
     }
 
-    /// Which file is at a path of [`tree`](Self::tree).
+    /// Returns the file at a path of [`tree`](Self::tree).
     pub fn id(&self, path: &[u8]) -> Option<Id> {
         if path.is_empty() {
             return Some(self.base);
@@ -691,7 +691,7 @@ impl Model {
         self.at(std::str::from_utf8(path).ok()?).ok()
     }
 
-    /// The pages of a file that are not all zeros, by their number in it.
+    /// Returns the pages of a file that may differ from zero, by their number in the file.
     pub fn pages_of(&self, id: Id) -> impl Iterator<Item = u64> {
         let content = match self.nodes.get(&id).map(|node| &node.body) {
             Some(Body::File(content)) => Some(content),
@@ -702,8 +702,8 @@ impl Model {
             .flat_map(|content| content.pages().map(|(at, _)| at))
     }
 
-    /// A page of a file: nothing when there is no such regular file, `Some(None)` when the page is
-    /// all zeros.
+    /// Returns a page of a file: `None` if there is no such regular file, `Some(None)` if the page
+    /// was never written and is zero.
     pub fn page_of(&self, id: Id, index: u64) -> Option<Option<&[u8]>> {
         match &self.nodes.get(&id)?.body {
             Body::File(content) => Some(content.page(index)),

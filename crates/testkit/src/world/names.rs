@@ -1,4 +1,4 @@
-//! Few names, so that operations meet: every path is made of these.
+//! A few names, of which every path is made, so that operations meet.
 
 /// A name of 255 bytes, the longest there is.
 pub const LONGEST: &str = "\
@@ -9,8 +9,8 @@ pub const LONGEST: &str = "\
 /// Ordinary names.
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "file-with-a-name", LONGEST];
 
-/// Targets of symbolic links: short (kept in the inode), climbing, dangling, circular, and long (a
-/// block of its own).
+/// Targets of symbolic links: short (kept in the inode), climbing, dangling, circular, and long (in
+/// a block of its own).
 pub const TARGETS: [&str; 8] = [
     "a",
     "b",

@@ -1,11 +1,11 @@
-//! The operations.
+//! The operations that tests carry out.
 
 use stetfs_format::jbd2::JBD2_MAGIC;
 
 use crate::rng::Rng;
 use crate::world::acl::Acl;
 
-/// Open files at a time.
+/// How many files are open at a time.
 pub const SLOTS: u8 = 3;
 
 /// A path below the base directory.
@@ -14,10 +14,10 @@ pub type Path = String;
 /// A stretch of pseudo-random bytes, named by its seed so that it prints and shrinks well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Where the bytes come from; 0 means zeros. With one seed in eight each KiB begins as the
-    /// blocks of a JBD2 log do.
+    /// The seed of the bytes; 0 means zeros. For one seed in eight each KiB begins as the blocks of
+    /// a JBD2 log do.
     pub seed: u16,
-    /// How many.
+    /// Number of bytes.
     pub len: u32,
 }
 
@@ -40,7 +40,7 @@ impl Payload {
 /// How to rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameHow {
-    /// Replace.
+    /// Replaces an existing file.
     Plain,
     /// RENAME_NOREPLACE.
     NoReplace,
@@ -65,10 +65,10 @@ pub enum Reserve {
     ZeroKeepSize,
 }
 
-/// How setxattr treats what exists.
+/// How setxattr treats an existing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrHow {
-    /// Either way.
+    /// Creates or replaces it.
     Any,
     /// XATTR_CREATE.
     Create,
@@ -100,7 +100,7 @@ impl Special {
         }
     }
 
-    /// Major and minor number: zeros where there is no device.
+    /// Major and minor number; zeros if it is not a device.
     pub fn device(self) -> (u32, u32) {
         match self {
             Self::Fifo | Self::Socket => (0, 0),
@@ -109,14 +109,14 @@ impl Special {
     }
 }
 
-/// What a clock says from now on, which operations and model are told.
+/// The course of the clock from now on; operations and model both follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockHow {
-    /// Another time for each operation ([`moment`](super::moment)), as it is in the beginning.
+    /// Each operation has its own time ([`moment`](super::moment)), as at the start.
     Runs,
-    /// The same time: what is written leaves the times as they are.
+    /// The clock stands still: writes leave the times unchanged.
     Still,
-    /// This time, and no other: earlier than before, or much later.
+    /// The clock stands at this time, which may be earlier than before, or much later.
     At(i64, u32),
 }
 
@@ -125,9 +125,9 @@ pub enum ClockHow {
 pub enum Durable {
     /// Nothing.
     No,
-    /// Data and what is needed to read it (RWF_DSYNC).
+    /// The data, and what is needed to read it (RWF_DSYNC).
     Data,
-    /// All of the file (RWF_SYNC).
+    /// The whole file (RWF_SYNC).
     All,
 }
 
@@ -135,7 +135,7 @@ pub enum Durable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the calls' arguments
 pub enum Op {
-    /// `open(O_CREAT | O_RDWR)` and close; with O_EXCL when `exclusive`.
+    /// Does `open(O_CREAT | O_RDWR)` and close; with O_EXCL if `exclusive`.
     Create {
         path: Path,
         mode: u16,
@@ -158,7 +158,7 @@ pub enum Op {
         old: Path,
         new: Path,
     },
-    /// `linkat` of an open file, perhaps its first name.
+    /// Does `linkat` of an open file, which may give it its first name.
     LinkSlot {
         slot: u8,
         new: Path,
@@ -174,13 +174,13 @@ pub enum Op {
         new: Path,
         how: RenameHow,
     },
-    /// Into a slot, for reading and writing; what was in the slot is closed first.
+    /// Opens a file in a slot, for reading and writing; closes what was in the slot first.
     Open {
         slot: u8,
         path: Path,
         truncate: bool,
     },
-    /// `open(O_TMPFILE | O_RDWR)` of a directory: into a slot, a new file without a name.
+    /// Does `open(O_TMPFILE | O_RDWR)` on a directory: a new file without a name, in a slot.
     Tmpfile {
         slot: u8,
         path: Path,
@@ -195,7 +195,7 @@ pub enum Op {
         payload: Payload,
         durable: Durable,
     },
-    /// At the end of the file (O_APPEND).
+    /// Writes at the end of the file (O_APPEND).
     Append {
         slot: u8,
         payload: Payload,
@@ -219,7 +219,7 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
-    /// `lsetxattr` and so on: links are not followed.
+    /// Does `lsetxattr`; this and the next three do not follow links.
     SetXattr {
         path: Path,
         name: String,
@@ -237,24 +237,24 @@ pub enum Op {
     ListXattr {
         path: Path,
     },
-    /// The access ACL or the default ACL; `None` removes it.
+    /// Sets the access ACL or the default ACL; `None` removes it.
     SetAcl {
         path: Path,
         default: bool,
         acl: Option<Acl>,
     },
-    /// Follows links.
+    /// Changes the mode; follows links.
     Chmod {
         path: Path,
         mode: u16,
     },
-    /// Does not follow links.
+    /// Changes the owner; does not follow links.
     Chown {
         path: Path,
         uid: Option<u32>,
         gid: Option<u32>,
     },
-    /// (seconds, nanoseconds) of atime and mtime; does not follow links.
+    /// Sets atime and mtime, in seconds and nanoseconds; does not follow links.
     Utimes {
         path: Path,
         atime: (i64, u32),
@@ -279,57 +279,59 @@ pub enum Op {
         path: Path,
     },
     Sync,
-    /// What a mount does by the clock: the running transaction is committed (`commit=`).
+    /// Commits the running transaction, as a mount does by its clock (`commit=`).
     Commit,
-    /// The same for delayed data, as if `dirty_expire=` had passed: the next commit has it.
+    /// Makes delayed data join the next commit, as if `dirty_expire=` had passed.
     Expire,
-    /// A group of changes begins; one that is open is dropped.
+    /// Begins a group of changes; drops one that is open.
     GroupBegin,
-    /// The other of two groups: what is said of a group from now on is said of that one.
+    /// Switches to the other of two groups: all operations on a group mean that one from now on.
     GroupSwitch,
-    /// An operation on paths, which are those that the group sees: staged in it, but for those that
-    /// only look ([`Op::fits_group`]). What a group makes is opened so, too.
+    /// Carries out an operation on paths as the group sees them. Its change is staged; an operation
+    /// that only reads is carried out at once ([`Op::fits_group`]). It also opens files that the
+    /// group has made.
     GroupDo(Box<Op>),
-    /// Staged in the group.
+    /// Stages a write in the group.
     GroupWrite {
         slot: u8,
         offset: u64,
         payload: Payload,
     },
-    /// As the file will be with what is staged.
+    /// Reads the file as it will be with the staged changes.
     GroupRead {
         slot: u8,
         offset: u64,
         len: u32,
     },
-    /// What is staged happens, and the group ends; durable on return unless `lazy`.
+    /// Applies the staged changes and ends the group; durable on return unless `lazy`.
     GroupCommit {
         lazy: bool,
     },
-    /// What is staged is forgotten, and the group ends.
+    /// Forgets the staged changes and ends the group.
     GroupAbort,
     /// Closes all slots, unmounts and mounts again.
     Remount,
-    /// Everything is made durable and then goes home, as far as the scheme brings it there.
+    /// Makes everything durable and brings it home, as far as the scheme does so.
     Checkpoint,
-    /// Everything is made durable; then the power goes off and comes again, so that the volume is
-    /// mounted without an unmount before.
+    /// Makes everything durable. Then the power goes off and on again, so that the volume is
+    /// mounted without a previous unmount.
     Crash,
-    /// From the next operation on the clock goes otherwise.
+    /// Changes the course of the clock from the next operation on.
     Clock(ClockHow),
-    /// `chattr +j` or `-j`, as root: one write to the file is one transaction, or no more.
+    /// Does `chattr +j` or `-j`, as root: from now on one write to the file is one transaction, or
+    /// not.
     Mark {
         path: Path,
         on: bool,
     },
-    /// Stores to mapped memory, as far as the file reaches. Its pages are written back at once, and
-    /// times are left alone.
+    /// Stores to mapped memory, up to the end of the file. The pages are written back at once, and
+    /// times do not change.
     Store {
         slot: u8,
         offset: u64,
         payload: Payload,
     },
-    /// `copy_file_range` of a range without holes, into another file or another part.
+    /// Does `copy_file_range` of a range without holes, into another file or another part.
     Copy {
         from: u8,
         from_offset: u64,
@@ -340,7 +342,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether a group can do it.
+    /// Whether a group can carry it out.
     pub fn fits_group(&self) -> bool {
         match self {
             Self::Open { truncate, .. } => !truncate,
@@ -361,18 +363,18 @@ impl Op {
     }
 }
 
-/// What a stream of operations is made of.
+/// The kinds of operations in a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Bytes of the largest attribute value.
     pub xattr_max: u32,
-    /// Offsets beyond 4 GiB appear.
+    /// Whether offsets beyond 4 GiB occur.
     pub huge_files: bool,
-    /// Times that need more than 32 bits, and nanoseconds, appear.
+    /// Whether nanoseconds and times of more than 32 bits occur.
     pub wide_times: bool,
-    /// Remounts appear.
+    /// Whether remounts occur.
     pub remounts: bool,
-    /// Calls that only look appear.
+    /// Whether calls that only read occur.
     pub looks: bool,
     /// Bytes of the largest write.
     pub write_max: u32,

@@ -1,4 +1,4 @@
-//! The operations as system calls below a mounted directory, as the superuser with umask 0.
+//! Operations as system calls below a mounted directory, as the superuser with umask 0.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::{BASE, Outcome, Reply, Stat, World};
 
-/// Called to remount: unmounts and mounts again.
+/// A function that unmounts and mounts again.
 pub type Remount = Box<dyn FnMut() -> anyhow::Result<()>>;
 
 /// A mounted file system.
@@ -32,7 +32,7 @@ fn errno(error: io::Error) -> Errno {
 }
 
 impl Posix {
-    /// The file system mounted on `mount`; makes the base directory there.
+    /// Uses the file system mounted on `mount`; makes the base directory there.
     ///
     /// # Errors
     /// The base directory cannot be made.
@@ -65,7 +65,7 @@ impl Posix {
 
     fn open_at(&self, path: &str, flags: OFlags, mode: u16) -> Result<OwnedFd, Errno> {
         let path = self.base.join(path);
-        // What mknod makes is left to the model's rule.
+        // Special files are not opened: the answer is the model's.
         let special = |t: fs::FileType| {
             t.is_fifo() || t.is_socket() || t.is_char_device() || t.is_block_device()
         };
@@ -364,9 +364,9 @@ impl World for Posix {
             Op::Fdatasync { slot } => rustix::fs::fdatasync(self.slot(*slot)?),
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => self.sync(),
-            // What a kernel does by its own clock.
+            // The kernel does this by its own clock.
             Op::Commit | Op::Expire => Ok(()),
-            // What there is on a mount is of one open file: F2FS's ioctls.
+            // A mount offers groups of one open file only: F2FS's ioctls.
             Op::GroupBegin | Op::GroupAbort | Op::GroupCommit { .. } => Err(Errno::OPNOTSUPP),
             Op::GroupDo(_) | Op::GroupSwitch => Err(Errno::OPNOTSUPP),
             Op::GroupWrite { .. } | Op::GroupRead { .. } => Err(Errno::OPNOTSUPP),
@@ -385,8 +385,8 @@ impl World for Posix {
     }
 }
 
-/// truncate(2), which rustix lacks: what opening for writing and ftruncate answer, with truncate's
-/// errors.
+/// Does truncate(2), which rustix lacks: opens for writing and calls ftruncate, with the errors of
+/// truncate.
 fn truncate(path: &Path, size: u64) -> Result<(), Errno> {
     let kind = fs::metadata(path).map_err(errno)?.file_type();
     if !kind.is_file() && !kind.is_dir() {

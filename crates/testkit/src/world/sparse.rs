@@ -1,5 +1,4 @@
-//! The content of a file in the model: pages that were written, zeros elsewhere. Cloning copies no
-//! page.
+//! The content of a file in the model: written pages, and zeros elsewhere. Cloning copies no page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,17 +21,17 @@ impl Sparse {
         self.size
     }
 
-    /// Pages that were written and may differ from zero, in order.
+    /// Returns the pages that were written and may differ from zero, in order.
     pub fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages.iter().map(|(at, page)| (*at, page.as_slice()))
     }
 
-    /// The page at `index`, when it was ever written.
+    /// Returns the page at `index` if it was ever written.
     pub fn page(&self, index: u64) -> Option<&[u8]> {
         self.pages.get(&index).map(|page| page.as_slice())
     }
 
-    /// Up to `len` bytes at `offset`; fewer at the end.
+    /// Returns up to `len` bytes from `offset` on; fewer at the end.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let len = (len as u64).min(self.size.saturating_sub(offset)) as usize;
         let mut out = vec![0; len];
@@ -77,7 +76,7 @@ impl Sparse {
         }
     }
 
-    /// Sets the length; what is cut off reads as zeros should the file grow again.
+    /// Sets the length; cut-off bytes read as zeros if the file grows again.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size - size);

@@ -1,9 +1,9 @@
-//! Operations as text, one a line: what a failure prints, what people write, what reads back.
+//! Operations as text, one per line: failures print them, people write them, and tests read them
+//! back.
 //!
-//! A line is a verb and its words ([`VERBS`]). Bytes of a word that would end it, begin a comment,
-//! or mean something to a shell are written `%` and two hexadecimal digits. A file to be read or
-//! written is a slot, `@0` to `@2`, or a path: then it is opened in slot `@2` for this operation
-//! alone.
+//! A line is a verb and its words ([`VERBS`]). `%` and two hexadecimal digits stand for a byte that
+//! would end a word, begin a comment, or mean something to a shell. A file to read or write is a
+//! slot, `@0` to `@2`, or a path, which is then opened in slot `@2` for this operation alone.
 
 mod verbs;
 mod words;
@@ -31,10 +31,10 @@ impl fmt::Display for Op {
     }
 }
 
-/// The operations that a line means: one, or three when it names a path where a slot could stand.
+/// Returns the operations of a line: one, or three if it names a path where a slot could stand.
 ///
 /// # Errors
-/// What is wrong with the line, and how the verb is written.
+/// The mistake in the line, and how to write the verb.
 pub fn read_line(line: &str) -> Result<Vec<Op>> {
     let mut words = Words::new(line);
     let name = words.next("the verb")?;
@@ -89,7 +89,8 @@ mod tests {
         }
     }
 
-    /// Lines of all verbs, as they were always written: a name of a failure is such lines.
+    /// Every verb reads and writes the line that it always had, because failures are named by such
+    /// lines.
     #[test]
     fn each_verb_reads_and_writes_the_same_line() {
         let lines = [

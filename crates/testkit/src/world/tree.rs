@@ -1,4 +1,4 @@
-//! Everything that can be seen of a tree, and how two of them differ.
+//! Everything visible in a tree, and the differences between two trees.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ pub struct Facts {
     pub nlink: u64,
     /// Major and minor number of a device, else zeros.
     pub device: (u32, u32),
-    /// Length; 0 for directories, whose length is the implementation's business.
+    /// Length; 0 for directories, whose length depends on the implementation.
     pub size: u64,
     /// The target of a symbolic link.
     pub target: Option<Vec<u8>>,
@@ -38,20 +38,21 @@ pub struct Facts {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The first path, in order, of the same file.
     pub same_as: Vec<u8>,
-    /// Last access, when it is known.
+    /// Time of the last access, if it is known.
     pub atime: Option<(i64, u32)>,
-    /// Last change of the content, when it is known.
+    /// Time of the last change of the content, if it is known.
     pub mtime: Option<(i64, u32)>,
-    /// Last change of the inode, when it is known.
+    /// Time of the last change of the inode, if it is known.
     pub ctime: Option<(i64, u32)>,
-    /// When it was made, when that is known.
+    /// Time of creation, if it is known.
     pub btime: Option<(i64, u32)>,
-    /// First block and length of each run of blocks that a regular file has, written or not, when
-    /// that is known.
+    /// First block and length of each run of blocks that a regular file has, written or not; `None`
+    /// if they are not known.
     pub blocks: Option<Vec<(u64, u64)>>,
 }
 
-/// Adds a run of blocks, first and length, behind the others: to the last one where it goes on.
+/// Appends a run of blocks, by first block and length; extends the last run if the new one
+/// continues it.
 pub(super) fn add_run(runs: &mut Vec<(u64, u64)>, first: u64, len: u64) {
     match runs.last_mut() {
         Some((start, n)) if *start + *n == first => *n += len,
@@ -62,7 +63,7 @@ pub(super) fn add_run(runs: &mut Vec<(u64, u64)>, first: u64, len: u64) {
 /// Files by path relative to the top; the top itself is the empty path.
 pub type Tree = BTreeMap<Vec<u8>, Facts>;
 
-/// A 64-bit hash of bytes (FNV-1a over words, then mixed). Not for adversaries.
+/// Returns a 64-bit hash of bytes (FNV-1a over words, then mixed). Not safe against adversaries.
 pub fn hash(bytes: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325u64;
     for chunk in bytes.chunks(8) {
@@ -75,8 +76,8 @@ pub fn hash(bytes: &[u8]) -> u64 {
     (h ^ bytes.len() as u64 ^ h >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Notes the pages of `bytes`, which starts at page `first`, that are not zeros. The last page is
-/// filled up with zeros.
+/// Notes the pages of `bytes` that are not zeros; `bytes` starts at page `first`. Zeros fill up the
+/// last page.
 pub fn note_pages(pages: &mut Pages, first: u64, bytes: &[u8]) {
     for (i, chunk) in bytes.chunks(PAGE as usize).enumerate() {
         if chunk.iter().any(|b| *b != 0) {
@@ -96,7 +97,7 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether [`differences`] would find none, which takes a fraction of the time.
+/// Whether [`differences`] would find none; takes a fraction of the time.
 pub fn are_alike(expected: &Tree, found: &Tree) -> bool {
     let same = |want, have| FIELDS.iter().all(|field| (field.same)(want, have));
     expected.len() == found.len()
@@ -104,8 +105,8 @@ pub fn are_alike(expected: &Tree, found: &Tree) -> bool {
             .all(|((path, want), (at, have))| path == at && same(want, have))
 }
 
-/// How `found` differs from `expected`, a line each; nothing when equal. Times are compared where
-/// both know them.
+/// Returns the differences of `found` from `expected`, one per line; none if they are equal. Times
+/// are compared if both are known.
 pub fn differences(expected: &Tree, found: &Tree) -> Vec<String> {
     let mut out = Vec::new();
     for (path, want) in expected {
@@ -134,11 +135,11 @@ pub fn differences(expected: &Tree, found: &Tree) -> Vec<String> {
     out
 }
 
-/// Something that is compared.
+/// A property that is compared.
 struct Field {
     name: &'static str,
     same: fn(&Facts, &Facts) -> bool,
-    /// Of the first, which differs from the second.
+    /// Formats the first one's value, which differs from the second's.
     show: fn(&Facts, &Facts) -> String,
 }
 
@@ -233,7 +234,7 @@ const FIELDS: [Field; 14] = [
     ),
 ];
 
-/// Whether they are equal, as far as both are known.
+/// Whether they are equal, or one of them is unknown.
 fn agree<T: PartialEq>(a: &Option<T>, b: &Option<T>) -> bool {
     a.is_none() || b.is_none() || a == b
 }
@@ -242,7 +243,7 @@ fn show(time: Option<(i64, u32)>) -> String {
     time.map_or_else(String::new, |time| format!("{time:?}"))
 }
 
-/// The pages of `a` that `b` does not have so, at most eight.
+/// Lists the pages of `a` that differ in `b`, at most eight.
 fn first_pages(a: &Pages, b: &Pages) -> String {
     let differ: Vec<_> = a.iter().filter(|(at, h)| b.get(at) != Some(h)).collect();
     let shown: Vec<_> = differ
@@ -267,7 +268,7 @@ pub fn name_links(tree: &mut Tree, inodes: &BTreeMap<Vec<u8>, u64>) {
     }
 }
 
-/// The tree below a mounted directory.
+/// Returns the tree below a mounted directory.
 ///
 /// # Errors
 /// Anything that cannot be read: a tree that is there must be readable.
@@ -331,10 +332,11 @@ fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
     })
 }
 
-/// Files up to this length are read whole: what SEEK_DATA leaves out is then compared too.
+/// Files up to this many bytes are read whole, so that ranges which SEEK_DATA skips are compared
+/// too.
 const WHOLE: u64 = 64 << 20;
 
-/// The content, of large files only what SEEK_DATA says is there.
+/// Reads the content; of large files only what SEEK_DATA reports.
 fn pages_of(full: &Path, size: u64) -> Result<Pages> {
     let file = File::open(full)?;
     let mut pages = Pages::new();
@@ -355,7 +357,8 @@ fn pages_of(full: &Path, size: u64) -> Result<Pages> {
     Ok(pages)
 }
 
-/// Notes the pages from `at` to the one that holds the last byte before `end`; where that one ends.
+/// Notes the pages from `at` to the one that holds the last byte before `end`. Returns where that
+/// page ends.
 fn read_pages(file: &File, mut at: u64, end: u64, size: u64, pages: &mut Pages) -> Result<u64> {
     let mut buffer = vec![0; 1 << 20];
     let stop = end.next_multiple_of(PAGE).min(size);
@@ -368,10 +371,10 @@ fn read_pages(file: &File, mut at: u64, end: u64, size: u64, pages: &mut Pages) 
     Ok(at)
 }
 
-/// The extended attributes of a path, links not followed.
+/// Returns the extended attributes of a path, without following links.
 ///
 /// # Errors
-/// What the calls report.
+/// Those of the calls.
 pub fn xattrs_of(full: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut names = vec![0; 65_536];
     let mut value = vec![0; 65_536];

@@ -11,18 +11,18 @@ pub(super) const S_IFMT: u16 = 0o170_000;
 pub(super) const S_IFDIR: u16 = 0o040_000;
 pub(super) const S_IFREG: u16 = 0o100_000;
 
-/// Where paths below the base directory lead, and changes are made.
+/// Looks up paths below the base directory and makes changes: on the mount or in a group.
 pub(super) trait Way {
-    /// What is at a path; of a symbolic link what it leads to if `follow`.
+    /// Returns what is at a path; with `follow`, what a symbolic link there leads to.
     fn at(&mut self, path: &str, follow: bool) -> Answer<Attr>;
 
-    /// The directory and the last name of a path.
+    /// Returns the directory and the last name of a path.
     fn place(&mut self, path: &str) -> Answer<(InodeNo, Vec<u8>)>;
 
     /// Makes a change.
     fn change(&mut self, change: &Change<'_>) -> Answer<()>;
 
-    /// Does an operation; none if it is no change of this kind.
+    /// Carries out an operation; `None` if it is no change of this kind.
     fn apply(&mut self, op: &Op) -> Answer<Option<()>> {
         match op {
             Op::Mkdir { path, mode } => self.make(path, New::Directory(*mode)),

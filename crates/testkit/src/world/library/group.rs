@@ -1,4 +1,4 @@
-//! Groups of changes: what is staged, by paths that are looked up through the group.
+//! Groups of changes: changes are staged through paths that the group looks up.
 
 use stetfs::{Attr, Caller, Change, Error, Fs, Group, Kind, New, OpenFlags};
 use stetfs_format::InodeNo;
@@ -59,7 +59,8 @@ impl Way for InGroup<'_> {
 }
 
 impl InGroup<'_> {
-    /// As an open that may make it; a link that leads to nothing leads to where it is made.
+    /// Acts as an open that may create a file; a dangling link leads to the place where the file is
+    /// made.
     fn create(&mut self, path: &str, mode: u16, exclusive: bool) -> Answer<()> {
         let mut path = path.to_owned();
         for _ in 0..=LINKS_MAX {

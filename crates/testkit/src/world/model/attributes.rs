@@ -13,7 +13,8 @@ const ACL_ACCESS: &str = "system.posix_acl_access";
 const ACL_DEFAULT: &str = "system.posix_acl_default";
 
 impl Model {
-    /// Whether a name can be used on a file at all (`xattr_permission`, `xattr_resolve_name`).
+    /// Checks whether files can have this attribute at all (`xattr_permission`,
+    /// `xattr_resolve_name`).
     fn check_xattr(&self, id: Id, name: &str, refused: Errno) -> Result<(), Errno> {
         let plain = matches!(self.node(id).kind, S_IFREG | S_IFDIR);
         if name.starts_with("user.") && !plain {
@@ -147,7 +148,7 @@ impl Model {
 }
 
 impl Node {
-    /// Attributes with the ACLs among them, as listxattr shows them.
+    /// Returns the attributes, ACLs among them, as listxattr shows them.
     pub(super) fn all_xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let plain = self
             .xattrs

@@ -1,4 +1,4 @@
-//! The states that an operation goes through which takes several handles, as stetfs does it.
+//! The intermediate states of an operation that takes several handles in stetfs.
 
 use std::ops::Range;
 
@@ -6,11 +6,13 @@ use super::Model;
 use crate::world::op::{Op, Reserve};
 
 impl Model {
-    /// The states between this one and that after `op`. A write ends its pieces where `handle`
-    /// bytes are full, from the beginning of a block on; but one to a file that is marked atomic
-    /// has none, up to [`Rules::whole_max`](super::Rules::whole_max). A range that is to become
-    /// zeros gets room before anything else, so that a full volume is left as it was; where the
-    /// scheme writes new blocks to their places before a commit (`places_new`), it is then without
+    /// Returns the states between this one and the one after `op`.
+    ///
+    /// A write is split every `handle` bytes, counted from the beginning of its first block. A
+    /// write of up to [`Rules::whole_max`](super::Rules::whole_max) bytes to a marked file is not
+    /// split. Zeroing a range first allocates all of its blocks, so that nothing else happens on a
+    /// full volume. If the scheme writes new blocks to their places before a commit (`places_new`),
+    /// one more state follows, in which the blocks that lie wholly in the range are missing.
     /// the blocks that lie in it.
     pub fn between(&self, op: &Op, handle: u64, places_new: bool) -> Vec<Self> {
         match op {

@@ -1,4 +1,4 @@
-//! Contents: what is written, cut and allocated.
+//! Contents: writing, truncating, allocating.
 
 use rustix::io::Errno;
 
@@ -13,7 +13,7 @@ impl Model {
         let node = self.modify(id);
         node.is_cut |= size == 0;
         if let Body::File(content) = &mut node.body {
-            // Preallocated blocks beyond the end go also when the size stays.
+            // Preallocated blocks beyond the end are freed even if the size stays the same.
             if size <= content.size() {
                 node.blocks.split_off(&beyond);
             }
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// The blocks that a range of bytes touches.
+    /// Returns the numbers of the blocks that a range of bytes touches.
     pub(super) fn blocks_of(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset / self.rules.block..(offset + len).div_ceil(self.rules.block)
     }
@@ -98,7 +98,7 @@ impl Model {
         let node = self.modify(id);
         match how {
             Reserve::Punch => {
-                // What is behind the end of the file in its last block is zero.
+                // The last block is zero beyond the end of the file.
                 let end = if offset + len >= size {
                     size.next_multiple_of(block)
                 } else {

@@ -1,10 +1,10 @@
-//! A group of changes: what is staged happens at its commit, to the files as they are then, names
-//! and attributes first. There may be two, of which one is meant.
+//! Groups of changes. A commit applies the staged changes to the files as they are then, names and
+//! attributes first. Two groups may be open; operations mean one of them.
 //!
-//! What the group sees is a copy of the model with everything staged done to it. An operation in
-//! the group is done there, by the rules for all others; the names and links that it has changed
-//! are what is staged. What it makes is in the model at once, without a name, and so is what is
-//! written to that.
+//! The group sees a copy of the model to which everything staged was applied. An operation in the
+//! group runs on this copy by the ordinary rules; the names and links that it changes there are
+//! staged. New files are in the model at once, but without a name, and so is the data written to
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,20 @@ use super::{Body, Id, Model, Node, Vouched};
 use crate::world::op::{Op, Payload, RenameHow};
 use crate::world::{Outcome, Reply, World};
 
-/// What is staged, and what that rests on. Files in it stay when their last name goes.
+/// The staged changes, and what they rest on. Files in it survive the loss of their last name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     steps: Vec<Step>,
     contents: BTreeMap<Id, Content>,
     made: BTreeSet<Id>,
-    /// All that the steps are about.
+    /// All files that the steps concern.
     kept: BTreeSet<Id>,
-    /// The names that it changes, as they were before.
+    /// The former owners of the names that it changes.
     names: BTreeMap<(Id, String), Option<Id>>,
-    /// Links of files that get or lose some, as they were before.
+    /// The former link counts of the files whose link count it changes.
     links: BTreeMap<Id, u64>,
-    /// Directories that it has moved, and those above their new places: in which they were.
+    /// The former parent of each directory that it moves, and of each directory above the new
+    /// places.
     ways: BTreeMap<Id, Id>,
     /// Directories that it removes.
     removed: BTreeSet<Id>,
@@ -35,9 +36,9 @@ pub(super) struct Group {
 #[derive(Clone, Debug)]
 enum Step {
     Names {
-        /// Directory, name, what it is from now on.
+        /// Directory, name, and what the name means from now on.
         changes: Vec<(Id, String, Option<Id>)>,
-        /// Files and how many links they get.
+        /// Files and the change of their link counts.
         links: Vec<(Id, i64)>,
         removed: Vec<Id>,
     },
@@ -45,13 +46,14 @@ enum Step {
     Owner(Id, Option<u32>, Option<u32>),
 }
 
-/// What a file is cut to, what is then written, and how long it is at least.
+/// The staged content of a file: the size to truncate it to, the writes after that, and its least
+/// length.
 #[derive(Clone, Debug, Default)]
 struct Content {
     cut: Option<u64>,
     writes: Vec<(u64, Vec<u8>)>,
     least: Option<u64>,
-    /// [`Node::group_commits`] when it was first staged.
+    /// [`Node::group_commits`] when the first content was staged.
     seen: usize,
 }
 
@@ -87,7 +89,7 @@ fn names_of(model: &Model, id: Id) -> Option<&BTreeMap<String, Id>> {
     }
 }
 
-/// Names that are not the same in both.
+/// Returns the names that differ between the two.
 fn changed_names(before: &Model, after: &Model) -> Vec<(Id, String, Option<Id>)> {
     let nothing = BTreeMap::new();
     let mut changes = Vec::new();
@@ -105,7 +107,7 @@ fn changed_names(before: &Model, after: &Model) -> Vec<(Id, String, Option<Id>)>
     changes
 }
 
-/// Files that have names more or less.
+/// Returns the files whose number of names differs, with the difference.
 fn changed_links(before: &Model, after: &Model) -> Vec<(Id, i64)> {
     let links = |model: &Model, id| {
         model
@@ -128,13 +130,13 @@ impl Model {
         self.groups().next().is_some()
     }
 
-    /// Those that are open.
+    /// The open groups.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Group> {
         self.group.iter().chain(&self.other)
     }
 
-    /// A step in which nothing happens, since the group would be more than one transaction holds.
-    /// The directories that it was about have to stay all the same.
+    /// Takes a step that does nothing, because the group would exceed one transaction. The
+    /// directories that the operation concerns must still stay.
     pub fn refuse_group(&mut self, op: &Op) -> Outcome {
         self.step += 1;
         if let Op::GroupDo(op) = op {
@@ -162,7 +164,7 @@ impl Model {
         self.group.as_mut().ok_or(Errno::BADF)
     }
 
-    /// What the group sees.
+    /// Returns the model as the group sees it.
     fn view(&self) -> Self {
         let mut view = self.clone();
         view.apply_group(&self.group.clone().unwrap_or_default());
@@ -196,7 +198,7 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// What is staged of a file that the group has not made.
+    /// Returns the staged content of a file that the group has not made.
     fn content_in_group(&mut self, id: Id) -> Result<&mut Content, Errno> {
         let seen = self.node(id).group_commits;
         let group = self.group()?;
@@ -218,7 +220,7 @@ impl Model {
         self.group()?;
         let before = self.view();
         let mut after = before.clone();
-        // This is one step for both.
+        // The operation is one step for both models.
         after.step -= 1;
         match op {
             op if !op.fits_group() => return Err(Errno::OPNOTSUPP),
@@ -323,8 +325,8 @@ impl Model {
         Ok(())
     }
 
-    /// Of directories that a rename has moved: where they were, and where those are that they are
-    /// in now.
+    /// Notes the former parents of the directories that a rename has moved, and of all directories
+    /// above their new places.
     fn note_ways(&mut self, before: &Self, after: &Self) -> Result<(), Errno> {
         let group = self.group()?;
         let dirs = after
@@ -373,7 +375,7 @@ impl Model {
         group.steps.iter().for_each(|step| self.apply_step(step));
         for (id, content) in &group.contents {
             if let Some(cut) = content.cut {
-                // Nothing to cut where somebody else has done it.
+                // If somebody else has truncated the file further, nothing is left to cut.
                 self.resize(*id, cut.min(self.content(*id).size()));
             }
             for (offset, bytes) in &content.writes {
@@ -389,7 +391,7 @@ impl Model {
         }
     }
 
-    /// Whether somebody has changed what the group's steps rest on.
+    /// Whether somebody has changed anything on which the group's steps rest.
     fn has_conflict(&self, group: &Group) -> bool {
         let names = |id: &Id| names_of(self, *id).into_iter().flatten();
         let is_other = |((dir, name), base): (&(Id, String), &Option<Id>)| {
@@ -428,7 +430,7 @@ impl Model {
                 node.group_commits += 1;
             }
         }
-        // What gets a name has places for its data before that.
+        // A file gets places for its data before it gets a name.
         let step = self.step;
         for id in &group.made {
             if let Some(node) = self.nodes.get_mut(id) {
@@ -457,7 +459,7 @@ impl Model {
         self.end_group();
     }
 
-    /// Both.
+    /// Drops both groups.
     pub(super) fn drop_groups(&mut self) {
         self.drop_group();
         self.group = self.other.take();
@@ -466,8 +468,8 @@ impl Model {
 
     fn end_group(&mut self) {
         let group = self.group.take().unwrap_or_default();
-        // What is cut in the step that takes the last name stays known: where data is no part of
-        // a transaction, a crash may leave the file cut and named.
+        // A file that is truncated in the step that takes its last name stays in the model: where
+        // data is no part of a transaction, a crash may leave the truncated file with its name.
         let gone = group
             .kept
             .iter()

@@ -1,4 +1,4 @@
-//! Clocks that stand, files that are marked atomic, mapped memory, and copies.
+//! Clocks that stand still, marked files, mapped memory, and copies.
 
 use rustix::io::Errno;
 
@@ -8,7 +8,7 @@ use crate::world::sparse::PAGE;
 use crate::world::{Moment, Outcome, Reply, moment};
 
 impl Model {
-    /// Moves the clock to the time of the next operation, and says it.
+    /// Moves the clock to the time of the next operation and returns it.
     pub fn tick(&mut self) -> Moment {
         let now = self.held.unwrap_or_else(|| moment(self.step));
         self.set_time(now);
@@ -32,7 +32,7 @@ impl Model {
         self.rules.all_marked || node.is_some_and(|node| node.marked)
     }
 
-    /// The last step that wrote to a file in a way for which a mark promises nothing.
+    /// The last step that wrote to a file in a way to which the mark's promise does not apply.
     pub fn loose(&self, id: Id) -> usize {
         self.nodes.get(&id).map_or(0, |node| node.loose)
     }
@@ -43,8 +43,8 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// Notes a write of `len` bytes: if a mark makes it whole, it joins its transaction at once,
-    /// and so does the data that was written before it. Neither is delayed.
+    /// Notes a write of `len` bytes. If a mark makes it whole, it joins its transaction at once,
+    /// together with all data written before it: none of that is delayed any more.
     pub(super) fn note_written(&mut self, id: Id, len: u64) {
         let (step, is_whole) = (self.step, self.is_marked(id) && len <= self.rules.whole_max);
         if let Some(node) = self.nodes.get_mut(&id) {
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// The pages that are stored to are written as they are then, and no time is due.
+    /// Stores to mapped pages, which writes these pages at once and changes no times.
     pub(super) fn store(&mut self, slot: u8, offset: u64, payload: Payload) -> Outcome {
         let id = self.slot(slot)?;
         let size = self.content(id).size();

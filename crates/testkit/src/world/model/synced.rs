@@ -3,22 +3,22 @@
 use super::{Id, Model};
 use crate::world::{Outcome, Reply};
 
-/// Whose data the last operation has made durable when it has returned.
+/// Whose data is durable once the last operation has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// Nobody's.
+    /// No file's.
     Nothing,
-    /// Of one file.
+    /// The data of one file.
     File(Id),
-    /// Everybody's.
+    /// The data of all files.
     All,
 }
 
-/// The step that an operation vouches for.
+/// The step for which an operation vouches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Vouched {
     pub(super) whole: usize,
-    /// Where data does not change with its transaction: of all but data.
+    /// The step for everything but data, where data does not change with its transaction.
     pub(super) apart: usize,
 }
 
@@ -30,9 +30,10 @@ impl Vouched {
 }
 
 impl Model {
-    /// The newest step that the last operation vouches for, when it has returned: every state from
-    /// there on is one that a crash may leave. 0: it is no sync. With `data_apart`, where data does
-    /// not change with its transaction, all but [its](Self::synced) data is meant.
+    /// Returns the newest step for which the last operation vouches once it has returned; 0 if it
+    /// is no sync. A crash may leave any state from that step on. `data_apart`: data does not
+    /// change with its transaction; the step then covers everything but data, and
+    /// [`synced`](Self::synced) covers the data.
     pub fn vouched(&self, data_apart: bool) -> usize {
         if data_apart {
             self.vouched.apart
@@ -41,8 +42,8 @@ impl Model {
         }
     }
 
-    /// Whose data is durable when the last operation has returned, where that is not so for all
-    /// data of the states that it vouches for.
+    /// Returns whose data is durable once the last operation has returned, where the step for which
+    /// it vouches does not cover data.
     pub fn synced(&self) -> Synced {
         self.synced
     }

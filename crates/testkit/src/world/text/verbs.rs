@@ -1,4 +1,4 @@
-//! The table of verbs: how each is written, what it does, and which operation it is.
+//! The table of verbs: how to write each, what it does, and which operation it is.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use crate::world::op::{Durable, Op, RenameHow, Reserve, Special, XattrHow};
 pub struct Verb {
     /// The first word of the line.
     pub name: &'static str,
-    /// The others, as help shows them.
+    /// The other words, as help shows them.
     pub words: &'static str,
     /// What it does.
     pub does: &'static str,
 }
 
-/// A row is a verb, its help, and its operation with the kinds of its words in order. Where a verb
-/// is several operations, a row may name what the next word must be; where an operation has several
-/// verbs, a pattern says of which values a row is.
+/// Each row is a verb, its help, and its operation with the kinds of its words in order. If a verb
+/// stands for several operations, the row may name what the next word must be. If an operation has
+/// several verbs, a pattern tells which values belong to the row.
 macro_rules! verbs {
     ($(
         $name:literal $(($words:literal, $does:literal))?

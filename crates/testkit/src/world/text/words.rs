@@ -1,4 +1,4 @@
-//! The words of a line: each kind is read from one and written to one.
+//! The words of a line: each kind can be read from it and written to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,31 +8,31 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use crate::world::acl::Acl;
 use crate::world::op::{ClockHow, Payload, SLOTS, Special};
 
-/// The slot for operations that name a path where a slot could stand.
+/// The slot for operations with a path where a slot could stand.
 pub const SCRATCH_SLOT: u8 = SLOTS - 1;
 
-/// A kind of word, or of several, that say a `T`.
+/// One or more words that express a `T`.
 pub(super) trait Kind<T> {
-    /// Takes it from a line.
+    /// Reads it from a line.
     fn read(&self, words: &mut Words<'_>) -> Result<T>;
 
-    /// Adds it to a line, behind a space.
+    /// Writes it to a line, after a space.
     fn write(&self, value: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
 /// A path.
 pub(super) struct Path;
-/// Any text, which is called so.
+/// Any text; the field is its name in errors.
 pub(super) struct Text(pub(super) &'static str);
 /// A slot.
 pub(super) struct Slot;
 /// A slot, or a path that is opened in [`SCRATCH_SLOT`].
 pub(super) struct File;
-/// A number, which is called so.
+/// A number; the field is its name in errors.
 pub(super) struct Number(pub(super) &'static str);
-/// Permissions, which are these if none are given.
+/// Permissions; the field is the default.
 pub(super) struct Mode(pub(super) Option<u16>);
-/// A length and a seed, which is 1 if none is given.
+/// A length and a seed; the default seed is 1.
 pub(super) struct Bytes;
 /// A user's or group's number; `-`: none.
 pub(super) struct Id;
@@ -40,17 +40,17 @@ pub(super) struct Id;
 pub(super) struct Time;
 /// An access control list.
 pub(super) struct AclWord;
-/// What a clock says.
+/// The course of the clock.
 pub(super) struct ClockWord;
 /// A device's major and minor number.
 pub(super) struct Device(pub(super) fn(u32, u32) -> Special);
-/// The word, or not.
+/// An optional word; true if it is there.
 pub(super) struct Flag(pub(super) &'static str);
-/// One of these words; the first stands for itself without one.
+/// One of these words; without a word, the value of the first.
 pub(super) struct Optional<T: 'static>(pub(super) &'static [(&'static str, T)]);
 /// One of these words.
 pub(super) struct OneOf<T: 'static>(pub(super) &'static [(&'static str, T)]);
-/// No word: it is always this.
+/// No word: always this value.
 pub(super) struct Is<T>(pub(super) T);
 
 impl Kind<String> for Path {
@@ -280,10 +280,10 @@ impl<T: Copy> Kind<T> for Is<T> {
     }
 }
 
-/// The words of a line, taken one after the other.
+/// Takes the words of a line one after the other.
 pub(super) struct Words<'a> {
     words: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
-    /// A path that stood where a slot could.
+    /// The path that stood where a slot could.
     opened: Option<String>,
 }
 
@@ -295,18 +295,18 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The next word, which is called so.
+    /// Returns the next word; `what` is its name in the error if it is missing.
     pub(super) fn next(&mut self, what: &str) -> Result<&'a str> {
         let next = self.any();
         next.with_context(|| format!("{what} is missing"))
     }
 
-    /// The next word, if there is one.
+    /// Returns the next word, if there is one.
     pub(super) fn any(&mut self) -> Option<&'a str> {
         self.words.next()
     }
 
-    /// Takes the next word if it is this.
+    /// Takes the next word if it equals `word`.
     fn takes(&mut self, word: &str) -> bool {
         self.words.next_if_eq(&word).is_some()
     }
@@ -321,7 +321,7 @@ impl<'a> Words<'a> {
         self.words.peek().is_some_and(|word| word.starts_with('@'))
     }
 
-    /// The path that [`File`] has found.
+    /// Takes the path that [`File`] has found.
     pub(super) fn opened(&mut self) -> Option<String> {
         self.opened.take()
     }
@@ -332,7 +332,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/._-+=,:~^".contains(&byte)
 }
 
-/// A word as it is written.
+/// Formats a word with its escapes.
 struct Word<'a>(&'a str);
 
 impl fmt::Display for Word<'_> {
@@ -348,7 +348,7 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// What a word says.
+/// Decodes the escapes of a word.
 fn read_word(word: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word.as_bytes();
@@ -411,7 +411,7 @@ fn read_acl(text: &str) -> Result<Acl> {
     Ok(acl)
 }
 
-/// The slot that a word names, if it is one.
+/// Returns the slot that a word names; `None` if it is not a slot.
 fn slot_of(word: &str) -> Result<Option<u8>> {
     let Some(number) = word.strip_prefix('@') else {
         return Ok(None);
