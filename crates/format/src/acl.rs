@@ -25,7 +25,7 @@ layout! {
 }
 
 layout! {
-    /// An entry. On disk those without an id end before it.
+    /// An entry. On disk, an entry without an id ends before that field.
     pub ACL_ENTRY_LAYOUT = "ACL entry", FULL_SIZE, {
         0x0 Le16, TAG = "e_tag";
         0x2 Le16, PERM = "e_perm";
@@ -91,7 +91,7 @@ impl Tag {
 pub struct AclEntry {
     /// Whom it is about.
     pub tag: Tag,
-    /// What they may: 4 read, 2 write, 1 execute.
+    /// Permissions: 4 read, 2 write, 1 execute.
     pub perm: u8,
 }
 
@@ -102,10 +102,10 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// A list is valid if and only if (the kernel's `posix_acl_valid`): 1. permissions are below 8;
-    /// 2. entries come in the order owner, users, group, groups, mask, others; 3. owner,
-    /// group and others are there once; 4. a mask is there once, if users or groups are,
-    /// and at most once otherwise. Users and groups need no order among themselves.
+    /// Makes a list, which is valid if and only if (the kernel's `posix_acl_valid`): 1. permissions
+    /// are below 8; 2. entries come in the order owner, users, group, groups, mask, others; 3.
+    /// owner, group and others are there once; 4. a mask is there once, if users or groups are, and
+    /// at most once otherwise. Users and groups need no order among themselves.
     ///
     /// # Errors
     /// [`Corrupt::AclPermissions`], [`Corrupt::AclOrder`], [`Corrupt::AclIncomplete`].
@@ -120,7 +120,7 @@ impl Acl {
                 });
             }
             let code = entry.tag.code();
-            // Codes are bits and rise in the order that is demanded.
+            // Tag codes are single bits that rise in the required order.
             let repeats = seen & code != 0 && entry.tag.id().is_none();
             if code < highest_bit(seen) || repeats {
                 return Err(Corrupt::AclOrder { index });
@@ -181,7 +181,8 @@ impl Acl {
         value
     }
 
-    /// Decodes what setxattr brings. `None` for an empty list, which removes the attribute.
+    /// Decodes the form that setxattr passes. `None` for an empty list, which removes the
+    /// attribute.
     ///
     /// # Errors
     /// As [`decode_disk`](Self::decode_disk).
@@ -201,7 +202,7 @@ impl Acl {
         Self::new(entries).map(Some)
     }
 
-    /// Encodes what getxattr returns.
+    /// Encodes the form that getxattr returns.
     pub fn encode_xattr(&self) -> Vec<u8> {
         let mut value = header(XATTR_VERSION);
         for entry in &self.entries {

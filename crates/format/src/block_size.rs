@@ -1,12 +1,12 @@
-//! The size of a block, and what blocks have to do with bytes.
+//! The size of a block, and conversions between blocks and bytes.
 
 use std::ops::Range;
 
 use crate::num::BlockNo;
 use crate::width::{low32, u32_as_usize, u64_as_usize, usize_as_u64};
 
-/// A size in bytes that is a power of two, so that nothing here divides: of the volume's blocks, or
-/// of the pages and chunks in which something is kept.
+/// A size in bytes that is a power of two, so that nothing here divides. It is the size of the
+/// volume's blocks, or of pages and chunks elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize {
     bits: u32,
@@ -21,7 +21,7 @@ pub struct Piece {
     pub within: usize,
     /// Where in the range it begins.
     pub done: usize,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: usize,
 }
 
@@ -72,25 +72,25 @@ impl BlockSize {
         1 << self.bits
     }
 
-    /// The same in 32 bits.
+    /// Bytes of a block, as `u32`.
     #[inline]
     pub const fn bytes_u32(self) -> u32 {
         1 << self.bits
     }
 
-    /// Bytes of so many blocks in memory.
+    /// Bytes that `blocks` blocks take in memory.
     #[inline]
     pub const fn bytes_of(self, blocks: u32) -> usize {
         u32_as_usize(blocks) << self.bits
     }
 
-    /// Bytes of so many blocks on a medium: where the block with this number begins.
+    /// Bytes that `blocks` blocks take on a medium: also where the block of this number begins.
     #[inline]
     pub const fn offset_of(self, blocks: u64) -> u64 {
         blocks << self.bits
     }
 
-    /// So many blocks in sectors of 512 bytes, of which a block has one or more.
+    /// Sectors of 512 bytes in `blocks` blocks. A block must have at least one.
     #[inline]
     pub const fn sectors_of(self, blocks: u64) -> u64 {
         blocks << (self.bits - 9)
@@ -131,7 +131,7 @@ impl BlockSize {
         }
     }
 
-    /// How many blocks the range of `len` bytes touches that begins at byte `within` of a block.
+    /// How many blocks are touched by the `len` bytes from byte `within` of a block on.
     ///
     /// # Panics
     /// When they are 2^32 or more.

@@ -3,9 +3,9 @@
 //! All are chained the kernel's way: the result of one call is the seed of the
 //! next, nothing is inverted at the start or the end.
 //!
-//! Under `cfg(fuzzing)`, which cargo-fuzz sets, every checksum is the same, so that a fuzzer gets
-//! to what lies behind them. What it finds there may then not show with the checksums; a careful
-//! attacker computes them.
+//! Under `cfg(fuzzing)`, which cargo-fuzz sets, every checksum is the same, so that a fuzzer
+//! reaches the code behind the checks. A finding may then not show with real checksums; but an
+//! attacker can compute those.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -23,12 +23,13 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !low32(digest.finalize())
 }
 
-/// What a change of content does to its [`crc32c`], to be XORed with it: a part that was `old` is
-/// `new`, and `behind` bytes follow it.
+/// Returns the value to XOR with a content's [`crc32c`] when a part of the content changes from
+/// `old` to `new` and `behind` bytes follow that part.
 ///
-/// The checksum is linear: of two contents that differ in a part, the checksums differ by that of
-/// the difference with zeros behind it, whatever the rest is. Zeros multiply it by a power of x.
-/// That takes 30 ns; 4 KiB that are not in the processor's cache take ten times as long.
+/// The checksum is linear. If two contents differ in one part, their checksums differ by the
+/// checksum of the difference with zeros behind it, whatever the rest is. Each zero bit multiplies
+/// it by x. This takes 30 ns; a checksum of 4 KiB that are not in the processor's cache takes ten
+/// times as long.
 ///
 /// # Panics
 /// When `old` and `new` differ in length.
@@ -66,7 +67,7 @@ const X_SHORT: [u32; POWERS] = powers(8);
 /// x^8n for multiples of [`POWERS`].
 const X_LONG: [u32; POWERS] = powers(8 * POWERS);
 
-/// 1, and on from one to the next by `bits` zeros.
+/// The powers of x whose exponents are multiples of `bits`, from x^0 on.
 const fn powers(bits: usize) -> [u32; POWERS] {
     let mut table = [1 << 31; POWERS];
     let mut i = 1;
@@ -108,7 +109,7 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     low32(digest.finalize())
 }
 
-/// CRC-64 (the NVMe specification's polynomial): what stetfs's own logs are checked by.
+/// CRC-64 (the NVMe specification's polynomial): the checksum of stetfs's own logs.
 #[inline]
 pub fn crc64(seed: u64, bytes: &[u8]) -> u64 {
     if cfg!(fuzzing) {

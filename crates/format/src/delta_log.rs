@@ -1,11 +1,11 @@
 //! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, IEEE Trans. Consumer
-//! Electronics 60(2), 2014, section III.D and figure 6, and what closes the paper's hole.
+//! Electronics 60(2), 2014, section III.D and figure 6, and those that close the paper's hole.
 //!
-//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte
-//! [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks in flight follow from byte
-//! [`IN_FLIGHT_OFFSET`] on: a header, an [`InFlightEntry`] for each block, then, from
-//! a multiple of 64 on, the blocks. The rest is the delta journal, a ring of transactions, each at
-//! a multiple of 64 from its start and around its end:
+//! The region begins as every region beside a volume does ([`nvm_pair`](crate::nvm_pair)) and has,
+//! at byte [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks in flight follow from byte
+//! [`IN_FLIGHT_OFFSET`] on: a header, an [`InFlightEntry`] for each block, then, from a multiple of
+//! 64 on, the blocks. The rest is the delta journal. It is a ring of transactions, each at a
+//! multiple of 64 from its start:
 //!
 //! 1. a journal descriptor (JD): [`DESCRIPTOR_SIZE`] bytes, then its [`Tag`]s;
 //! 2. the deltas, each begun with the [checksum](content_checksum) of the block that it leads to, 4
@@ -13,8 +13,9 @@
 //! 3. at the next multiple of 8, the journal commit record (JC), [`COMMIT_SIZE`] bytes.
 //!
 //! A transaction is valid if and only if descriptor and commit record have the expected sequence
-//! number and the commit record has the checksum of everything before it, which begins with
-//! [`seed`](crate::private_log::seed) and takes no tag for [`TagFlags::HOME`].
+//! number, and the commit record has the checksum of everything before it. That checksum begins
+//! with [`seed`](crate::private_log::seed) and is computed with [`TagFlags::HOME`] cleared in all
+//! tags.
 //!
 //! All integers are little-endian.
 
@@ -82,13 +83,14 @@ pub const DELTA_HEADER: usize = 4;
 
 /// The checksum of a block's content: the lower half of its CRC-64.
 ///
-/// Not a CRC-32C: directories and extents end in their own, and the CRC-32C of what ends in its
-/// CRC-32C is the same whatever that is. It would take each version of such a block for any other.
+/// Not a CRC-32C: directory and extent blocks end in their own CRC-32C, and the CRC-32C of a
+/// content with its CRC-32C behind it is a constant. It could not tell versions of such a block
+/// apart.
 pub fn content_checksum(content: &[u8]) -> u32 {
     low32(crc64(0, content))
 }
 
-/// Whether a block's content has that checksum, or the CRC-32C that stood in its place until
+/// Whether a block's content has that checksum, or the CRC-32C that was stored instead until
 /// 2026-11-23.
 pub fn is_content(content: &[u8], checksum: u32) -> bool {
     content_checksum(content) == checksum || crc32c(!0, content) == checksum
@@ -97,7 +99,8 @@ pub fn is_content(content: &[u8], checksum: u32) -> bool {
 const MAGIC: u32 = 0x4a44_7473; // "stDJ"
 const TYPE_DESCRIPTOR: u32 = 1;
 const TYPE_COMMIT: u32 = 2;
-/// What a descriptor of a transaction with data at home was until 2026-11-22; it means the same.
+/// The type that descriptors of transactions with data at home had until 2026-11-22; it means the
+/// same.
 const TYPE_DESCRIPTOR_DATA: u32 = 3;
 const IN_FLIGHT_STATE: u32 = 0x4754_4c46; // "FLTG"
 /// Bits of a block number in a tag's first word; the flags are above.
@@ -124,14 +127,14 @@ record! {
 }
 
 impl RegionGeometry {
-    /// The smallest region that there can be, in blocks.
+    /// The smallest possible region, in blocks.
     pub const LEAST_BLOCKS: u64 = 16;
 
-    /// How a region of so many bytes is divided: an eighth for blocks in flight, at most 1,024 of
+    /// Divides a region of `size` bytes: an eighth is for blocks in flight, but at most 1,024 of
     /// them.
     ///
     /// # Errors
-    /// [`Corrupt::DeltaJournal`]: it is too small.
+    /// [`Corrupt::DeltaJournal`]: the region is too small.
     pub fn of(size: u64, block_size: u32) -> Result<Self, Corrupt> {
         let block = u64::from(block_size);
         if size < IN_FLIGHT_OFFSET + Self::LEAST_BLOCKS * block {
@@ -163,7 +166,7 @@ impl RegionGeometry {
         (self.size - self.ring) / 64 * 64
     }
 
-    /// Reads it.
+    /// Reads the geometry.
     ///
     /// # Errors
     /// [`Corrupt::DeltaJournal`].
@@ -179,7 +182,7 @@ impl RegionGeometry {
         }
     }
 
-    /// As bytes.
+    /// The geometry as bytes.
     pub fn encode(&self) -> [u8; DJ_GEOMETRY_LAYOUT.size] {
         let mut raw = [0; DJ_GEOMETRY_LAYOUT.size];
         self.write_fields(&mut raw);
@@ -190,16 +193,16 @@ impl RegionGeometry {
 }
 
 bitflags! {
-    /// What a tag says of its block, beside the compressor's number in [`TagFlags::COMPRESSOR`].
+    /// What a tag says about its block, beside the compressor's number in [`TagFlags::COMPRESSOR`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct TagFlags: u16 {
         /// TYPE_NON_DELTA: the whole block is in the device's journal.
         const NON_DELTA = 1;
         /// The block was freed: what earlier transactions logged of it must not be replayed.
         const REVOKE = 2;
-        /// Home has this version: nothing of this tag and of earlier ones of the block is needed.
-        /// Set later, in one store. Three bits, none of which is set without the others: no
-        /// checksum is over them.
+        /// Home has this version: neither this tag nor earlier ones of the block are needed. It is
+        /// set later, in one store. The checksum does not cover it; instead it has three bits that
+        /// are only ever set together.
         const HOME = 0x34;
         /// The block begins with the magic number of JBD2, and the device's journal has zeros in
         /// its place.
@@ -214,7 +217,7 @@ bitflags! {
 pub struct Tag {
     /// The block.
     pub home: BlockNo,
-    /// What it is.
+    /// What the tag says about it.
     pub flags: TagFlags,
     /// TYPE_DELTA: where the delta begins, in bytes from the descriptor's start. TYPE_NON_DELTA:
     /// the journal's block.
@@ -225,7 +228,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Reads it.
+    /// Reads a tag.
     pub fn decode(raw: &[u8]) -> Self {
         let home = u64::from(T_HOME_LO.get(raw)) | u64::from(T_HOME_HI.get(raw)) << 32;
         Self {
@@ -236,7 +239,7 @@ impl Tag {
         }
     }
 
-    /// As bytes.
+    /// The tag as bytes.
     pub fn encode(&self) -> [u8; TAG_SIZE] {
         let mut raw = [0; TAG_SIZE];
         raw[..8].copy_from_slice(&self.word().to_le_bytes());
@@ -245,7 +248,7 @@ impl Tag {
         raw
     }
 
-    /// Its first word, which changes in one store.
+    /// The tag's first word, which changes in one store.
     ///
     /// # Panics
     /// The block number has more than 48 bits.
@@ -257,7 +260,7 @@ impl Tag {
     /// Whether home has this version.
     ///
     /// # Errors
-    /// [`Corrupt::DeltaJournal`]: that is said in part.
+    /// [`Corrupt::DeltaJournal`]: only some of the three bits are set.
     pub fn is_home(&self) -> Result<bool, Corrupt> {
         match self.flags & TagFlags::HOME {
             TagFlags::HOME => Ok(true),
@@ -278,13 +281,14 @@ impl Tag {
 pub struct Record(pub Vec<u8>);
 
 impl Record {
-    /// Bytes of a transaction with so many tags and bytes of deltas, padded to whole lines.
+    /// Bytes of a transaction with `tags` tags and `deltas` bytes of deltas, padded to whole cache
+    /// lines.
     pub fn length(tags: usize, deltas: usize) -> u64 {
         let body = DESCRIPTOR_SIZE + tags * TAG_SIZE + deltas;
         usize_as_u64((body.next_multiple_of(8) + COMMIT_SIZE).next_multiple_of(64))
     }
 
-    /// Begins one with so many tags, which are all zeros.
+    /// Begins a transaction with `tags` tags, which are all zeros.
     pub fn begin(&mut self, sequence: Tid, tags: usize) {
         self.0.clear();
         self.0.resize(DESCRIPTOR_SIZE + tags * TAG_SIZE, 0);
@@ -305,7 +309,7 @@ impl Record {
         self.0[at..at + TAG_SIZE].copy_from_slice(&tag.encode());
     }
 
-    /// Ends it with the commit record; `seed` is that of its position.
+    /// Ends the transaction with the commit record; `seed` is that of its position.
     pub fn seal(&mut self, sequence: Tid, seed: u64, time: (u64, u32)) {
         let body = self.0.len().next_multiple_of(8);
         self.0.resize(body, 0);
@@ -321,8 +325,8 @@ impl Record {
     }
 }
 
-/// The tags of a descriptor that has the expected number: how many, when there can be so many in
-/// `most` bytes.
+/// Returns the number of tags that a descriptor says it has. `None` when it is not the descriptor
+/// of transaction `sequence`, or has more tags than `most` bytes hold.
 pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) -> Option<usize> {
     let raw = &raw[..];
     let is_one = D_MAGIC.get(raw) == MAGIC
@@ -335,8 +339,8 @@ pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) ->
     (is_one && fits).then_some(u32_as_usize(tags))
 }
 
-/// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it
-/// where the commit record begins; nothing when a tag names what cannot be within `most` bytes.
+/// Returns where the deltas that these tags name end and the commit record begins, in bytes from
+/// the descriptor's start. `None` when a tag names a place that does not fit `most` bytes.
 pub fn body_end(tags: &[Tag], most: u64) -> Option<usize> {
     let first = usize_as_u64(DESCRIPTOR_SIZE + tags.len() * TAG_SIZE);
     let mut end = first;
@@ -354,8 +358,8 @@ pub fn body_end(tags: &[Tag], most: u64) -> Option<usize> {
     (end + usize_as_u64(COMMIT_SIZE) <= most).then_some(u64_as_usize(end))
 }
 
-/// Whether the commit record at `end` of `record` is that of the transaction, and vouches for what
-/// is before it.
+/// Whether the commit record at `end` of `record` belongs to transaction `sequence` and has the
+/// checksum of everything before it.
 pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed: u64) -> bool {
     let commit = &record[end..end + COMMIT_SIZE];
     if C_MAGIC.get(commit) != MAGIC
@@ -374,7 +378,7 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
 }
 
 record! {
-    /// One of them.
+    /// A block in flight.
     pub DJ_IN_FLIGHT_ENTRY_LAYOUT = "Delta journal block in flight", 16, {}
 
     /// A block on its way home.
@@ -389,8 +393,8 @@ record! {
     }
 }
 
-/// What is in flight: the table, as bytes from [`IN_FLIGHT_OFFSET`] on but for the state word,
-/// which is stored later, in one store.
+/// The table of blocks in flight, as the bytes from [`IN_FLIGHT_OFFSET`] on. The state word in it
+/// is 0: it is stored later, in one store.
 pub fn encode_in_flight(entries: &[InFlightEntry], seed: u64) -> Vec<u8> {
     let size = DJ_IN_FLIGHT_ENTRY_LAYOUT.size;
     let mut raw = vec![0; DJ_IN_FLIGHT_LAYOUT.size + entries.len() * size];
@@ -405,7 +409,7 @@ pub fn encode_in_flight(entries: &[InFlightEntry], seed: u64) -> Vec<u8> {
     raw
 }
 
-/// The state word when so many blocks are in flight.
+/// The state word when `blocks` blocks are in flight.
 pub fn in_flight_word(blocks: usize) -> u64 {
     match blocks {
         0 => 0,
@@ -428,7 +432,7 @@ pub fn in_flight_of(word: u64, most: u32) -> Result<usize, Corrupt> {
     }
 }
 
-/// Bytes of the table of so many blocks in flight, its header included.
+/// Bytes of the table of `blocks` blocks in flight, its header included.
 pub fn in_flight_table(blocks: usize) -> usize {
     DJ_IN_FLIGHT_LAYOUT.size + blocks * DJ_IN_FLIGHT_ENTRY_LAYOUT.size
 }
@@ -452,7 +456,7 @@ pub fn decode_in_flight(raw: &[u8], seed: u64) -> Result<Vec<InFlightEntry>, Cor
 mod tests {
     use super::*;
 
-    /// As directories and extents do.
+    /// A block that ends in its own CRC-32C, as directory and extent blocks do.
     fn sealed(fill: u8) -> Vec<u8> {
         let mut block = vec![fill; 1020];
         let seal = crc32c(0x1234, &block);

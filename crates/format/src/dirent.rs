@@ -56,7 +56,7 @@ mod tail {
         }
     }
 
-    /// It looks like a tail.
+    /// Whether these bytes look like a tail.
     pub(super) fn is_at_end(tail: &[u8]) -> bool {
         ZERO1.get(tail) == 0
             && usize::from(REC_LEN.get(tail)) == TAIL_SIZE
@@ -112,8 +112,8 @@ impl Entry<'_> {
     }
 }
 
-/// Checks the name of an entry in use, which begins at `offset`: 1 byte or more, no `/` and
-/// no zero among them. Any other would lead elsewhere as a part of a path.
+/// Checks the name of an entry in use, which begins at `offset`: at least 1 byte, no `/` and no
+/// zero. As a part of a path, any other name would lead elsewhere.
 ///
 /// # Errors
 /// [`Corrupt::DirentNameEmpty`], [`Corrupt::DirentName`].
@@ -122,7 +122,7 @@ pub fn check_name(name: &[u8], offset: usize) -> Result<(), Corrupt> {
     if name.is_empty() {
         return Err(Corrupt::DirentNameEmpty { offset });
     }
-    // Without a way out of the loop, so that many bytes are compared at once.
+    // The loop has no early exit, so that it compares many bytes at once.
     let is_bad = |bad, &byte: &u8| bad | (byte == b'/') | (byte == 0);
     if name.iter().fold(false, is_bad) {
         return Err(Corrupt::DirentName { offset });
@@ -145,9 +145,9 @@ pub struct DirBlock<'a> {
 }
 
 impl<'a> DirBlock<'a> {
-    /// Checks that there is a place for the checksum, where blocks have one. The
-    /// checksum itself is checked by [`check_checksum`](Self::check_checksum), for a block
-    /// that comes from outside; each entry when it is reached.
+    /// Checks that there is a place for the checksum, where blocks have one.
+    /// [`check_checksum`](Self::check_checksum) checks the checksum, for a block that comes from
+    /// outside. Each entry is checked when it is reached.
     ///
     /// # Errors
     /// [`Corrupt::DirentTail`], [`Corrupt::TooShort`] when `raw` is not of the block size.
@@ -201,18 +201,17 @@ impl<'a> DirBlock<'a> {
 
     /// The entry that begins at `offset`.
     ///
-    /// An entry is valid if and only if: 1. its `rec_len` is a multiple of 4, holds its
-    /// name and ends inside the block, where no less than a whole entry is left or nothing;
-    /// 2. its inode exists or is 0; 3. it has a name without `/` and zero bytes, unless it is
-    /// free. Whether it may be "." or ".." there is for
-    /// [`check_entries`](Self::check_entries).
+    /// An entry is valid if and only if: 1. its `rec_len` is a multiple of 4, holds its name and
+    /// ends inside the block, with nothing or room for a whole entry behind it; 2. its inode exists
+    /// or is 0; 3. it has a name without `/` and zero bytes, unless it is free.
+    /// [`check_entries`](Self::check_entries) checks where "." and ".." may stand.
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Dirent`.
     #[inline]
     pub fn entry_at(&self, offset: usize, previous: Option<usize>) -> Result<Entry<'a>, Corrupt> {
         let body = &self.raw[..self.body];
-        // Before it, whole entries: at least the smallest one must follow.
+        // The smallest entry must fit before the end.
         let Some(head) = body.get(offset..).filter(|rest| rest.len() >= MIN_REC_LEN) else {
             return Err(Corrupt::DirentOverrun { offset });
         };
@@ -273,8 +272,8 @@ impl<'a> DirBlock<'a> {
         Ok(())
     }
 
-    /// The entry of this name. Entries before it are checked only as far as the search
-    /// needs: 1 of [`entry_at`](Self::entry_at).
+    /// Finds the entry of this name. Entries before it are checked only as far as the search needs:
+    /// rule 1 of [`entry_at`](Self::entry_at).
     ///
     /// # Errors
     /// As [`entry_at`](Self::entry_at).
@@ -289,7 +288,7 @@ impl<'a> DirBlock<'a> {
                 // Names the check that failed.
                 return self.entry_at(offset, previous).map(|_| None);
             };
-            // Names in a directory are often alike but for their end.
+            // Names in a directory often differ at their end only.
             let start = offset + HEADER_SIZE;
             if name_len == name.len()
                 && body[start + name_len - 1] == last
@@ -304,8 +303,8 @@ impl<'a> DirBlock<'a> {
         Ok(None)
     }
 
-    /// An entry that has room for a new one with a name of `name_len`. Entries are checked
-    /// as by [`find`](Self::find).
+    /// Finds an entry that has room for a new one with a name of `name_len` bytes. Entries are
+    /// checked as by [`find`](Self::find).
     ///
     /// # Errors
     /// As [`entry_at`](Self::entry_at).
@@ -317,7 +316,7 @@ impl<'a> DirBlock<'a> {
             let Some((here, name_len)) = step(body, offset) else {
                 return self.entry_at(offset, previous).map(|_| None);
             };
-            // Only where there may be enough room does it matter whether it is free.
+            // Whether it is free matters only where there may be enough room.
             if here >= needed {
                 let is_free = INODE.get(&body[offset..]) == 0;
                 let used = if is_free { 0 } else { rec_len(name_len) };
@@ -335,7 +334,7 @@ impl<'a> DirBlock<'a> {
         Ok(None)
     }
 
-    /// No entry is in use but "." and "..": the directory's block can go with it.
+    /// Whether no entry but "." and ".." is in use.
     ///
     /// # Errors
     /// As [`entry_at`](Self::entry_at).
@@ -350,9 +349,8 @@ impl<'a> DirBlock<'a> {
     }
 }
 
-/// `rec_len` and the length of the name of the entry at `offset`, when they can be right:
-/// what a search must know to go on safely. `None` exactly when
-/// [`entry_at`](DirBlock::entry_at) fails for its first reason.
+/// `rec_len` and the length of the name of the entry at `offset`, when a search can safely go on
+/// with them. `None` exactly when rule 1 of [`entry_at`](DirBlock::entry_at) fails.
 #[inline]
 fn step(body: &[u8], offset: usize) -> Option<(usize, usize)> {
     let rest = body

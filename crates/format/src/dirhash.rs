@@ -59,7 +59,7 @@ pub struct Hasher {
 pub struct DirHash {
     /// Orders the entries; its lowest bit is 0.
     pub major: u32,
-    /// Tells apart, mostly, names of one `major`; 0 with [`HashVersion::Legacy`].
+    /// Tells most names of one `major` apart; 0 with [`HashVersion::Legacy`].
     pub minor: u32,
 }
 
@@ -123,8 +123,8 @@ impl Hasher {
         (state[0], state[1])
     }
 
-    /// The first `4 * N` bytes of `rest` as big-endian words, filled up with words
-    /// made of its length (that of all that is left of the name).
+    /// The first `4 * N` bytes of `rest` as big-endian words, padded with words made of the length
+    /// of `rest`.
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let length = low32(usize_as_u64(rest.len()));
         let pad = length | length << 8;
@@ -146,7 +146,7 @@ fn half_md4_transform(state: &mut [u32; 4], input: &[u32; 8]) {
     let majority = |x: u32, y: u32, z: u32| (x & y).wrapping_add((x ^ y) & z);
     let parity = |x: u32, y: u32, z: u32| x ^ y ^ z;
     let mut s = *state;
-    // Each step changes one word and turns the four by one place.
+    // Each step changes one word and rotates the four by one place.
     let mut step = |f: &dyn Fn(u32, u32, u32) -> u32, word: u32, shift: u32| {
         let [a, b, c, d] = s;
         let mixed = a

@@ -63,7 +63,7 @@ pub enum Corrupt {
     /// The descriptor size with `64bit` is below 64, above 1024 or no power of two.
     #[error("superblock: group descriptor size {0} is impossible")]
     SuperDescSize(u16),
-    /// Blocks per group is zero, above what a bitmap block holds, or uneven.
+    /// Blocks per group is below 8, above what a bitmap block holds, or no multiple of 8.
     #[error("superblock: {0} blocks per group is impossible")]
     SuperBlocksPerGroup(u32),
     /// Clusters per group does not agree with blocks per group.
@@ -184,7 +184,7 @@ pub enum Corrupt {
         /// From its content.
         computed: u32,
     },
-    /// `i_extra_isize` is uneven or beyond the inode's end.
+    /// `i_extra_isize` is no multiple of 4, or beyond the inode's end.
     #[error("inode {ino}: i_extra_isize {extra} does not fit {inode_size} bytes")]
     InodeExtraSize {
         /// The inode.
@@ -476,7 +476,7 @@ pub enum Corrupt {
     /// The size is not that of a header and whole entries.
     #[error("access control list: {0} bytes is impossible")]
     AclSize(usize),
-    /// An entry about nobody known.
+    /// An entry whose tag does not exist.
     #[error("access control list: entry {index} has unknown tag {tag:#x}")]
     AclTag {
         /// The entry.
@@ -547,16 +547,16 @@ pub enum Corrupt {
     /// The log was written by a later version.
     #[error("private log header: version {0}, neither 1 nor 2")]
     PrivateLogVersion(u16),
-    /// The unit of the log is none that a medium has.
+    /// The unit of the log does not exist.
     #[error("private log header: a unit of 2^{0} bytes, not of 2^6 to 2^16")]
     PrivateLogUnit(u8),
-    /// Neither open nor closed.
+    /// The log's state is neither open nor closed.
     #[error("private log header: state {0} is neither 0 (closed) nor 1 (open)")]
     PrivateLogState(u64),
     /// A chunk that no writer makes.
     #[error("private log: a chunk {0}")]
     PrivateLogChunk(&'static str),
-    /// What ties a volume to the memory beside it is not what any writer leaves.
+    /// A record that ties a volume to the memory beside it has what no writer leaves.
     #[error("memory beside the volume: {0}")]
     NvmPair(&'static str),
     /// Volume and memory were last used by another version.

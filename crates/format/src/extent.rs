@@ -69,8 +69,8 @@ record! {
     }
 }
 
-/// Blocks of an extent, of `ee_len`: the length of an unwritten one begins behind the longest that
-/// is written.
+/// Blocks of an extent, from `ee_len`. For an unwritten extent, `ee_len` is the length plus
+/// [`MAX_WRITTEN_LEN`].
 fn length(stored: u16) -> u16 {
     if stored > MAX_WRITTEN_LEN {
         stored - MAX_WRITTEN_LEN
@@ -184,7 +184,7 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Offsets in the node, and what is there then.
+    /// The changed parts: offset in the node, and the new bytes.
     pub fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let checksum = self.checksum.as_ref();
         let checksum = checksum.map(|(at, bytes)| (*at, &bytes[..]));
@@ -288,8 +288,8 @@ impl<'a> ExtentNode<'a> {
         })
     }
 
-    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent
-    /// `n`. The node's checksum is right.
+    /// Returns the bytes that change when `extent` replaces extent `n` in this node, a leaf in a
+    /// block, whose checksum is right.
     ///
     /// # Panics
     /// When there is no extent `n`.
@@ -371,7 +371,7 @@ impl<'a> ExtentNode<'a> {
         self.depth
     }
 
-    /// Its entries are extents.
+    /// Whether its entries are extents.
     #[inline]
     pub const fn is_leaf(&self) -> bool {
         self.depth == 0
@@ -461,7 +461,7 @@ fn tail_offset(max: u16) -> usize {
     HEADER_SIZE + usize::from(max) * ENTRY_SIZE
 }
 
-// Between the last possible entry and the block's end is always room for the checksum.
+// There is always room for the checksum between the last possible entry and the block's end.
 const _: () = assert!(
     (1024 - HEADER_SIZE) % ENTRY_SIZE >= TAIL_SIZE
         && (2048 - HEADER_SIZE) % ENTRY_SIZE >= TAIL_SIZE

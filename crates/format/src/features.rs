@@ -1,8 +1,8 @@
 //! The three feature words of the superblock and what stetfs does about each bit.
 //!
-//! The rule is the kernel's: an unknown incompatible feature means that the
-//! volume cannot be understood and is refused; an unknown read-only-compatible
-//! one that it cannot be written; an unknown compatible one means nothing.
+//! The rule is the kernel's. A volume with an unknown incompatible feature cannot be understood and
+//! is refused. With an unknown read-only-compatible feature it cannot be written. Unknown
+//! compatible features mean nothing.
 //! Source: kernel `Documentation/filesystems/ext4/super.rst`.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::layout::flag_words;
 
 bitflags! {
-    /// `s_feature_compat`: may be ignored by who does not know them.
+    /// `s_feature_compat`: a program that does not know a bit may ignore it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct FeatureCompat: u32 {
         /// Preallocate blocks for directories; never used by the kernel.
@@ -46,7 +46,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// `s_feature_incompat`: who does not know one must not mount.
+    /// `s_feature_incompat`: a program that does not know a bit must not mount the volume.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct FeatureIncompat: u32 {
         /// Compressed files.
@@ -82,13 +82,13 @@ bitflags! {
         /// Directories whose names are compared without regard to case.
         const CASEFOLD = 0x20000;
         /// stetfs's own: the newest content is in a log or a memory that only the scheme which
-        /// wrote it can read. e2fsprogs calls it FEATURE_I31. A clean unmount takes it away.
+        /// wrote it can read. e2fsprogs calls it FEATURE_I31. A clean unmount removes it.
         const PRIVATE_LOG = 0x8000_0000;
     }
 }
 
 bitflags! {
-    /// `s_feature_ro_compat`: who does not know one must not write.
+    /// `s_feature_ro_compat`: a program that does not know a bit must not write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct FeatureRoCompat: u32 {
         /// Backups of the superblock only in groups 0, 1 and powers of 3, 5, 7.
@@ -187,7 +187,7 @@ impl fmt::Display for Feature {
         if let Some(name) = self.name() {
             return f.write_str(name);
         }
-        // As e2fsprogs names what it does not know.
+        // e2fsprogs names unknown bits in this way.
         match self {
             Self::Compat(bit) => write!(f, "FEATURE_C{}", bit.trailing_zeros()),
             Self::Incompat(bit) => write!(f, "FEATURE_I{}", bit.trailing_zeros()),
@@ -281,7 +281,7 @@ pub fn names(features: &[Feature]) -> String {
         .join(", ")
 }
 
-/// Splits what is set but not supported by its consequence.
+/// Sorts the features that are set and not supported by their consequence.
 pub fn check(incompat: FeatureIncompat, ro_compat: FeatureRoCompat) -> FeatureCheck {
     FeatureCheck {
         refuse: bits(incompat.bits() & !FeatureIncompat::SUPPORTED.bits())

@@ -201,8 +201,8 @@ impl Geometry {
         self.csum_seed
     }
 
-    /// Whether `start .. start + count` lies inside the volume and holds
-    /// neither the boot block nor the superblock. What a file maps must be so.
+    /// Whether `start .. start + count` lies inside the volume and holds neither the boot block nor
+    /// the superblock. Every range that a file maps must be valid.
     #[inline]
     pub const fn is_valid_range(&self, start: BlockNo, count: u64) -> bool {
         start.0 > u32_as_u64(self.first_data_block)

@@ -12,8 +12,8 @@ use crate::num::{BlockNo, GroupNo};
 use crate::width::{low16, must_fit, u32_as_usize};
 
 bitflags! {
-    /// `bg_flags`. Only with descriptor checksums (`gdt_csum` or `metadata_csum`)
-    /// do they mean anything.
+    /// `bg_flags`. They mean something only with descriptor checksums (`gdt_csum` or
+    /// `metadata_csum`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct GroupFlags: u16 {
         /// The inode bitmap is not initialised: no inode of the group is in use.
@@ -101,9 +101,9 @@ impl GroupDesc {
         Ok(desc)
     }
 
-    /// Reads a descriptor some of whose words may be older than others, as a power cut leaves it in
-    /// memory before a log is replayed. Where bitmaps and inode table lie never changes, so that is
-    /// checked and holds; nothing else does.
+    /// Reads a descriptor of which a power cut may have left some words older than others, as in
+    /// memory before a log is replayed. Bitmaps and inode table never move, so their places are
+    /// checked and right. All other fields may be wrong.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], and what [`decode`](Self::decode) says of these blocks.
@@ -201,7 +201,7 @@ impl GroupDesc {
     }
 
     /// Checks the bitmap's checksum, where bitmaps have one. `bitmap` is the whole block.
-    /// Not to be asked about a group that is `BLOCK_UNINIT`.
+    /// The group must not be `BLOCK_UNINIT`.
     ///
     /// # Errors
     /// [`Corrupt::BlockBitmapChecksum`].
@@ -226,7 +226,7 @@ impl GroupDesc {
     }
 
     /// Checks the bitmap's checksum, where bitmaps have one. `bitmap` is the whole block.
-    /// Not to be asked about a group that is `INODE_UNINIT`.
+    /// The group must not be `INODE_UNINIT`.
     ///
     /// # Errors
     /// [`Corrupt::InodeBitmapChecksum`].
@@ -250,14 +250,14 @@ impl GroupDesc {
         })
     }
 
-    /// Takes over the checksum of a changed block bitmap.
+    /// Stores the checksum of a changed block bitmap.
     pub fn set_block_bitmap_csum(&mut self, bitmap: &[u8], geometry: &Geometry) {
         if geometry.metadata_csum {
             self.block_bitmap_csum = block_bitmap_csum(bitmap, geometry);
         }
     }
 
-    /// Takes over the checksum of a changed inode bitmap.
+    /// Stores the checksum of a changed inode bitmap.
     pub fn set_inode_bitmap_csum(&mut self, bitmap: &[u8], geometry: &Geometry) {
         if geometry.metadata_csum {
             self.inode_bitmap_csum = inode_bitmap_csum(bitmap, geometry);

@@ -1,11 +1,10 @@
 //! Interior blocks of hash trees: the root in a directory's block 0 and the nodes
 //! below it. Leaves are ordinary [directory blocks](crate::dirent).
 //!
-//! To who knows no hash trees every such block looks like a directory block: the root
-//! like "." and a ".." that fills it, a node like one free entry. Behind that disguise
-//! lie pairs of hash and logical block, sorted by hash; the hash of the first is not stored
-//! (it is 0 and its place holds `limit` and `count`). An odd hash says that names of
-//! that hash go on from the block before.
+//! To a program without hash trees every such block looks like a directory block: the root like "."
+//! and a ".." that fills it, a node like one free entry. Behind that disguise lie pairs of hash and
+//! logical block, sorted by hash. The hash of the first pair is not stored: it is 0, and its place
+//! holds `limit` and `count`. An odd hash says that names of that hash begin in the block before.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/directory.rst` ("Hash Tree Directories").
 
@@ -129,8 +128,8 @@ const fn limit(pairs: usize, geometry: &Geometry) -> u16 {
     must_fit_u16((geometry.block_size() - pairs - tail) / PAIR_SIZE)
 }
 
-/// Whether a block other than a directory's first, in an indexed directory, is a node:
-/// it looks like one free entry over the whole block, checksum included.
+/// Whether a block of an indexed directory, other than its first, is a node: it looks like one free
+/// entry over the whole block, checksum included.
 pub fn looks_like_node(raw: &[u8]) -> bool {
     FAKE_INODE.get(raw) == 0
         && usize::from(FAKE_REC_LEN.get(raw)) == raw.len()
@@ -298,8 +297,8 @@ impl<'a> DxBlock<'a> {
         }
     }
 
-    /// The last pair whose hash is `hash` or below: where a name of that hash is,
-    /// or is to be.
+    /// Returns the index of the last pair whose hash is `hash` or below: names of that hash belong
+    /// there.
     #[inline]
     pub fn search(&self, hash: u32) -> u16 {
         let (mut low, mut high) = (1, self.count);

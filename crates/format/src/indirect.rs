@@ -106,7 +106,7 @@ impl<'a> Pointers<'a> {
         Self { raw, geometry }
     }
 
-    /// How many there are.
+    /// How many pointers there are.
     #[inline]
     pub fn count(&self) -> u32 {
         must_fit(self.raw.len() / 4)
@@ -131,11 +131,11 @@ impl<'a> Pointers<'a> {
         Ok(Some(block))
     }
 
-    /// The run of pointers from `index` on that are alike: holes, or blocks each
-    /// behind the one before. At most `most` of them; at least one.
+    /// Returns the run of pointers from `index` on that are all holes, or name consecutive blocks:
+    /// the first pointer, and the length, from 1 to `most`.
     ///
     /// # Errors
-    /// As [`get`](Self::get), for the first pointer only: a bad one later ends the run.
+    /// As [`get`](Self::get), for the first pointer only: a later bad one ends the run.
     pub fn run(&self, index: u32, most: u32) -> Result<(Option<BlockNo>, u32), Corrupt> {
         let first = self.get(index)?;
         let most = most.min(self.count() - index);
@@ -158,7 +158,7 @@ impl<'a> Pointers<'a> {
         (0..self.count()).try_for_each(|index| self.get(index).map(drop))
     }
 
-    /// All of them are holes.
+    /// Whether all pointers are holes.
     pub fn is_empty(&self) -> bool {
         self.raw.iter().all(|&byte| byte == 0)
     }

@@ -1,9 +1,8 @@
 //! Inodes.
 //!
-//! [`Inode`] holds what the disk holds, joined and typed; what it means (which
-//! mapping, which link in the orphan list) is the caller's. Encoding keeps all
-//! bytes that are no field, above all the extended attributes behind
-//! `i_extra_isize`.
+//! [`Inode`] holds what the disk holds, joined and typed. The caller knows what it means: which
+//! mapping, which link in the orphan list. Encoding keeps all bytes that belong to no field, above
+//! all the extended attributes behind `i_extra_isize`.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/{inodes,checksums}.rst`;
 //! the 34-bit times are under "Inode Timestamps" there.
@@ -110,7 +109,7 @@ impl FileType {
     /// The bits of `mode` that hold the type.
     pub const MASK: u16 = 0xf000;
 
-    /// The type in `mode`; `None` when it is none of POSIX's.
+    /// The type in `mode`; `None` when POSIX has no such type.
     pub const fn of_mode(mode: u16) -> Option<Self> {
         Some(match mode & Self::MASK {
             0x1000 => Self::Fifo,
@@ -187,13 +186,13 @@ impl Time {
             None => Self { sec, nsec: 0 },
             Some(extra) => Self {
                 sec: sec + (i64::from(extra & 3) << 32),
-                // 30 bits hold more than a second; what lies above is no time.
+                // 30 bits can hold more than a second; larger values are cut off.
                 nsec: (extra >> 2).min(999_999_999),
             },
         }
     }
 
-    /// From its two fields; of these an inode of which `end` bytes are in use may have one or none.
+    /// Reads a time from its two fields. An inode with `end` bytes in use may lack one or both.
     fn read(raw: &[u8], base: Le32, extra: Le32, end: usize) -> Self {
         if base.end() > GOOD_OLD_INODE_SIZE.max(end) {
             return Self::default();
@@ -202,7 +201,7 @@ impl Time {
         Self::decode(base.get(raw), extra)
     }
 
-    /// Into those of its two fields that the inode has.
+    /// Writes the time into those of its two fields that the inode has.
     fn write(self, raw: &mut [u8], base: Le32, extra: Le32, end: usize) {
         let has_extra = extra.end() <= end;
         let (low, high) = self.encode(has_extra);
@@ -228,7 +227,7 @@ impl Time {
         Self { sec, nsec }
     }
 
-    /// The two words; times that do not fit become the nearest that does.
+    /// The two words; a time that does not fit becomes the nearest that does.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
             return (low32(self.kept(false).sec.cast_unsigned()), 0);
@@ -339,7 +338,7 @@ impl Inode {
     /// An inode is valid if and only if: 1. its extra fields end inside it;
     /// 2. with `metadata_csum`, its checksum fits; 3. its type is one of POSIX's (or
     /// 0, when it is not in use); 4. its size is below 2^63; 5. its attribute block
-    /// lies inside the volume. What `block` holds is checked by whoever reads that.
+    /// lies inside the volume. The reader of `block` checks its content.
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Inode`, for the first check that failed.
@@ -408,8 +407,8 @@ impl Inode {
         }
     }
 
-    /// As [`encode_into`](Self::encode_into), over an inode that was not in use: all
-    /// that is no field becomes zero.
+    /// As [`encode_into`](Self::encode_into), over an inode that was not in use: all bytes that
+    /// belong to no field become zero.
     ///
     /// # Panics
     /// As [`encode_into`](Self::encode_into).
@@ -614,8 +613,7 @@ fn checksum_of(
     generation: u32,
     geometry: &Geometry,
 ) -> u32 {
-    // One pass over a copy beats many short ones; what lies behind the usual sizes
-    // goes in a second one.
+    // One pass over a copy beats many short ones; bytes behind the usual sizes go in a second one.
     const IDENTITY: usize = 8;
     const COPIED: usize = 256;
     let mut copy = [0; IDENTITY + COPIED];

@@ -2,9 +2,9 @@
 //!
 //! The `record!` macro turns one table into a struct, into the two functions that read and write
 //! its fields, and into the [`Layout`] that a test compares with the tables of FORMAT.md. A field
-//! for which there is a rule (a magic number, a checksum) is a constant to read and write through
-//! instead, and its rule is code. The `layout!` macro makes such constants alone. That fields do
-//! not overlap and fit the record is checked when the crate is compiled.
+//! that has a rule (a magic number, a checksum) is not in the struct: it is a constant through
+//! which code reads and writes it. The `layout!` macro makes such constants alone. The compiler
+//! checks that fields do not overlap and fit the record.
 
 use crate::bytes::{self, read_u32le, write_u32le};
 use crate::num::{BlockNo, InodeNo, LBlock, Tid};
@@ -33,7 +33,7 @@ pub struct Field {
 }
 
 impl Layout {
-    /// Rising offsets, no overlap, inside the record.
+    /// Asserts that offsets rise and that fields do not overlap and lie inside the record.
     pub(crate) const fn assert_sound(&self) {
         let mut end = 0;
         let mut i = 0;
@@ -63,19 +63,19 @@ pub(crate) const fn sorted<const N: usize>(mut fields: [Field; N]) -> [Field; N]
     fields
 }
 
-/// The offset of a field, of a type that says how its bytes are read.
+/// The offset of a field; its type says how the bytes are read.
 pub(crate) trait Place: Copy {
     /// What is read there.
     type Word;
 }
 
-/// What a record's field is to the program: made of the words at its places, one or two.
+/// The value of a field, made of the one or two words at its places.
 pub(crate) trait Value<Words> {
     fn of_words(words: Words) -> Self;
     fn words(&self) -> Words;
 }
 
-/// Values that one word is: the word itself, or in another type.
+/// Values made of one word: the word itself, or another type.
 macro_rules! one_word {
     ($($value:ty: $word:ty = $of:expr, $to:expr;)*) => {
         $(
@@ -94,7 +94,7 @@ macro_rules! one_word {
     };
 }
 
-/// Sets of flags, where those that have no name are kept.
+/// Sets of flags; bits without a name are kept.
 macro_rules! flag_words {
     ($($flags:ident: $word:ty),*) => {
         $crate::layout::one_word! {
@@ -145,7 +145,7 @@ impl<const M: usize, const N: usize> Value<([u8; N],)> for [u32; M] {
     }
 }
 
-/// Values of two halves, the lower one first. What the upper one has no room for is cut off.
+/// Values made of two halves, the lower one first. Bits above the upper half are cut off.
 macro_rules! two_words {
     ($($value:ty: $lo:ty, $hi:ty = $words:expr;)*) => {
         $(
@@ -281,8 +281,8 @@ impl<const N: usize> Bytes<N> {
     }
 }
 
-/// Declares the fields of a record for which there is a rule: a constant for each, and the
-/// [`Layout`] of all.
+/// Declares the fields of a record that have a rule: a constant for each, and the [`Layout`] of
+/// all.
 macro_rules! layout {
     (
         $(#[$doc:meta])*
@@ -310,26 +310,26 @@ macro_rules! layout {
     };
 }
 
-/// Declares a record. First its [`Layout`], with the fields for which there is a rule, as in
-/// `layout!`. Then its struct, whose rows are, by offset,
+/// Declares a record. First its [`Layout`], with the fields that have a rule, as in `layout!`. Then
+/// its struct, whose rows are, by offset,
 ///
 /// ```text
 /// /// What it means.
 /// 0x014 Le32, first_data_block: u32 = "s_first_data_block";
 /// ```
 ///
-/// or, of a number that lies in two halves of which the upper one counts under a condition,
+/// or, for a number in two halves whose upper half counts only under a condition,
 ///
 /// ```text
 /// 0x004 Le32, 0x150 Le32 where wide, blocks_count: u64 = "s_blocks_count_lo", "s_blocks_count_hi";
 /// ```
 ///
 /// A field that does not count is read as 0 and not written. `from (raw, wide: bool)` names the
-/// bytes and what the conditions ask. Two functions are made of it: `read_fields(raw, wide)`, and
-/// `write_fields(&self, raw, wide)`, which leaves all bytes alone that are not in the rows.
+/// bytes and the inputs of the conditions. The macro makes two functions: `read_fields(raw, wide)`,
+/// and `write_fields(&self, raw, wide)`, which keeps all bytes that are not in the rows.
 ///
-/// A second block has the struct's other fields, each with what `read_fields` makes of it; the
-/// code around writes them.
+/// A second block has the struct's other fields, each with the expression by which `read_fields`
+/// fills it. Other code writes these.
 macro_rules! record {
     (
         $(#[$layout_doc:meta])*
@@ -391,7 +391,7 @@ macro_rules! record {
         }
 
         impl $record {
-            /// What the fields say, unchecked.
+            /// Reads the fields, unchecked.
             #[inline]
             pub(crate) fn read_fields($raw: &[u8] $(, $given: $given_type)*) -> Self {
                 Self {

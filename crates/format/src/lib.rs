@@ -1,13 +1,12 @@
 //! ext4 and JBD2 records: bytes to types and back, no I/O.
 //!
-//! One module a record. Each begins with a table of its fields (`*_LAYOUT`, also in
-//! FORMAT.md) and has a typed form or a view with `decode`, which checks everything that later code
-//! relies on and names the check that failed ([`Corrupt`]), and `encode` functions that
-//! fill a scratch copy. No input makes a decoder panic, loop without end or allocate much; what
-//! an encoder demands of its caller it asserts.
+//! One module per record. Each begins with a table of the record's fields (`*_LAYOUT`, also in
+//! FORMAT.md) and has a typed form or a view. `decode` checks everything that later code relies on,
+//! and names the check that failed ([`Corrupt`]). `encode` functions fill a scratch copy. No input
+//! makes a decoder panic, loop without end or allocate much. An encoder asserts what it demands of
+//! its caller.
 //!
-//! What the checks need to know of the volume is its [`Geometry`], to which a
-//! [`Superblock`] dereferences.
+//! The checks take the volume's [`Geometry`], to which a [`Superblock`] dereferences.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

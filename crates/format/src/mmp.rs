@@ -1,8 +1,8 @@
-//! The block of multiple-mount protection (`mmp`): who uses the volume, and that he is alive.
+//! The block of multiple-mount protection (`mmp`): who uses the volume, and whether they still do.
 //!
-//! Whoever has the volume read-write writes another number into it every few seconds. Who wants it
-//! reads the number, waits for longer than that, and reads again: a number that has changed is
-//! somebody alive, one that has not is left from a crash.
+//! A mount that writes the volume stores another number in this block every few seconds. Before
+//! another one mounts the volume, it reads the number, waits for longer than that, and reads again.
+//! A number that has changed belongs to a live mount; one that has not is left from a crash.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`; e2fsprogs
 //! `lib/ext2fs/mmp.c`.
@@ -27,14 +27,14 @@ pub const MMP_MIN_CHECK_INTERVAL: u16 = 5;
 pub enum MmpState {
     /// Nobody's.
     Clean,
-    /// e2fsck's.
+    /// e2fsck's: it checks the volume.
     Fsck,
     /// A mount's, with the number that it has written last.
     Mounted(u32),
 }
 
 record! {
-    /// The block's content; what is behind it means nothing.
+    /// The block's content; bytes behind it mean nothing.
     pub MMP_LAYOUT = "Multiple-mount protection", 1024, {
         0x000 Le32, MAGIC = "mmp_magic";
         0x004 Le32, SEQ = "mmp_seq";
@@ -44,13 +44,13 @@ record! {
     /// The content of the block.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Mmp from (raw) {
-        /// When that was written, in seconds since 1970.
+        /// When the number was written, in seconds since 1970.
         0x008 Le64, time: u64 = "mmp_time";
-        /// The machine.
+        /// The machine that wrote it.
         0x010 Bytes<64>, nodename: [u8; 64] = "mmp_nodename";
-        /// The name of the device there.
+        /// The name that the device has on that machine.
         0x050 Bytes<32>, bdevname: [u8; 32] = "mmp_bdevname";
-        /// Seconds after which others may take the number for left over, if it has not changed.
+        /// Seconds that others wait before they take an unchanged number for one that a crash left.
         0x070 Le16, check_interval: u16 = "mmp_check_interval";
     } {
         /// Whose the volume is.
@@ -62,7 +62,7 @@ impl Mmp {
     /// Bytes of the record.
     pub const SIZE: usize = MMP_LAYOUT.size;
 
-    /// Reads and checks it.
+    /// Reads and checks the record.
     ///
     /// # Errors
     /// [`Corrupt::MmpMagic`], [`Corrupt::MmpChecksum`], [`Corrupt::MmpSequence`].
@@ -92,8 +92,8 @@ impl Mmp {
         })
     }
 
-    /// Writes it into the first [`SIZE`](Self::SIZE) bytes of a block; bytes that are no field
-    /// stay.
+    /// Writes the record into the first [`SIZE`](Self::SIZE) bytes of a block. Bytes that belong to
+    /// no field stay.
     ///
     /// # Panics
     /// When `raw` is shorter.

@@ -1,11 +1,11 @@
-//! The region of a cache in persistent memory that is the journal too: of UBJ (Lee, Bahn, Noh,
+//! The region of a cache in persistent memory that is also the journal, as in UBJ (Lee, Bahn, Noh,
 //! "Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory", FAST 2013), Tinca
 //! (Wei and others, SC 2017, as Spindle's paper tells it) and Spindle (Yan, Huang, Huang, "Spindle:
 //! A Write-Optimized NVM Cache for Journaling File System", NPC 2019, figure 3).
 //!
-//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte
-//! [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words that schemes change by themselves lie each
-//! in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`]. Then, each at a multiple of 64:
+//! The region begins as every region beside a volume does ([`nvm_pair`](crate::nvm_pair)) and has,
+//! at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. Two words that schemes change one at a time
+//! have a cache line each: [`HEAD_OFFSET`], [`TAIL_OFFSET`]. Then, each at a multiple of 64:
 //!
 //! 1. the ring ([`RingSlot`]), as many slots as the largest transaction has blocks;
 //! 2. the metadata log: its headers ([`SubBlock`]), then as many sub-blocks;
@@ -13,9 +13,8 @@
 //! 4. the [`Entry`]s, as many as there are blocks;
 //! 5. at a multiple of 4,096, the blocks: those for data, then those for metadata.
 //!
-//! All integers are little-endian. A word of 8 bytes is what a power cut never tears, so everything
-//! that must be there or not as one lies in one word, and what takes two words says in both to
-//! which transaction it belongs.
+//! All integers are little-endian. A power cut never tears a word of 8 bytes. So what must change
+//! at once lies in one word, and a record of two words names its transaction in both.
 
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
@@ -26,7 +25,7 @@ use crate::width::{
 };
 
 layout! {
-    /// What a block of the cache is.
+    /// A block of the cache: its home, and its state.
     pub CACHE_ENTRY_LAYOUT = "Cache entry", 16, {
         0x00 Le64, E_HOME = "e_home";
         0x08 Le64, E_STATE = "e_state";
@@ -51,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// Some of them.
+    /// A run of changed bytes.
     pub CACHE_CHANGE_LAYOUT = "Cache change", 8, {
         0x00 Le32, H_SLOT = "h_slot";
         0x04 Le16, H_OFFSET = "h_offset";
@@ -61,9 +60,9 @@ layout! {
 
 /// Where the geometry lies.
 pub const GEOMETRY_OFFSET: u64 = 128;
-/// Where the word lies that is behind the newest: see the scheme.
+/// Where the word lies that marks the end behind the newest: see the scheme.
 pub const HEAD_OFFSET: u64 = 256;
-/// Where the word lies that is behind the oldest: see the scheme.
+/// Where the word lies that marks the end behind the oldest: see the scheme.
 pub const TAIL_OFFSET: u64 = 320;
 /// Bytes of an entry.
 pub const ENTRY_SIZE: u64 = usize_as_u64(CACHE_ENTRY_LAYOUT.size);
@@ -82,8 +81,8 @@ const SLOT_MASK: u32 = (1 << 24) - 1;
 const CHECK_SHIFT: u32 = 24;
 const DIRTY: u32 = 1 << 31;
 
-/// CRC-7 (x^7 + x^3 + 1, as MMC has it), of which a word of 64 bits with its checksum in it is
-/// short enough that every change of one or two bits shows.
+/// CRC-7 (x^7 + x^3 + 1, as MMC has it). It finds every change of one or two bits in a word of 64
+/// bits that includes the checksum.
 fn crc7(start: u8, bytes: &[u8]) -> u8 {
     const TABLE: [u8; 256] = {
         let mut table = [0; 256];
@@ -115,7 +114,8 @@ fn check16(key: u32, bytes: &[u8]) -> u16 {
     high16(crc) ^ low16(crc)
 }
 
-/// What checksums in the record with a number, or at a place, begin with; `seed` is the region's.
+/// The seed of the checksums in the record with number `at`, or at place `at`. `seed` is the
+/// region's.
 pub fn key(seed: u32, at: u64) -> u32 {
     crc32c(seed, &at.to_le_bytes())
 }
@@ -141,7 +141,7 @@ record! {
         0x14 Le32, sub_blocks: u32 = "g_sub_blocks";
         /// Blocks for data.
         0x18 Le32, data: u32 = "g_data";
-        /// Blocks for metadata. None: the others are for both.
+        /// Blocks for metadata; with 0 of them, the others are for both.
         0x1c Le32, meta: u32 = "g_meta";
         /// Bytes of each half of the log of changed bytes, a multiple of 64; 0 without one.
         0x20 Le32, changes: u32 = "g_changes";
@@ -153,8 +153,8 @@ record! {
 pub struct CachePlan {
     /// A ring.
     pub ring: bool,
-    /// A cache for metadata and a log of sub-blocks of so many bytes, in so many thousandths of the
-    /// region.
+    /// A cache for metadata and a log of sub-blocks: the bytes of a sub-block, and the thousandths
+    /// of the region that both take.
     pub meta: Option<(u32, u32)>,
     /// A log of changed bytes.
     pub changes: bool,
@@ -163,14 +163,15 @@ pub struct CachePlan {
 impl CacheGeometry {
     /// The fewest blocks that there can be.
     pub const LEAST_BLOCKS: u32 = 256;
-    /// The most blocks of a transaction, if there are enough.
+    /// The most blocks of a transaction, if the region has enough.
     pub const MOST_IN_TRANSACTION: u32 = 16 << 10;
-    /// Of so many parts of a region one is for each half of the log of changed bytes.
+    /// Each half of the log of changed bytes takes one part of the region in this many.
     const CHANGES_SHARE: u64 = 256;
     const MOST_CHANGES: u64 = 64 << 20;
 
-    /// How a region of so many bytes is divided. A transaction has at most a quarter of the blocks,
-    /// so that there are always others that can make room; the metadata log takes an eighth of what
+    /// Divides a region of `size` bytes. A transaction has at most a quarter of the blocks, so that
+    /// there are always others that can make room. The metadata log takes an eighth of what is for
+    /// metadata.
     /// is for metadata.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ impl CacheGeometry {
                 0
             },
         };
-        // What is before the blocks grows with their number, and the first of them is aligned.
+        // The entries before the blocks grow with their number, and the first block is aligned.
         let fixed = geometry.entries_at() + BLOCKS_ALIGN + LINE;
         let blocks = size.saturating_sub(fixed) / (block + ENTRY_SIZE);
         let data = blocks.saturating_sub(meta);
@@ -220,7 +221,7 @@ impl CacheGeometry {
         Ok(geometry)
     }
 
-    /// Whether it is divided into what a scheme wants.
+    /// Whether the region has the parts that a scheme wants.
     pub fn is_for(&self, plan: CachePlan) -> bool {
         (self.ring > 0) == plan.ring
             && (self.sub_block > 0) == plan.meta.is_some()
@@ -258,8 +259,8 @@ impl CacheGeometry {
         RING_OFFSET + u64::from(self.ring) * RING_SLOT_SIZE
     }
 
-    /// Where the half of the log of changed bytes begins that is for that transaction: they take
-    /// turns.
+    /// Where the half of the log of changed bytes begins that transaction `sequence` uses:
+    /// transactions take turns.
     pub fn changes_at(&self, sequence: Tid) -> u64 {
         self.change_log() + u64::from(sequence.0 % 2) * u64::from(self.changes)
     }
@@ -284,7 +285,7 @@ impl CacheGeometry {
         first + u64::from(slot) * u64::from(self.block_size)
     }
 
-    /// Reads it.
+    /// Reads the geometry.
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`].
@@ -294,7 +295,7 @@ impl CacheGeometry {
             return Err(Corrupt::NvmCache("the geometry's checksum is wrong"));
         }
         let found = Self::read_fields(raw);
-        // Bounded first, so that nothing that follows from them can be too large to be computed.
+        // The numbers are bounded first, so that nothing that is computed from them overflows.
         let is_bounded = matches!(found.block_size, 1024 | 2048 | 4096)
             && found.ring <= Self::MOST_IN_TRANSACTION
             && (found.ring == 0 || found.ring.is_power_of_two())
@@ -311,7 +312,7 @@ impl CacheGeometry {
         }
     }
 
-    /// As bytes.
+    /// The geometry as bytes.
     pub fn encode(&self) -> [u8; CACHE_GEOMETRY_LAYOUT.size] {
         let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
         self.write_fields(&mut raw);
@@ -321,8 +322,8 @@ impl CacheGeometry {
     }
 }
 
-/// The word of an entry that changes by itself: which block of the cache it is, whether home has
-/// other content, and what the scheme adds.
+/// The word of an entry that changes alone: which block of the cache it is, whether home has other
+/// content, and what the scheme adds.
 ///
 /// | bits | what |
 /// |---|---|
@@ -350,7 +351,7 @@ impl EntryState {
         }
     }
 
-    /// As the word that is stored in one piece; `None` is a free entry. `key` is the entry's
+    /// The word, which is stored in one piece; `None` makes a free entry. `key` is the entry's
     /// ([`key`]).
     pub fn to_word(state: Option<Self>, key: u32) -> u64 {
         let word = state.map_or(0, |state| {
@@ -359,7 +360,7 @@ impl EntryState {
         word | u64::from(crc7(low8(key) & 0x7f, &word.to_le_bytes())) << CHECK_SHIFT
     }
 
-    /// From that word; none when the entry is free.
+    /// Reads that word; `None` when the entry is free.
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: it is not what was stored.
@@ -380,7 +381,7 @@ impl EntryState {
         (self.slot + 1) | if self.is_dirty { DIRTY } else { 0 }
     }
 
-    /// From the lower half.
+    /// Reads the lower half.
     fn from_low(low: u32) -> Option<Self> {
         Some(Self {
             slot: (low & SLOT_MASK).checked_sub(1)?,
@@ -390,7 +391,7 @@ impl EntryState {
     }
 }
 
-/// A block of the cache: whose, and in what state.
+/// An entry: which block of the volume it is for, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The block of the volume.
@@ -400,7 +401,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Reads it; none when it is free. `key` is the entry's ([`key`]).
+    /// Reads an entry; `None` when it is free. `key` is the entry's ([`key`]).
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: it is not what was stored.
@@ -418,8 +419,8 @@ impl Entry {
         }
     }
 
-    /// A free one: each of its words is whole by itself, as the next ones may not become durable
-    /// together.
+    /// A free entry. Each of its words is valid by itself, because the words that replace them may
+    /// not become durable together.
     pub fn free(key: u32) -> [u8; u64_as_usize(ENTRY_SIZE)] {
         let mut raw = [0; u64_as_usize(ENTRY_SIZE)];
         E_HOME.put(&mut raw, Self::home_word(BlockNo(0), key));
@@ -427,7 +428,7 @@ impl Entry {
         raw
     }
 
-    /// The word that says whose it is.
+    /// The word that names the block of the volume.
     ///
     /// # Panics
     /// The block number has more than 48 bits.
@@ -436,23 +437,23 @@ impl Entry {
         home.0 | u64::from(check16(key, &home.0.to_le_bytes())) << HOME_BITS
     }
 
-    /// Where, from an entry's start on, the word lies that changes by itself.
+    /// Offset in an entry of the word that changes alone.
     pub const STATE_OFFSET: u64 = usize_as_u64(E_STATE.0);
 }
 
-/// A block that a transaction changes, and what its entry was before (none: it was not in the
-/// cache). Both words say to which transaction they belong: a slot of an earlier one, or half of
-/// one, is none. The second one has, as an entry's, a CRC-7, which is of both.
+/// A block that a transaction changes, and what its entry was before. Both words name their
+/// transaction, so that a slot of an earlier transaction, or half a slot, is not taken for one of
+/// this transaction. The second word has a CRC-7, as an entry's has, but over both words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSlot {
     /// The block of the volume.
     pub home: BlockNo,
-    /// What the cache had of it.
+    /// What the cache had of it; `None` when it was not in the cache.
     pub before: Option<EntryState>,
 }
 
 impl RingSlot {
-    /// As bytes; `seed` is the region's.
+    /// The slot as bytes; `seed` is the region's.
     ///
     /// # Panics
     /// The block number has more than 48 bits.
@@ -468,10 +469,10 @@ impl RingSlot {
         raw
     }
 
-    /// Reads it; none when it is not of that transaction.
+    /// Reads a slot; `None` when it does not belong to transaction `sequence`.
     ///
     /// # Errors
-    /// [`Corrupt::NvmCache`]: it is, and not what was stored.
+    /// [`Corrupt::NvmCache`]: it belongs to it, but is not what was stored.
     pub fn decode(raw: &[u8], sequence: Tid, seed: u32) -> Result<Option<Self>, Corrupt> {
         let (home, state) = (R_HOME.get(raw), R_STATE.get(raw));
         if home >> HOME_BITS != u64::from(low16(sequence.0)) || state >> 32 != u64::from(sequence.0)
@@ -490,7 +491,7 @@ impl RingSlot {
     }
 }
 
-/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece,
+/// Where a ring begins or ends, and the last transaction that is done. Both are stored in one word,
 /// with a checksum of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingEnd {
@@ -501,19 +502,19 @@ pub struct RingEnd {
 }
 
 impl RingEnd {
-    /// Where a ring begins that nothing has been written to.
+    /// Where an unused ring begins.
     pub const FIRST: Self = Self {
         at: 0,
         sequence: Tid(0),
     };
 
-    /// As that word; `key` is that of where it lies ([`key`]).
+    /// The word; `key` is that of the place where it lies ([`key`]).
     pub fn to_word(self, key: u32) -> u64 {
         let word = u64::from(self.at) | u64::from(self.sequence.0) << 32;
         word | u64::from(check16(key, &word.to_le_bytes())) << 16
     }
 
-    /// From that word.
+    /// Reads that word.
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: it is not what was stored.
@@ -531,7 +532,7 @@ impl RingEnd {
 }
 
 record! {
-    /// A part of a metadata block as it was.
+    /// A part of a metadata block as it was before a transaction.
     pub CACHE_SUB_BLOCK_LAYOUT = "Cache metadata log header", 16, {
         0x0c Le32, S_CHECKSUM = "s_checksum";
     }
@@ -549,7 +550,7 @@ record! {
 }
 
 impl SubBlock {
-    /// As bytes, with a checksum over it and `content` that begins with `seed`.
+    /// The header as bytes, with a checksum over it and `content` that begins with `seed`.
     pub fn encode(&self, seed: u32, content: &[u8]) -> [u8; u64_as_usize(SUB_BLOCK_HEADER_SIZE)] {
         let mut raw = [0; u64_as_usize(SUB_BLOCK_HEADER_SIZE)];
         self.write_fields(&mut raw);
@@ -558,7 +559,7 @@ impl SubBlock {
         raw
     }
 
-    /// Reads it; none when header and content do not belong together.
+    /// Reads a header; `None` when header and content do not belong together.
     pub fn decode(raw: &[u8], seed: u32, content: &[u8]) -> Option<Self> {
         let crc = crc32c(crc32c(seed, &raw[..S_CHECKSUM.0]), content);
         (S_CHECKSUM.get(raw) == crc).then(|| Self::read_fields(raw))
@@ -568,49 +569,49 @@ impl SubBlock {
 /// The log of changed bytes of a transaction, while it is being written or read: a header, then
 /// changes, each with a header of its own and filled up to a multiple of 8 bytes.
 ///
-/// A transaction's is complete before the word that says that it is durable. Its half is used again
-/// by the transaction after the next one.
+/// A transaction's log is complete before the word is stored that says that the transaction is
+/// durable. The transaction after the next one uses its half again.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeLog {
     raw: Vec<u8>,
 }
 
-/// Bytes of a block of the cache.
+/// Changed bytes of a block of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The block.
     pub slot: u32,
     /// Where in it they begin.
     pub offset: usize,
-    /// What they have become.
+    /// Their new content.
     pub bytes: &'a [u8],
 }
 
 impl ChangeLog {
-    /// Bytes of the header of all.
+    /// Bytes of the log's header.
     pub const HEADER_SIZE: usize = CACHE_CHANGES_LAYOUT.size;
 
-    /// What changing so many bytes takes.
+    /// Bytes that a change of `bytes` bytes takes in the log.
     pub fn size_of(bytes: usize) -> usize {
         CACHE_CHANGE_LAYOUT.size + bytes.next_multiple_of(8)
     }
 
-    /// No changes.
+    /// Makes a log without changes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// There are none.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    /// Bytes of it, with the header.
+    /// Bytes of the log, with the header.
     pub fn size(&self) -> usize {
         self.raw.len().max(Self::HEADER_SIZE)
     }
 
-    /// Adds one.
+    /// Adds a change.
     pub fn add(&mut self, change: Change<'_>) {
         self.raw.resize(self.size(), 0);
         let mut header = [0; CACHE_CHANGE_LAYOUT.size];
@@ -622,7 +623,7 @@ impl ChangeLog {
         self.raw.resize(self.raw.len().next_multiple_of(8), 0);
     }
 
-    /// As bytes, with a checksum that begins with `seed`.
+    /// The log as bytes, with a checksum that begins with `seed`.
     pub fn encode(&mut self, seed: u32, sequence: Tid) -> &[u8] {
         self.raw.resize(self.size(), 0);
         let (header, changes) = self.raw.split_at_mut(Self::HEADER_SIZE);
@@ -633,7 +634,7 @@ impl ChangeLog {
         &self.raw
     }
 
-    /// How many bytes follow a header of that transaction; 0 when it is of another one.
+    /// How many bytes of changes follow the header; 0 when it is not of transaction `sequence`.
     pub fn length(header: &[u8; Self::HEADER_SIZE], sequence: Tid) -> u32 {
         if C_SEQUENCE.get(header) == sequence.0 {
             C_BYTES.get(header)
@@ -642,10 +643,10 @@ impl ChangeLog {
         }
     }
 
-    /// Header and what follows it.
+    /// Reads a log: the header and the changes behind it.
     ///
     /// # Errors
-    /// [`Corrupt::NvmCache`]: they do not belong together.
+    /// [`Corrupt::NvmCache`]: header and changes do not belong together.
     pub fn decode(raw: Vec<u8>, seed: u32) -> Result<Self, Corrupt> {
         let (header, changes) = raw
             .split_at_checked(Self::HEADER_SIZE)
@@ -660,10 +661,10 @@ impl ChangeLog {
         }
     }
 
-    /// All of them.
+    /// Iterates over the changes.
     ///
     /// # Errors
-    /// [`Corrupt::NvmCache`]: one is longer than what is left.
+    /// [`Corrupt::NvmCache`]: a change is longer than what is left.
     pub fn changes(&self) -> impl Iterator<Item = Result<Change<'_>, Corrupt>> {
         let mut left = self.raw.get(Self::HEADER_SIZE..).unwrap_or_default();
         std::iter::from_fn(move || {
@@ -680,7 +681,7 @@ impl ChangeLog {
 }
 
 impl<'a> Change<'a> {
-    /// Takes one off.
+    /// Takes the first change off `left`.
     fn decode(left: &mut &'a [u8]) -> Result<Self, Corrupt> {
         const SHORT: Corrupt = Corrupt::NvmCache("a change in the log is cut short");
         let (header, behind) = left
@@ -768,7 +769,7 @@ mod tests {
             damaged[at] ^= 1;
             assert!(ChangeLog::decode(damaged, 5).is_err(), "byte {at}");
         }
-        // A checksum does not make it right: whoever writes one can write anything.
+        // A right checksum does not make a log right: an attacker can compute it.
         let mut cut = ChangeLog {
             raw: raw[..raw.len() - 16].to_vec(),
         };
@@ -791,7 +792,7 @@ mod tests {
         }
     }
 
-    /// The checksums are linear, so what shows in one word shows in all.
+    /// The checksums are linear, so a flip that shows in one word shows in every word.
     #[test]
     fn every_flipped_bit_is_noticed() {
         let key = key(17, 4);

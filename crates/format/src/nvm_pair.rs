@@ -1,22 +1,22 @@
-//! What a volume and the persistent memory beside it say of each other, so that neither is used
-//! with one that is not of its time.
+//! What a volume and the persistent memory beside it record about each other, so that neither is
+//! used with an older copy of the other.
 //!
 //! The memory begins with a [`RegionHeader`] and has two slots for a [`RegionState`] at
 //! [`STATE_OFFSETS`]; block 1 of the volume's journal area has two for a [`VolumeRecord`],
-//! [`VolumeRecord::SIZE`] bytes each. In either place the newest slot that is whole counts, and the
-//! other one is written next, so that a torn slot is as if it had not been written.
+//! [`VolumeRecord::SIZE`] bytes each. In either place the newest intact slot counts, and the other
+//! one is written next: a torn slot is as if it had not been written.
 //!
-//! Both know a number of the newest *checkpoint*, which grows whenever something is brought home
-//! (and when the volume is mounted or closed), the volume also the newest transaction of that time.
-//! That a checkpoint begins is durable in the memory first, then the volume's number, then the
-//! memory's, and after that the memory gives up what is home. So of a pair of one time it holds
-//! that
+//! Both record the number of the newest *checkpoint*, and the volume also the newest transaction at
+//! that time. The number grows whenever blocks are brought home, and when the volume is mounted or
+//! closed. A checkpoint makes durable, in this order: in the memory, that it begins; in the volume,
+//! its number; in the memory, its number. Then the memory gives up what is home. So a volume and a
+//! memory that belong together satisfy:
 //! 1. volume and memory have the same UUID, scheme and epoch;
 //! 2. the volume's number is the memory's, or one more in the middle of a checkpoint;
 //! 3. the memory has the transaction that the volume knows of.
 //!
-//! An older volume breaks 2, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that
-//! were committed after the last checkpoint the volume knows nothing.
+//! An older volume breaks rule 2, an older memory rule 2 or 3: [`VolumeRecord::check`]. The volume
+//! knows nothing of transactions that were committed after the last checkpoint.
 //!
 //! All integers are little-endian.
 
@@ -30,7 +30,7 @@ use crate::width::{low32, must_fit, u64_as_usize};
 /// Where the slots for a region's state lie, each in a cache line of its own.
 pub const STATE_OFFSETS: [u64; 2] = [512, 576];
 
-/// Where the word lies that says which transaction is known to be durable ([`committed_word`]).
+/// Where the word lies that names a durable transaction ([`committed_word`]).
 pub const COMMITTED_OFFSET: u64 = 640;
 
 const VERSION: u32 = 2;
@@ -40,7 +40,7 @@ const VOLUME_MAGIC: [u8; 8] = *b"stetVOL\0";
 
 /// The first word of a region.
 pub const REGION_WORD: u64 = u64::from_le_bytes(REGION_MAGIC);
-/// The first word of one that is being made: nothing in it counts.
+/// The first word of a region that is being made: nothing in it counts.
 pub const MAKING_WORD: u64 = u64::from_le_bytes(MAKING_MAGIC);
 
 /// Whether something is in the memory that the volume needs.
@@ -48,11 +48,11 @@ pub const MAKING_WORD: u64 = u64::from_le_bytes(MAKING_MAGIC);
 pub enum PairState {
     /// It is in use.
     Open,
-    /// The same, and a checkpoint may be under way, which the volume knows first.
+    /// In use, and a checkpoint may be under way: the volume may have the next number already.
     Homing,
-    /// It was closed with what is in it.
+    /// Closed, with its content kept.
     Kept,
-    /// It was closed, and everything is home.
+    /// Closed, and everything is home.
     Shut,
 }
 
@@ -74,15 +74,16 @@ impl PairState {
     }
 }
 
-/// The number of a transaction that is durable, with a checksum in the upper half, begun with
-/// [`RegionHeader::seed`]: what is stored in one piece, after the transaction and with no fence of
-/// its own. So a power cut may leave an older one, and never one that is not there.
+/// The word that names a durable transaction: its number, and in the upper half a checksum begun
+/// with [`RegionHeader::seed`]. It is stored in one piece, after the transaction, without a fence
+/// of its own. So after a power cut it may name an older transaction, but never one that is not
+/// there.
 pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
     let crc = crc32c(seed, &sequence.0.to_le_bytes());
     u64::from(sequence.0) | u64::from(crc) << 32
 }
 
-/// From that word.
+/// Reads the transaction's number from that word.
 ///
 /// # Errors
 /// [`Corrupt::NvmPair`].
@@ -133,15 +134,15 @@ record! {
 }
 
 impl RegionHeader {
-    /// Bytes of it.
+    /// Bytes of the header.
     pub const SIZE: usize = REGION_HEADER_LAYOUT.size;
 
-    /// What it is to be a region that is being made.
+    /// Whether a region is still being made.
     pub fn is_making(raw: &[u8]) -> bool {
         raw.starts_with(&MAKING_MAGIC)
     }
 
-    /// Reads and checks it.
+    /// Reads and checks the header.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], [`Corrupt::NvmPair`], [`Corrupt::NvmPairVersion`].
@@ -150,7 +151,7 @@ impl RegionHeader {
             let name = REGION_HEADER_LAYOUT.name;
             return Err(too_short(name, Self::SIZE, raw.len()));
         };
-        // Up to version 1 it began as the volume's log does.
+        // Up to version 1 a region began as the volume's log does.
         if LogHeader::is_one(raw) {
             return Err(Corrupt::NvmPairVersion(1));
         }
@@ -168,7 +169,7 @@ impl RegionHeader {
         Ok(Self::read_fields(raw))
     }
 
-    /// As bytes.
+    /// The header as bytes.
     ///
     /// # Panics
     /// When the scheme's name is longer than 16 bytes.
@@ -183,45 +184,45 @@ impl RegionHeader {
         raw
     }
 
-    /// What checksums in the region begin with.
+    /// The seed of the region's checksums.
     pub fn seed(&self) -> u32 {
         crc32c(crc32c(!0, &self.uuid), &self.epoch.to_le_bytes())
     }
 }
 
 record! {
-    /// Of what time a region is.
+    /// The state of a region: which checkpoint it has reached, and whether it is in use.
     pub REGION_STATE_LAYOUT = "Region state", 32, {
         0x10 Le64, S_TAIL = "s_tail";
         0x18 Le32, S_STATE = "s_state";
         0x1c Le32, S_CHECKSUM = "s_checksum";
     }
 
-    /// Of what time a region is.
+    /// The state of a region: which checkpoint it has reached, and whether it is in use.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RegionState from (raw) {
-        /// Grows with each that is written.
+        /// Grows with each state that is written.
         0x00 Le64, count: u64 = "s_count";
         /// The checkpoint whose number the volume has.
         0x08 Le64, checkpoint: u64 = "s_checkpoint";
     } {
-        /// Where the scheme's log begins, if it has one that moves.
+        /// Where the scheme's log begins, if it has a log that moves.
         pub tail: Tail = Tail::from_word(S_TAIL.get(raw));
-        /// Whether something is in it.
+        /// Whether the memory holds something that the volume needs.
         pub state: PairState = PairState::Open;
     }
 }
 
 impl RegionState {
-    /// Bytes of it.
+    /// Bytes of a state, and of a slot.
     pub const SIZE: usize = REGION_STATE_LAYOUT.size;
 
-    /// Where it is written.
+    /// Where the slot lies that it is written to.
     pub fn offset(&self) -> u64 {
         STATE_OFFSETS[u64_as_usize(self.count % 2)]
     }
 
-    /// Reads one; none if it is not whole, or of another region.
+    /// Reads a slot; `None` when it is torn or belongs to another region.
     fn decode(raw: &[u8; Self::SIZE], seed: u32) -> Option<Result<Self, Corrupt>> {
         if S_CHECKSUM.get(raw) != crc32c(seed, &raw[..S_CHECKSUM.0]) {
             return None;
@@ -232,10 +233,10 @@ impl RegionState {
         }))
     }
 
-    /// The newest of both.
+    /// Returns the newer of the two slots.
     ///
     /// # Errors
-    /// [`Corrupt::NvmPair`]: neither is whole.
+    /// [`Corrupt::NvmPair`]: both are torn.
     pub fn newest(slots: &[[u8; Self::SIZE]; 2], seed: u32) -> Result<Self, Corrupt> {
         let whole: Result<Vec<Self>, Corrupt> = slots
             .iter()
@@ -245,7 +246,7 @@ impl RegionState {
         newest.ok_or(Corrupt::NvmPair("no state of the region is whole"))
     }
 
-    /// As bytes.
+    /// The state as bytes.
     pub fn encode(&self, seed: u32) -> [u8; REGION_STATE_LAYOUT.size] {
         let mut raw = [0; REGION_STATE_LAYOUT.size];
         self.write_fields(&mut raw);
@@ -258,7 +259,7 @@ impl RegionState {
 }
 
 record! {
-    /// Which memory a volume has beside it, and of what time it is.
+    /// Which memory a volume has beside it, and which checkpoint the volume has reached.
     pub VOLUME_RECORD_LAYOUT = "Volume record", 512, {
         0x00 Bytes<8>, V_MAGIC = "v_magic";
         0x08 Le32, V_VERSION = "v_version";
@@ -269,7 +270,7 @@ record! {
         0x60 Bytes<416>, V_PATH = "v_path";
     }
 
-    /// Which memory a volume has beside it, and of what time it is.
+    /// Which memory a volume has beside it, and which checkpoint the volume has reached.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct VolumeRecord from (raw) {
         /// As in the [`RegionHeader`].
@@ -278,7 +279,7 @@ record! {
         0x30 Le64, epoch: u64 = "v_epoch";
         /// Grows with each checkpoint.
         0x38 Le64, checkpoint: u64 = "v_checkpoint";
-        /// Grows with each that is written.
+        /// Grows with each record that is written.
         0x40 Le64, count: u64 = "v_count";
         /// Bytes of the memory.
         0x48 Le64, size: u64 = "v_size";
@@ -287,15 +288,15 @@ record! {
     } {
         /// As in the [`RegionHeader`].
         pub scheme: String = scheme_of(V_SCHEME.get(raw));
-        /// Whether something is in the memory.
+        /// Whether the memory holds something that the volume needs.
         pub state: PairState = PairState::Open;
-        /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It
-        /// comes from an image, so whoever opens it makes sure what it is.
+        /// The last absolute path of the memory; empty when it had none, or one that is too long.
+        /// It comes from an image: check what is there before you use it.
         pub path: Vec<u8> = Vec::new();
     }
 }
 
-/// Why a volume and a memory are not of one time.
+/// Which of a volume and a memory that do not belong together is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The volume is an older copy.
@@ -305,13 +306,13 @@ pub enum Mismatch {
 }
 
 impl VolumeRecord {
-    /// Bytes of it, and of a slot.
+    /// Bytes of a record, and of a slot.
     pub const SIZE: usize = VOLUME_RECORD_LAYOUT.size;
 
-    /// The longest path that there is room for.
+    /// The longest path that fits, in bytes.
     pub const MOST_PATH: usize = Bytes::<416>::SIZE;
 
-    /// Whether a block begins like one, whatever else is in it.
+    /// Whether a block begins with the record's magic; nothing else is checked.
     pub fn is_one(block: &[u8]) -> bool {
         block.starts_with(&VOLUME_MAGIC)
             || block
@@ -324,7 +325,7 @@ impl VolumeRecord {
         u64_as_usize(self.count % 2) * Self::SIZE
     }
 
-    /// The newest in the block.
+    /// Returns the newest record in the block.
     ///
     /// # Errors
     /// What is wrong with both: [`Corrupt::TooShort`], [`Corrupt::NvmPair`],
@@ -373,7 +374,7 @@ impl VolumeRecord {
         })
     }
 
-    /// As bytes.
+    /// The record as bytes.
     ///
     /// # Panics
     /// When the scheme's name is longer than 16 bytes or the path than
@@ -392,17 +393,19 @@ impl VolumeRecord {
         raw
     }
 
-    /// Whether a region of the same volume and epoch, with `newest` as its newest transaction, is
-    /// of the same time.
+    /// Checks that a region of the same volume and epoch, with `newest` as its newest transaction,
+    /// belongs together with this record.
     ///
-    /// | volume | memory | of one time if | since |
+    /// | volume | memory | they belong together if | since |
     /// |---|---|---|---|
-    /// | open | open | the numbers are the same, and the volume knows no transaction that the memory has not | |
-    /// | open | in a checkpoint | the same, or the volume's number is one more | the volume is first |
-    /// | kept | kept | the numbers are the same | |
-    /// | kept | open | the volume's number is one more or one less, and both know the same transactions | the volume is kept first, and the memory opened first |
+    /// | open | open | same number; the memory has the volume's newest transaction | |
+    /// | open | in a checkpoint | as above, or the volume's number is one more | it is first |
+    /// | kept | kept | same number | |
+    /// | kept | open | numbers differ by one, same newest transaction | see below |
     /// | open | kept | never | |
     /// | not closed | closed | never | the volume is closed first |
+    ///
+    /// The volume is kept before the memory, and the memory is opened before the volume.
     ///
     /// # Errors
     /// Which of the two is older.

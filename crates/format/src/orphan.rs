@@ -63,7 +63,7 @@ impl<'a> OrphanBlock<'a> {
     }
 
     /// The orphans and the index of each in the block.
-    ///
+    /// Iterates over the orphans, with the index of each in the block.
     /// An item is [`Corrupt::InodeNumber`] when the inode does not exist.
     pub fn orphans(&self) -> impl Iterator<Item = Result<(usize, InodeNo), Corrupt>> + use<'a> {
         let geometry = self.geometry;
@@ -82,7 +82,7 @@ impl<'a> OrphanBlock<'a> {
     }
 }
 
-/// Places of a block.
+/// How many inode numbers a block holds.
 pub const fn entries_per_block(geometry: &Geometry) -> usize {
     (geometry.block_size() - TAIL_SIZE) / 4
 }

@@ -14,13 +14,13 @@
 //! 2. its epoch is the log's, and its length a multiple of the unit that the log can hold;
 //! 3. its checksum is that of everything behind the state word, begun with the volume's UUID and
 //!    the transaction's position;
-//! 4. if it is the last in the log: each block that it says was written in place has the content
-//!    whose checksum is there.
+//! 4. if it is the last in the log, each block that it says was written in place has the checksum
+//!    that it gives.
 //!
-//! On a block device `t_mask` is exclusive-ored into the first 4 bytes of each block of the ring
-//! that begins inside of the transaction, behind its header, after the checksum was computed. It is
-//! chosen such that none of these blocks begins with JBD2's magic: so what is left of a log is
-//! nothing to JBD2's recovery, and need not be wiped.
+//! On a block device, `t_mask` is XORed into the first 4 bytes of each block of the ring that
+//! begins inside the transaction, behind its header. This happens after the checksum was computed.
+//! The writer chooses a mask with which none of these blocks begins with JBD2's magic: so JBD2's
+//! recovery finds nothing in a log that is left over, and nobody need wipe it.
 //!
 //! All integers are little-endian.
 
@@ -38,26 +38,27 @@ pub const TRANSACTION_SIZE: usize = 64;
 /// Bytes of a chunk's header.
 pub const CHUNK_SIZE: usize = 16;
 
-/// Where the ring begins in a region of memory beside the volume: behind what says whose the region
-/// is ([`crate::nvm_pair`]), at a page. It goes to the region's end, in whole cache lines.
+/// Where the ring begins in a region of memory beside the volume: at a page, behind the records
+/// that say whose the region is ([`crate::nvm_pair`]). It goes to the region's end, in whole cache
+/// lines.
 pub const REGION_RING: u64 = 4096;
 
-/// Where in the log header the word lies that says whether the log is open; it changes by itself,
-/// in one store.
+/// Offset in the log header of the word that says whether the log is open. It changes alone, in one
+/// store.
 pub const LOG_STATE_OFFSET: usize = STATE.0;
-/// The same of the word that says where the log begins.
+/// Offset in the log header of the word that says where the log begins. It, too, changes alone.
 pub const TAIL_OFFSET: usize = TAIL.0;
 
 /// State of a transaction that is being written.
 pub const PENDING: u32 = 0x444e_4550; // "PEND"
-/// State of one that counts.
+/// State of a committed transaction.
 pub const COMMIT: u32 = 0x5449_4d43; // "CMIT"
-/// State of one whose changes are home.
+/// State of a transaction whose changes are home.
 pub const CHECKPOINT: u32 = 0x5450_4b43; // "CKPT"
 
 const MAGIC_VALUE: [u8; 8] = *b"stetLOG\0";
 const VERSION_VALUE: u16 = 2;
-/// Binary logarithms of the units that there are.
+/// Binary logarithms of the possible units.
 const LOG_UNITS: RangeInclusive<u8> = 6..=16;
 const OPEN: u64 = 0x4e45_504f; // "OPEN"
 const SHUT: u64 = 0x5455_4853; // "SHUT"
@@ -87,8 +88,8 @@ record! {
     } {
         /// The scheme's name, at most 16 bytes.
         pub scheme: String = scheme_of(SCHEME.get(raw));
-        /// Bytes of the unit in which a log of bytes is written, a power of two from 64 to 65,536:
-        /// of the medium that the log was made on. A block, where the log is one of blocks.
+        /// The unit of the medium that the log was made on, in bytes: a power of two from 64 to
+        /// 65,536. For a log of blocks, the size of a block.
         pub unit: u32 = 0;
         /// Everything is home: there is nothing to recover.
         pub is_closed: bool = false;
@@ -107,12 +108,12 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// As the word that is stored in one piece.
+    /// The word, which is stored in one piece.
     pub fn to_word(self) -> u64 {
         u64::from(self.line) | u64::from(self.sequence.0) << 32
     }
 
-    /// From that word.
+    /// Reads that word.
     pub fn from_word(word: u64) -> Self {
         Self {
             line: low32(word),
@@ -125,7 +126,7 @@ impl LogHeader {
     /// Bytes of the header.
     pub const SIZE: usize = LOG_HEADER_LAYOUT.size;
 
-    /// Whether a block begins like one, whatever else is in it.
+    /// Whether a block begins with the header's magic; nothing else is checked.
     pub fn is_one(block: &[u8]) -> bool {
         block.starts_with(&MAGIC_VALUE)
     }
@@ -135,7 +136,7 @@ impl LogHeader {
         if is_closed { SHUT } else { OPEN }
     }
 
-    /// Reads and checks it.
+    /// Reads and checks the header.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], [`Corrupt::PrivateLogMagic`], [`Corrupt::PrivateLogChecksum`],
@@ -156,7 +157,7 @@ impl LogHeader {
             return Err(Corrupt::PrivateLogChecksum { stored, computed });
         }
         let log_unit = match VERSION.get(block) {
-            // Logs were in memory alone then.
+            // In version 1, all logs were in memory.
             1 => *LOG_UNITS.start(),
             VERSION_VALUE => LOG_UNIT.get(block),
             other => return Err(Corrupt::PrivateLogVersion(other)),
@@ -175,7 +176,7 @@ impl LogHeader {
         })
     }
 
-    /// Writes it over the first [`SIZE`](Self::SIZE) bytes.
+    /// Writes the header over the first [`SIZE`](Self::SIZE) bytes.
     ///
     /// # Panics
     /// When `block` is shorter or the scheme's name longer than 16 bytes.
@@ -231,7 +232,7 @@ record! {
         0x10 Le64, epoch: u64 = "t_epoch";
         /// Chunks in it.
         0x20 Le32, chunks: u32 = "t_chunks";
-        /// What is exclusive-ored into the beginnings of the ring's blocks; 0 in memory.
+        /// The word that is XORed into the beginnings of the ring's blocks; 0 in memory.
         0x34 Le32, mask: u32 = "t_mask";
     } {
         /// When it was closed: seconds and nanoseconds since 1970, for people.
@@ -239,7 +240,7 @@ record! {
     }
 }
 
-/// The state word: what is stored in one piece.
+/// The state word, which is stored in one piece.
 pub fn state_word(state: u32, sequence: Tid) -> u64 {
     u64::from(state) | u64::from(sequence.0) << 32
 }
@@ -250,8 +251,8 @@ pub fn state_of(word: u64) -> (u32, Tid) {
 }
 
 impl Transaction {
-    /// Reads the header of a transaction; whether the transaction is valid is
-    /// [`is_intact`](Self::is_intact)'s.
+    /// Reads the header of a transaction: its state word, and the rest.
+    /// [`is_intact`](Self::is_intact) tells whether the transaction is valid.
     pub fn decode(header: &[u8; TRANSACTION_SIZE]) -> (u64, Self) {
         (T_STATE.get(header), Self::read_fields(header))
     }
@@ -274,8 +275,8 @@ impl Transaction {
     }
 }
 
-/// What checksums of a transaction begin with: the volume, the epoch, the place in the log and the
-/// number.
+/// The seed of a transaction's checksum, made of the volume, the epoch, the place in the log and
+/// the sequence number.
 pub fn seed(uuid: &[u8; 16], epoch: u64, line: u32, sequence: Tid) -> u64 {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(uuid);
@@ -299,14 +300,14 @@ pub enum ChunkKind {
     Ranges = 1,
     /// A whole block.
     Block = 2,
-    /// Whole inodes, as [`Ranges`](Self::Ranges).
+    /// Whole inodes, encoded as [`Ranges`](Self::Ranges).
     Inodes = 3,
     /// A block that was written in place: the CRC-64 of its content.
     InPlace = 4,
     /// `c_count` block numbers, freed: what this or an earlier transaction logged of them must not
     /// be replayed.
     Revoke = 5,
-    /// A block of zeros but for these bytes, as [`Ranges`](Self::Ranges).
+    /// A block of zeros except for these bytes, encoded as [`Ranges`](Self::Ranges).
     Zeroed = 6,
     /// `c_count` blocks from `c_block` on that were written in place: the CRC-64 of each.
     Run = 7,
@@ -343,7 +344,7 @@ record! {
     pub struct Chunk from (raw) {
         /// The block; 0 with [`ChunkKind::Revoke`].
         0x00 Le64, block: BlockNo = "c_block";
-        /// What the block is, as a number of the writer's choice; for accounts.
+        /// The block's class, as a number of the writer's choice; for accounts.
         0x09 U8, class: u8 = "c_class";
         /// Pairs or numbers that follow.
         0x0a Le16, count: u16 = "c_count";

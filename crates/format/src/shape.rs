@@ -1,7 +1,7 @@
 //! Decoding a superblock: from its numbers to a [`Geometry`], when they agree.
 //!
-//! The checks are those of the kernel's `ext4_fill_super` and `ext4_check_geometry`
-//! and where e2fsck is stricter, its.
+//! The checks are those of the kernel's `ext4_fill_super` and `ext4_check_geometry`, or e2fsck's
+//! where they are stricter.
 
 use crate::block_size::BlockSize;
 use crate::checksum::crc32c;

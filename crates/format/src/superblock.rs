@@ -1,9 +1,8 @@
 //! The ext4 superblock: 1,024 bytes at byte 1,024 of the volume.
 //!
-//! [`Superblock::decode`] checks everything that later code relies on, so that
-//! whoever holds a [`Superblock`] or a [`Geometry`] may calculate with it.
-//! Which features are supported is a question of its own:
-//! [`Superblock::check_features`].
+//! [`Superblock::decode`] checks everything that later code relies on, so that code may calculate
+//! with a [`Superblock`] or a [`Geometry`] without further checks. [`Superblock::check_features`]
+//! tells separately which features are not supported.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/super.rst`.
 
@@ -305,9 +304,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// Writes every field into the first 1,024 bytes of `raw`, which hold an older
-    /// version of this superblock: bytes that are no field stay. With
-    /// `metadata_csum` the checksum is made anew.
+    /// Writes every field into the first 1,024 bytes of `raw`, an older version of this superblock.
+    /// Bytes that belong to no field stay. With `metadata_csum` the checksum is made anew.
     ///
     /// # Panics
     /// When `raw` is shorter than 1,024 bytes.
@@ -343,8 +341,8 @@ impl Superblock {
         )
     }
 
-    /// Directory hashes take characters as unsigned. The kernel decides by the flag,
-    /// and where neither flag is set by its own `char`; there this says signed, as on x86.
+    /// Whether directory hashes take characters as unsigned. The flags decide. Where neither flag
+    /// is set, the kernel takes its own `char`; stetfs takes signed ones, as on x86.
     pub fn unsigned_hash(&self) -> bool {
         self.flags.contains(SuperFlags::UNSIGNED_HASH)
             && !self.flags.contains(SuperFlags::SIGNED_HASH)

@@ -22,31 +22,31 @@
 
 const _: () = assert!(usize::BITS == 64, "stetfs counts bytes of media in usize");
 
-/// `n`, of which nothing is lost.
+/// Converts `n` without loss.
 #[inline]
 pub const fn usize_as_u64(n: usize) -> u64 {
     n as u64
 }
 
-/// `n`, of which nothing is lost.
+/// Converts `n` without loss.
 #[inline]
 pub const fn u64_as_usize(n: u64) -> usize {
     n as usize
 }
 
-/// `n`, of which nothing is lost.
+/// Converts `n` without loss.
 #[inline]
 pub const fn u32_as_usize(n: u32) -> usize {
     n as usize
 }
 
-/// `n`, of which nothing is lost: `u32::from` for `const fn`.
+/// Converts `n` without loss: `u32::from` for `const fn`.
 #[inline]
 pub const fn u16_as_u32(n: u16) -> u32 {
     n as u32
 }
 
-/// `n`, of which nothing is lost: `u64::from` for `const fn`.
+/// Converts `n` without loss: `u64::from` for `const fn`.
 #[inline]
 pub const fn u32_as_u64(n: u32) -> u64 {
     n as u64
@@ -82,14 +82,14 @@ pub const fn low8(n: u32) -> u8 {
     n as u8
 }
 
-/// The number nearest to `n`.
+/// Converts `n` to the nearest `f64`.
 #[inline]
 pub const fn nearest_f64(n: u64) -> f64 {
     n as f64
 }
 
-/// `n` in a type that may be narrower; for values that fit as long as this program is right, so
-/// never for what a disk says.
+/// Converts `n` to a type that may be narrower. For values that fit as long as this program is
+/// correct: never for a number from a disk.
 ///
 /// # Panics
 ///
@@ -107,7 +107,7 @@ pub fn must_fit<Wide, Narrow: TryFrom<Wide>>(n: Wide) -> Narrow {
 ///
 /// # Panics
 ///
-/// If `n` does not fit; in a constant that is an error of the compiler's.
+/// If `n` does not fit; in a constant that is a compile error.
 #[inline]
 #[track_caller]
 pub const fn must_fit_u32(n: usize) -> u32 {
@@ -119,7 +119,7 @@ pub const fn must_fit_u32(n: usize) -> u32 {
 ///
 /// # Panics
 ///
-/// If `n` does not fit; in a constant that is an error of the compiler's.
+/// If `n` does not fit; in a constant that is a compile error.
 #[inline]
 #[track_caller]
 pub const fn must_fit_u16(n: usize) -> u16 {

@@ -214,7 +214,7 @@ impl<'a> XattrArea<'a> {
         Ok(())
     }
 
-    /// Returns where the next entry lies.
+    /// Checks the entry at `offset`, and returns where the next one lies.
     fn check_entry(&self, offset: usize) -> Result<usize, Corrupt> {
         let rest = &self.base[offset..];
         if rest.len() < ENTRY_SIZE {
@@ -224,7 +224,7 @@ impl<'a> XattrArea<'a> {
         let Some(name) = rest.get(ENTRY_SIZE..ENTRY_SIZE + name_len) else {
             return Err(Corrupt::XattrUnended(offset));
         };
-        // Only names that are all prefix have nothing behind it.
+        // Only a name that is all prefix may be empty here.
         let whole = prefix(E_NAME_INDEX.get(rest)).is_some_and(|prefix| !prefix.ends_with(b"."));
         if name.contains(&0) || name.is_empty() && !whole {
             return Err(Corrupt::XattrName(offset));
@@ -329,13 +329,13 @@ pub fn encode_inode(raw: &mut [u8], xattrs: &[Xattr<'_>], inode: &Inode, geometr
     area.fill(0);
     if !xattrs.is_empty() {
         MAGIC.put(area, XATTR_MAGIC);
-        // In an inode hashes are not kept.
+        // In an inode, entries have no hash.
         write_list(&mut area[IBODY_HEADER_SIZE..], 0, xattrs, |_| 0);
     }
 }
 
-/// Writes entries from `first` on and their values from the end. Returns nothing:
-/// what does not fit is a broken invariant of the caller.
+/// Writes entries from `first` on and their values from the end. The caller has made sure that they
+/// fit.
 fn write_list(
     base: &mut [u8],
     first: usize,

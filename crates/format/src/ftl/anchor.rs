@@ -69,7 +69,7 @@ impl FtlAnchor {
     /// 2. `a_version` is 1,
     /// 3. the lists fit the page.
     ///
-    /// The checksum is the page's, whose seed is the UUID in here.
+    /// The checksum is in the page's spare area; its seed is the UUID in here.
     ///
     /// # Errors
     /// The variant of [`FtlCorrupt`] that belongs to the check.

@@ -2,21 +2,21 @@
 
 use crate::bytes;
 
-/// "Nothing" where a page's number could stand.
+/// Stands for "no page" in the place of a page's number.
 pub const NO_PAGE: u32 = u32::MAX;
 
-/// Numbers of an array page.
+/// How many numbers an array page of `page_bytes` bytes holds.
 pub const fn entries_of(page_bytes: u32) -> u32 {
     page_bytes / 4
 }
 
-/// Number `index` of an array page.
+/// Returns number `index` of an array page.
 #[inline]
 pub fn entry(page: &[u8], index: usize) -> u32 {
     bytes::read_u32le(page, index * 4)
 }
 
-/// The numbers of an array page.
+/// Iterates over the numbers of an array page.
 #[inline]
 pub fn entries(page: &[u8]) -> impl Iterator<Item = u32> {
     let (numbers, _) = page.as_chunks::<4>();

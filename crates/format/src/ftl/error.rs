@@ -40,7 +40,7 @@ pub enum FtlCorrupt {
         /// Entries for which there is room.
         room: u64,
     },
-    /// A part of a log record that has no such part.
+    /// A log record gives a part a number that the record does not have.
     #[error("FTL log page: part {part} of {parts}")]
     Part {
         /// The part.

@@ -1,9 +1,9 @@
 //! What the flash translation layer keeps on a NAND part: the spare area of every page, and the
 //! pages that are its own.
 //!
-//! A page's spare area says what the page is. Its checksum covers data and record, and begins with
-//! the layer's UUID and the page's number, so that pages of another layer, of an earlier use of the
-//! part or of another place are not taken for one. Map and directory pages are plain arrays of
+//! A page's spare area says what the page is. Its checksum covers the layer's UUID, the page's
+//! number, the data and the record. So a page of another layer, of an earlier use of the part or of
+//! another place is not taken for one of this layer. Map and directory pages are plain arrays of
 //! little-endian `u32`; anchors, log and pool pages have the records of this module.
 //!
 //! Source: our own.

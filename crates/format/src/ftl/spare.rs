@@ -24,23 +24,22 @@ layout! {
 pub enum PageKind {
     /// The content of a logical page.
     Data = 1,
-    /// In place of the content of a logical page that could not be read any more: reading it is an
-    /// error.
+    /// Stands for content that could not be read any more: reading the logical page is an error.
     Lost = 2,
     /// A part of the map.
     Map = 3,
     /// A part of the list of map pages.
     Directory = 4,
-    /// Changes of the map that no spare area tells.
+    /// Changes of the map that no spare area records.
     Log = 5,
     /// Blocks that are going to be programmed.
     Pool = 6,
     /// A checkpoint.
     Anchor = 7,
-    /// The content of a logical page that is written together with others: it counts when the last
-    /// one of them is there.
+    /// The content of a logical page that is written atomically with others. It counts only when
+    /// the last page of that write ([`Last`](Self::Last)) is there.
     Staged = 8,
-    /// The same, of the last one.
+    /// The content of the last page of such a write.
     Last = 9,
 }
 
@@ -79,10 +78,10 @@ impl PageKind {
 pub struct FtlSpare {
     /// What the page is.
     pub kind: PageKind,
-    /// Of data: the logical page that it was written for. Of a map or directory page: which one.
-    /// Otherwise 0.
+    /// For content: the logical page that it was written for. For a map or directory page: its
+    /// number. Otherwise 0.
     pub index: u32,
-    /// Programs of the layer in order, below 2^48.
+    /// Sequence number of the layer's programs, below 2^48.
     pub seq: u64,
 }
 
@@ -97,8 +96,8 @@ impl SpareCodec {
     /// Bytes that a spare area needs: the record and the bad block mark.
     pub const SPARE_BYTES: u32 = must_fit_u32(SIZE) + 1;
 
-    /// For the layer `uuid`, on a part with the bad block mark at `bad_mark`: the record lies
-    /// around it.
+    /// Makes the codec of layer `uuid` on a part with the bad block mark at `bad_mark`: the record
+    /// lies around that byte.
     pub fn new(uuid: &[u8; 16], bad_mark: u32) -> Self {
         Self {
             seed: crc32c(!0, uuid),
@@ -126,8 +125,8 @@ impl SpareCodec {
         spare[before + 1..=SIZE].copy_from_slice(&raw[before..]);
     }
 
-    /// Takes the record out; `None` when there is nothing: the page is erased. It is valid if and
-    /// only if
+    /// Takes the record out of the spare area of `page`; `None` when the page is erased. The record
+    /// is valid if and only if
     /// 1. `f_checksum` fits,
     /// 2. `f_kind` is known.
     ///

@@ -28,11 +28,11 @@ const CHKSUM_SIZE_CRC32: u8 = 4;
 pub struct CommitBlock {
     /// The transaction that is committed.
     pub tid: Tid,
-    /// When, for people; recovery does not use it.
+    /// When it was committed. For people: recovery does not use it.
     pub time: Time,
-    /// With checksums v1: [`crc32_be`](crate::checksum::crc32_be), begun with `!0`, of
-    /// all descriptor blocks and logged blocks of the transaction in the order of the log
-    /// (revoke blocks are not in it). `None` where there is none.
+    /// With checksums v1: [`crc32_be`](crate::checksum::crc32_be), begun with `!0`, of all
+    /// descriptor blocks and logged blocks of the transaction in the order of the log (revoke
+    /// blocks are not in it). `None` without checksums v1, or when the writer did not know them.
     pub transaction_crc: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ impl CommitBlock {
         })
     }
 
-    /// Compares with the CRC that was computed over the blocks of the transaction.
+    /// Compares the stored CRC with `computed`, that of the transaction's blocks in the log.
     ///
     /// # Errors
     /// [`Corrupt::JournalCommitChecksum`].
@@ -81,7 +81,7 @@ impl CommitBlock {
         }
     }
 
-    /// Makes the whole block, whatever it held.
+    /// Fills the whole block, whatever it held.
     ///
     /// # Panics
     /// When `block` is not of the journal's block size.

@@ -52,7 +52,7 @@ pub struct Tag {
     pub escaped: bool,
     /// The block was deleted by this transaction; never written by the kernel.
     pub deleted: bool,
-    /// Of the block as logged: see [`LogFormat::data_checksum`]. 0 without v2 or v3.
+    /// Checksum of the block as logged: see [`LogFormat::data_checksum`]. 0 without v2 or v3.
     pub checksum: u32,
 }
 
@@ -93,9 +93,9 @@ impl<'a> DescriptorBlock<'a> {
     }
 }
 
-/// Iterator over the tags of a descriptor block. Ends after the tag that is marked as the last
-/// or where the block is full (e2fsprogs marks none there), and with
-/// [`Corrupt::JournalTagsUnended`] where zeros follow a tag that is not the last.
+/// Iterator over the tags of a descriptor block. It ends after the tag that is marked as the last,
+/// or where the block is full (e2fsprogs marks none there). Zeros behind a tag that is not the last
+/// are [`Corrupt::JournalTagsUnended`].
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     block: &'a [u8],

@@ -1,4 +1,4 @@
-//! What all records of a journal begin with, and what follows from its features for all of them.
+//! The header of every journal record, and what the journal's features say about all records.
 
 use crate::bytes::{read_u32be, write_u32be};
 use crate::checksum::crc32c;
@@ -135,9 +135,9 @@ pub enum ChecksumVersion {
     None,
     /// One CRC-32 of all blocks of a transaction, in its commit block.
     V1,
-    /// CRC-32C on each record; of logged blocks the lower 16 bits, in their tag.
+    /// CRC-32C on each record; a logged block's tag holds the lower 16 bits of the block's CRC-32C.
     V2,
-    /// CRC-32C on each record; of logged blocks all bits, in their tag.
+    /// CRC-32C on each record; a logged block's tag holds the block's whole CRC-32C.
     V3,
 }
 
@@ -189,8 +189,8 @@ impl LogFormat {
         if self.is_64bit { 8 } else { 4 }
     }
 
-    /// The checksum of a logged block, of its content *as logged* (escaped): what its
-    /// tag holds of it. 0 without checksums v2 or v3.
+    /// The checksum that a tag holds of a logged block: over the content *as logged* (escaped). 0
+    /// without checksums v2 or v3.
     pub fn data_checksum(&self, tid: Tid, logged: &[u8]) -> u32 {
         match self.checksum {
             ChecksumVersion::None | ChecksumVersion::V1 => 0,

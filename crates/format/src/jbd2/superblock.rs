@@ -11,8 +11,8 @@ use crate::width::{must_fit, u32_as_usize};
 
 /// Bytes of the journal superblock.
 pub const JOURNAL_SUPERBLOCK_SIZE: usize = 1024;
-/// The kernel mounts no shorter journal (`JBD2_MIN_JOURNAL_BLOCKS`). The records here
-/// work in shorter ones too, which is good for tests.
+/// The kernel mounts no shorter journal (`JBD2_MIN_JOURNAL_BLOCKS`). The records here work in
+/// shorter ones too, for tests.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 /// Below this not even the smallest transaction fits.
 const MIN_LOG_BLOCKS: u32 = 8;
@@ -95,7 +95,7 @@ record! {
         0x050 U8 where is_v2, checksum_type: u8 = "s_checksum_type";
         /// Blocks of the fast-commit area; 0 means 256.
         0x054 Be32 where is_v2, num_fc_blks: u32 = "s_num_fc_blks";
-        /// The first free block of an empty log (where to go on after a clean unmount).
+        /// The first free block of an empty log: where to go on after a clean unmount.
         0x058 Be32 where is_v2, head: u32 = "s_head";
     } {
         /// Version 2, with everything from the features on.

@@ -59,7 +59,7 @@ impl BlockCondition {
 /// The state of an erase block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NandBlock {
-    /// How often it was erased, or begun to be.
+    /// How often an erase of it was begun.
     pub erases: u32,
     /// What can be done with it.
     pub condition: BlockCondition,
@@ -134,10 +134,10 @@ impl NandBlock {
         })
     }
 
-    /// The condition alone: checks 1 and 2 of [`decode`](Self::decode).
+    /// Reads the condition alone: checks 1 and 2 of [`decode`](Self::decode).
     ///
     /// # Errors
-    /// As there.
+    /// As [`decode`](Self::decode).
     pub fn condition(
         raw: &[u8],
         block: BlockAddr,
@@ -147,7 +147,7 @@ impl NandBlock {
         Ok(Self::decode_condition(raw, block, uuid, geometry)?.1)
     }
 
-    /// The same, with the bytes that are the record.
+    /// Reads the condition, and returns the bytes of the record too.
     fn decode_condition<'a>(
         raw: &'a [u8],
         block: BlockAddr,

@@ -46,8 +46,9 @@ layout! {
 pub struct NandHeader {
     /// The file's UUID: block records are valid with this one only.
     pub uuid: [u8; 16],
-    /// The boot of the host under which the file was opened and not closed since, when what was
-    /// written then may be lost with the host; otherwise zeros.
+    /// The boot of the host under which the file was opened, if it was not closed since: a crash of
+    /// the host may have lost what was written. Zeros when the file was closed, or loses nothing in
+    /// such a crash.
     pub boot: [u8; 16],
     /// The part.
     pub part: NandPart,
@@ -61,7 +62,7 @@ impl NandHeader {
     /// 1. `n_magic` is "stetNAND",
     /// 2. `n_version` is 1,
     /// 3. `n_checksum` fits,
-    /// 4. such a part can be ([`NandPart::check`]).
+    /// 4. the part's numbers are possible ([`NandPart::check`]).
     ///
     /// # Errors
     /// The variant of [`NandCorrupt`] that belongs to the check.

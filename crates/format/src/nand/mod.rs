@@ -1,9 +1,9 @@
 //! The file that holds a simulated NAND part: what the part is, the state of each block, and the
 //! cells.
 //!
-//! A header of one page of 4 KiB; then a record for each block, whose place is a power of two so
-//! that no record crosses a page of the host's; then the cells: data and spare bytes of each page,
-//! one page after the other. Which bytes of the cells mean anything the records say.
+//! The file has a header of one page (4 KiB), a record for each block, and the cells: data and
+//! spare bytes of each page, one page after the other. Records lie a power of two of bytes apart,
+//! so that none crosses a page of the host. The records say which cells mean anything.
 //!
 //! Source: our own.
 

@@ -8,14 +8,14 @@ pub enum PageState {
     Erased = 0,
     /// What was programmed.
     Programmed = 1,
-    /// Less than was programmed, and more wrong bits than can be corrected.
+    /// A part of what was programmed: more bits are wrong than can be corrected.
     Torn = 2,
     /// So little of what was programmed that it reads as erased.
     Faint = 3,
-    /// So much that is wrong that the code takes it for something else: it reads without an error,
-    /// and wrong.
+    /// So many wrong bits that the code takes the page for other content: it reads without an
+    /// error, but wrong.
     Miscorrected = 4,
-    /// What was programmed, but so weakly that it can be read once and is torn then.
+    /// What was programmed, but weakly: it can be read once, and is torn afterwards.
     Marginal = 5,
 }
 

@@ -8,24 +8,23 @@ use crate::width::{must_fit_u32, u32_as_u64, u32_as_usize, u64_as_usize, usize_a
 pub(super) const HOST_PAGE: u64 = 4096;
 /// Bytes of a block record before the states of its pages.
 pub(super) const RECORD_HEAD: usize = 0x10;
-/// So that a record fits a host's page.
+/// The most pages of a block, so that its record fits a page of the host.
 const PAGES_PER_BLOCK_MAX: u32 = must_fit_u32(u64_as_usize(HOST_PAGE) - RECORD_HEAD);
-/// Bits in which errors are counted.
+/// Error rates count wrong bits in this many bits.
 const PBIT: u64 = 1_000_000_000_000_000;
 
-/// A part, as it is described to the simulation.
+/// A part, as the simulation is given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NandPart {
     /// Pages and blocks.
     pub geometry: NandGeometry,
-    /// How long it takes.
+    /// How long its operations take.
     pub timing: NandTiming,
-    /// What its error correction is able to correct.
+    /// What its error correction can correct.
     pub ecc: NandEcc,
     /// How it ages and errs.
     pub wear: NandWear,
-    /// What chance is drawn from: two parts that differ in nothing else have other bad blocks and
-    /// other errors.
+    /// Seed of what is random: which blocks are bad, and which bits are wrong.
     pub seed: u64,
 }
 
@@ -74,7 +73,7 @@ pub struct NandEcc {
 /// Ageing and errors. Rates are wrong bits in 10^15 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NandWear {
-    /// Erases of a block that are promised.
+    /// Erases of a block that the maker promises.
     pub endurance_erases: u32,
     /// Blocks in a million that are bad from the factory; never the first one.
     pub factory_bad_ppm: u32,
@@ -90,8 +89,8 @@ pub struct NandWear {
 }
 
 impl NandPart {
-    /// The same part with no bad blocks, no wrong bits and no end: for comparisons in which only
-    /// what was done shall count.
+    /// The same part without bad blocks, wrong bits and wear, for comparisons that shall count
+    /// operations alone.
     pub const fn flawless(self) -> Self {
         Self {
             wear: NandWear {
@@ -106,7 +105,7 @@ impl NandPart {
         }
     }
 
-    /// The same part with so many blocks.
+    /// The same part with `blocks` blocks.
     pub const fn with_blocks(self, blocks: u32) -> Self {
         Self {
             geometry: NandGeometry {
@@ -117,15 +116,15 @@ impl NandPart {
         }
     }
 
-    /// The same part with other luck.
+    /// The same part with another seed, and so with other bad blocks and wrong bits.
     pub const fn with_seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Whether such a part can be.
+    /// Checks that such a part is possible.
     ///
     /// # Errors
-    /// The variant of [`NandCorrupt`] about the number that is wrong.
+    /// The variant of [`NandCorrupt`] for the number that is wrong.
     pub fn check(&self) -> Result<(), NandCorrupt> {
         self.geometry.check()?;
         let page = self.geometry.page_bytes;
