@@ -30,7 +30,7 @@ const THEN: &str = "then ";
 pub struct Cut {
     /// How many changes had been carried out.
     pub at: u64,
-    /// Which atoms of the pending ones are there.
+    /// Which pieces of the pending ones are there.
     pub keep: Keep,
 }
 

@@ -132,7 +132,7 @@ pub struct Plan {
     shards: Shards,
     orders: Orders,
     impossible: u64,
-    not_drawn: u64,
+    not_sampled: u64,
 }
 
 impl Plan {
@@ -181,7 +181,7 @@ impl Plan {
             shards: shard.into(),
             orders: kinds.orders(),
             impossible: left_out.impossible,
-            not_drawn: left_out.not_drawn,
+            not_sampled: left_out.not_sampled,
         }
     }
 
@@ -203,7 +203,7 @@ impl Plan {
             shards: self.shards.clone(),
             orders: self.orders,
             sequences_impossible: self.impossible,
-            sequences_not_drawn: self.not_drawn,
+            sequences_not_sampled: self.not_sampled,
             states_a_second: report.states_a_second(),
             report,
         }
@@ -228,8 +228,9 @@ pub struct Exploration {
     pub orders: Orders,
     /// Sequences that cannot be done: an operation fails.
     pub sequences_impossible: u64,
-    /// Sequences that were not drawn.
-    pub sequences_not_drawn: u64,
+    /// Sequences that were not sampled.
+    #[serde(rename = "sequences_not_drawn")]
+    pub sequences_not_sampled: u64,
     /// States judged in a second.
     pub states_a_second: f64,
     /// What it gave.

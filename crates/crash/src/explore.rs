@@ -8,8 +8,8 @@ use stetfs_media::sim::Keep;
 
 use super::case::{Case, Cut};
 use super::caught::Panicked;
-use super::fold::{Differ, Folds, State, States, View};
-use super::guide::{Guide, Tried};
+use super::fold::{DiffTracker, Folds, Lookup, State, States};
+use super::guide::{FlipHistory, Guide};
 use super::moment::{Moment, Tapes};
 use super::oracle::Allowed;
 use super::record::Record;
@@ -145,12 +145,12 @@ pub fn explore(
         folded: 0,
         foldable: 0,
         found: Findings::default(),
-        drawn: Vec::new(),
+        sampled: Vec::new(),
         seen: 0,
     };
     explorer.run()?;
     if !explorer.stopped {
-        explorer.go_on_from_drawn(workload)?;
+        explorer.go_on_from_sampled(workload)?;
     }
     Ok(explorer.found)
 }
@@ -179,7 +179,7 @@ struct Explorer<'a> {
     foldable: u64,
     found: Findings,
     /// Random states from which the run may go on: the cut, and which states are allowed.
-    drawn: Vec<(Cut, usize, Allowed)>,
+    sampled: Vec<(Cut, usize, Allowed)>,
     /// Out of so many.
     seen: u64,
 }
@@ -192,12 +192,12 @@ enum Depth {
 }
 
 /// A moment with what tells its states apart.
-struct Sight<'a> {
+struct MomentLookup<'a> {
     moment: &'a Moment<'a>,
     depth: Depth,
     /// Of states that need not be built for that.
-    view: Option<(&'a States, View<'a>)>,
-    differ: &'a Differ,
+    prepared: Option<(&'a States, Lookup<'a>)>,
+    tracker: &'a DiffTracker,
 }
 
 /// So many more states are tried than are to be chosen by what recoveries read, as some hold what
@@ -209,9 +209,10 @@ impl Explorer<'_> {
         let record = self.record;
         let all = record.begin..record.tapes.changes() + 1;
         let most = self.effort.moments;
-        let mut wanted = Effort::spread(all, &record.tapes.brims(), most, &mut self.rng);
+        let mut wanted =
+            Effort::spread(all, &record.tapes.pre_flush_moments(), most, &mut self.rng);
         // Little is pending then, and nothing that was promised may be missing.
-        wanted.extend(record.told());
+        wanted.extend(record.acknowledged());
         wanted.sort_unstable();
         wanted.dedup();
         let left_out = if self.part.counts() && self.part.has(0) {
@@ -223,14 +224,17 @@ impl Explorer<'_> {
         let of_part = of_part.filter(|(nth, _)| self.part.has(*nth));
         let wanted: Vec<_> = of_part.map(|(_, at)| at).collect();
         let chosen = wanted.len();
-        let (mut differ, mut tried) = (Differ::new(record.start.clone()), Tried::default());
+        let (mut tracker, mut history) = (
+            DiffTracker::new(record.start.clone()),
+            FlipHistory::default(),
+        );
         let mut looked_at = 0;
         for moment in record.tapes.moments(wanted) {
             let allowed = record.allowed(moment.at());
             for (outcome, keep) in
-                self.look_at(&moment, Depth::Workload, &mut differ, &mut tried)?
+                self.look_at(&moment, Depth::Workload, &mut tracker, &mut history)?
             {
-                self.draw(outcome, &allowed, moment.at(), &keep);
+                self.sample(outcome, &allowed, moment.at(), &keep);
                 self.judge(outcome, &allowed, moment.at(), keep);
             }
             looked_at += 1;
@@ -249,29 +253,29 @@ impl Explorer<'_> {
         &mut self,
         moment: &Moment<'_>,
         depth: Depth,
-        differ: &mut Differ,
-        tried: &mut Tried,
+        tracker: &mut DiffTracker,
+        history: &mut FlipHistory,
     ) -> Result<Vec<(usize, Keep)>> {
         let relevant = moment.relevant();
-        let states = States::of(moment, &relevant, differ);
-        let mut sight = Sight {
+        let states = States::of(moment, &relevant, tracker);
+        let mut lookup = MomentLookup {
             moment,
             depth,
-            view: states
+            prepared: states
                 .as_ref()
-                .map(|states| (states, self.folds.look_at(states))),
-            differ,
+                .map(|states| (states, self.folds.lookup(states))),
+            tracker,
         };
         let mut outcomes = Vec::new();
         for keep in self.effort.choices(&relevant, &mut self.rng) {
-            outcomes.push((self.outcome_of(&mut sight, &keep)?, keep));
+            outcomes.push((self.outcome_of(&mut lookup, &keep)?, keep));
         }
         let guided = self.effort.guided(&relevant);
         if guided > 0 {
             let read_of = |nth: usize| self.folds.read(self.known[outcomes[nth].0].group).clone();
             let [of_none, of_all] = [read_of(1), read_of(0)];
             let reads = [&of_none, &of_all];
-            let mut guide = Guide::new(moment, &relevant, reads, tried, &mut self.rng);
+            let mut guide = Guide::new(moment, &relevant, reads, history, &mut self.rng);
             let most = outcomes.len() + guided;
             for _ in 0..guided * TRIES {
                 let Some(step) = guide.choose().filter(|_| outcomes.len() < most) else {
@@ -279,7 +283,7 @@ impl Explorer<'_> {
                 };
                 let keep = guide.keep(&step);
                 let distinct = self.distinct(depth);
-                let outcome = self.outcome_of(&mut sight, &keep)?;
+                let outcome = self.outcome_of(&mut lookup, &keep)?;
                 guide.learn(step, self.folds.read(self.known[outcome].group));
                 if self.distinct(depth) > distinct {
                     outcomes.push((outcome, keep));
@@ -308,22 +312,22 @@ impl Explorer<'_> {
     }
 
     /// The outcome of a choice at a moment.
-    fn outcome_of(&mut self, sight: &mut Sight<'_>, keep: &Keep) -> Result<usize> {
-        let (moment, depth) = (sight.moment, sight.depth);
-        if let Some((states, view)) = &mut sight.view {
+    fn outcome_of(&mut self, lookup: &mut MomentLookup<'_>, keep: &Keep) -> Result<usize> {
+        let (moment, depth) = (lookup.moment, lookup.depth);
+        if let Some((states, lookup)) = &mut lookup.prepared {
             let left = || moment.contents(keep);
-            return self.outcome(view, &states.state(keep), depth, left);
+            return self.outcome(lookup, &states.state(keep), depth, left);
         }
         let left = moment.contents(keep);
-        let states = States::single(sight.differ.clone().go_to(&left));
-        let mut view = self.folds.look_at(&states);
-        self.outcome(&mut view, &states.state(keep), depth, || left)
+        let states = States::single(lookup.tracker.clone().go_to(&left));
+        let mut lookup = self.folds.lookup(&states);
+        self.outcome(&mut lookup, &states.state(keep), depth, || left)
     }
 
     /// The outcome of a state, recovered if no other one tells it.
     fn outcome(
         &mut self,
-        view: &mut View<'_>,
+        lookup: &mut Lookup<'_>,
         state: &State,
         depth: Depth,
         left: impl FnOnce() -> Contents,
@@ -339,7 +343,7 @@ impl Explorer<'_> {
             Depth::Workload => self.found.counts.states_distinct += 1,
             Depth::Recovery => self.found.counts.nested_distinct += 1,
         }
-        let found = self.folds.find(view, state);
+        let found = self.folds.find(lookup, state);
         let outcome = match found.filter(|outcome| will_do(&self.known[*outcome])) {
             Some(outcome) if !self.goes_its_own_way(depth) => {
                 self.folded += 1;
@@ -348,7 +352,7 @@ impl Explorer<'_> {
                 }
                 outcome
             }
-            _ => self.recover(view, state, depth, &left())?,
+            _ => self.recover(lookup, state, depth, &left())?,
         };
         self.by_content.insert(state.key(), outcome);
         Ok(outcome)
@@ -361,11 +365,11 @@ impl Explorer<'_> {
         depth == Depth::Workload && is_due(self.phase + self.foldable, self.effort.nest_folded)
     }
 
-    /// Recovers a folded state and compares its outcome with the one that was foretold.
-    fn audit(&mut self, foretold: usize, left: &Contents) {
+    /// Recovers a folded state and compares its outcome with the one that was predicted.
+    fn audit(&mut self, predicted: usize, left: &Contents) {
         self.found.counts.audits += 1;
         let outcome = self.subject.recover(left).outcome;
-        let known = &mut self.known[foretold];
+        let known = &mut self.known[predicted];
         let same = known.outcome.seen == outcome.seen
             && known.outcome.structure == outcome.structure
             && known.outcome.broken == outcome.broken;
@@ -379,7 +383,7 @@ impl Explorer<'_> {
 
     fn recover(
         &mut self,
-        view: &mut View<'_>,
+        lookup: &mut Lookup<'_>,
         state: &State,
         depth: Depth,
         left: &Contents,
@@ -409,7 +413,7 @@ impl Explorer<'_> {
             replay = same.err();
         }
         let id = self.known.len();
-        let group = self.folds.add(view, state, &recovery.watched.read, id);
+        let group = self.folds.add(lookup, state, &recovery.watched.read, id);
         self.known.push(Known {
             outcome: recovery.outcome,
             depth,
@@ -431,13 +435,16 @@ impl Explorer<'_> {
 
     /// Cuts the power again at each moment of a recovery.
     fn cut_again(&mut self, id: usize, left: &Contents, tapes: &Tapes) -> Result<()> {
-        let (mut differ, mut tried) = (Differ::new(self.record.start.clone()), Tried::default());
-        differ.go_to(left);
+        let (mut tracker, mut history) = (
+            DiffTracker::new(self.record.start.clone()),
+            FlipHistory::default(),
+        );
+        tracker.go_to(left);
         let mut nested: Vec<(usize, Cut)> = Vec::new();
         let mut listed = HashSet::new();
         let moments = tapes.changes() + 1;
         let most = self.effort.nest_moments;
-        let wanted = Effort::spread(0..moments, &tapes.brims(), most, &mut self.rng);
+        let wanted = Effort::spread(0..moments, &tapes.pre_flush_moments(), most, &mut self.rng);
         let mut looked_at = 0;
         for moment in tapes.moments(wanted) {
             if !(self.go_on)(&self.found.counts) {
@@ -447,7 +454,7 @@ impl Explorer<'_> {
             looked_at += 1;
             let at = moment.at();
             for (outcome, keep) in
-                self.look_at(&moment, Depth::Recovery, &mut differ, &mut tried)?
+                self.look_at(&moment, Depth::Recovery, &mut tracker, &mut history)?
             {
                 if listed.insert(outcome) {
                     nested.push((outcome, Cut { at, keep }));
@@ -460,12 +467,12 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Draws the states to go on from, each with the same chance.
-    fn draw(&mut self, outcome: usize, allowed: &Allowed, at: u64, keep: &Keep) {
+    /// Samples the states to go on from, each with the same chance.
+    fn sample(&mut self, outcome: usize, allowed: &Allowed, at: u64, keep: &Keep) {
         self.seen += 1;
         let most = self.effort.chains;
-        let place = if self.drawn.len() < most {
-            self.drawn.len()
+        let place = if self.sampled.len() < most {
+            self.sampled.len()
         } else {
             self.rng.below(self.seen) as usize
         };
@@ -474,17 +481,17 @@ impl Explorer<'_> {
                 at,
                 keep: keep.clone(),
             };
-            match self.drawn.get_mut(place) {
-                Some(drawn) => *drawn = (cut, outcome, allowed.clone()),
-                None => self.drawn.push((cut, outcome, allowed.clone())),
+            match self.sampled.get_mut(place) {
+                Some(sampled) => *sampled = (cut, outcome, allowed.clone()),
+                None => self.sampled.push((cut, outcome, allowed.clone())),
             }
         }
     }
 
-    /// Goes on from the states that were drawn, and cuts the power in what is done then.
-    fn go_on_from_drawn(&mut self, workload: &Workload) -> Result<()> {
-        self.found.counts.chains_drawn = self.drawn.len() as u64;
-        for (cut, outcome, allowed) in std::mem::take(&mut self.drawn) {
+    /// Goes on from the states that were sampled, and cuts the power in what is done then.
+    fn go_on_from_sampled(&mut self, workload: &Workload) -> Result<()> {
+        self.found.counts.chains_sampled = self.sampled.len() as u64;
+        for (cut, outcome, allowed) in std::mem::take(&mut self.sampled) {
             let (outcome, oracle) = (&self.known[outcome].outcome, &self.record.oracle);
             let (Ok(state), Some(moment)) = (
                 outcome.judge(oracle, &allowed),

@@ -319,7 +319,7 @@ const LEFT_OUT: [Column; 11] = [
         }
     }),
     ("sequences not sampled", |kept| {
-        grouped(kept.exploration.sequences_not_drawn)
+        grouped(kept.exploration.sequences_not_sampled)
     }),
     ("seeds of overlapping orders", |kept| {
         grouped(kept.exploration.orders.overlap_seeds)

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use stetfs_media::sim::Keep;
 
-use super::moment::{AtomOf, Moment, Piece};
+use super::moment::{Moment, PieceOf, UnitWrite};
 use super::watch::UnitSet;
 use crate::media::contents::Contents;
 use crate::media::kind::{UNIT, Unit};
@@ -52,14 +52,14 @@ fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
 /// Follows contents that differ little from one to the next, and says how each differs from the
 /// reference.
 #[derive(Clone)]
-pub struct Differ {
+pub struct DiffTracker {
     reference: Contents,
     last: Contents,
     deltas: Deltas,
 }
 
-impl Differ {
-    /// A differ that stands at the reference.
+impl DiffTracker {
+    /// A tracker that stands at the reference.
     pub fn new(reference: Contents) -> Self {
         Self {
             last: reference.clone(),
@@ -88,24 +88,24 @@ pub struct States {
     fixed: Vec<(Unit, u64)>,
     /// The sum of them.
     fixed_sum: u64,
-    /// What atoms write, and what is there when none of them is.
+    /// What pieces write, and what is there when none of them is.
     places: Vec<Place>,
-    /// What each relevant atom does, by its number.
+    /// What each relevant piece does, by its number.
     effects: Vec<(usize, Effect)>,
 }
 
-/// A piece that atoms write: a whole sector, of which a delta tells the content, or a word, of
-/// which atoms may write a part.
+/// A place that pieces write: a whole sector, of which a delta tells the content, or a word, of
+/// which pieces may write a part.
 #[derive(Clone, Copy)]
 struct Place {
     unit: Unit,
     /// The byte in the unit and, for a word, its content in the reference.
     word: Option<(usize, u64)>,
-    /// Without any of the atoms: the delta, or the word.
+    /// Without any of the pieces: the delta, or the word.
     absent: u64,
 }
 
-/// What an atom makes of a place.
+/// What a piece makes of a place.
 #[derive(Clone, Copy)]
 enum Effect {
     /// It is this, all of it.
@@ -129,13 +129,17 @@ impl State {
 }
 
 impl States {
-    /// The states of `moment`; none when it has an atom in several units, or sectors and words in
+    /// The states of `moment`; none when it has a piece in several units, or sectors and words in
     /// one.
-    pub fn of(moment: &Moment<'_>, relevant: &[AtomOf], differ: &mut Differ) -> Option<Self> {
-        // Whatever is certain, the rest absent. An atom that makes a difference is not covered by
+    pub fn of(
+        moment: &Moment<'_>,
+        relevant: &[PieceOf],
+        tracker: &mut DiffTracker,
+    ) -> Option<Self> {
+        // Whatever is certain, the rest absent. A piece that makes a difference is not covered by
         // anything certain.
         let certain = moment.contents_of(|_| false);
-        differ.go_to(&certain);
+        tracker.go_to(&certain);
         let mut made = Self {
             fixed: Vec::new(),
             fixed_sum: 0,
@@ -146,31 +150,31 @@ impl States {
         // Of each unit with places: whether that is one for all of it, and what of its delta is
         // theirs.
         let mut units: BTreeMap<Unit, (bool, u64)> = BTreeMap::new();
-        for atom in relevant {
-            let piece = moment.piece(atom)?;
-            let whole = piece.bytes.len() as u64 == UNIT;
-            let (is_whole, taken) = units.entry(piece.unit).or_insert((whole, 0));
-            if *is_whole != whole || !whole && piece.at % 8 + piece.bytes.len() > 8 {
+        for piece in relevant {
+            let write = moment.unit_write(piece)?;
+            let whole = write.bytes.len() as u64 == UNIT;
+            let (is_whole, taken) = units.entry(write.unit).or_insert((whole, 0));
+            if *is_whole != whole || !whole && write.at % 8 + write.bytes.len() > 8 {
                 return None;
             }
-            let at = if whole { 0 } else { piece.at / 8 * 8 };
-            let place = *known.entry((piece.unit, at)).or_insert_with(|| {
-                let there = &certain.unit(piece.unit)[at..];
-                let reference = &differ.reference.unit(piece.unit);
+            let at = if whole { 0 } else { write.at / 8 * 8 };
+            let place = *known.entry((write.unit, at)).or_insert_with(|| {
+                let there = &certain.unit(write.unit)[at..];
+                let reference = &tracker.reference.unit(write.unit);
                 let len = if whole { UNIT as usize } else { 8 };
-                let delta = delta(piece.unit, at, &there[..len], reference);
+                let delta = delta(write.unit, at, &there[..len], reference);
                 *taken = taken.wrapping_add(delta);
                 made.places.push(Place {
-                    unit: piece.unit,
+                    unit: write.unit,
                     word: (!whole).then(|| (at, word(&reference[at..at + 8]))),
                     absent: if whole { delta } else { word(&there[..8]) },
                 });
                 made.places.len() - 1
             });
             made.effects
-                .push((atom.number, made.effect(place, &piece, differ)));
+                .push((piece.number, made.effect(place, &write, tracker)));
         }
-        for (unit, delta) in &differ.deltas {
+        for (unit, delta) in &tracker.deltas {
             let (_, taken) = units.get(unit).unwrap_or(&(false, 0));
             made.fixed.push((*unit, delta.wrapping_sub(*taken)));
         }
@@ -178,16 +182,16 @@ impl States {
         Some(made)
     }
 
-    fn effect(&self, place: usize, piece: &Piece<'_>, differ: &Differ) -> Effect {
+    fn effect(&self, place: usize, write: &UnitWrite<'_>, tracker: &DiffTracker) -> Effect {
         if self.places[place].word.is_none() {
-            let reference = differ.reference.unit(piece.unit);
-            let delta = delta(piece.unit, 0, piece.bytes, &reference);
+            let reference = tracker.reference.unit(write.unit);
+            let delta = delta(write.unit, 0, write.bytes, &reference);
             return Effect::Sector { place, delta };
         }
         let (mut mask, mut bits) = ([0; 8], [0; 8]);
-        let at = piece.at % 8;
-        mask[at..at + piece.bytes.len()].fill(0xff);
-        bits[at..at + piece.bytes.len()].copy_from_slice(piece.bytes);
+        let at = write.at % 8;
+        mask[at..at + write.bytes.len()].fill(0xff);
+        bits[at..at + write.bytes.len()].copy_from_slice(write.bytes);
         Effect::Word {
             place,
             mask: u64::from_le_bytes(mask),
@@ -205,7 +209,7 @@ impl States {
         }
     }
 
-    /// The state in which just those atoms are there.
+    /// The state in which just those pieces are there.
     pub fn state(&self, keep: &Keep) -> State {
         let mut places: Vec<u64> = self.places.iter().map(|place| place.absent).collect();
         for (number, effect) in &self.effects {
@@ -253,8 +257,8 @@ impl<T> Default for Folds<T> {
 
 impl<T: Copy> Folds<T> {
     /// Prepares looking up the states of a moment.
-    pub fn look_at<'a>(&self, states: &'a States) -> View<'a> {
-        View {
+    pub fn lookup<'a>(&self, states: &'a States) -> Lookup<'a> {
+        Lookup {
             states,
             groups: self
                 .groups
@@ -265,18 +269,18 @@ impl<T: Copy> Folds<T> {
     }
 
     /// The outcome of a state, when it is known by what it depends on.
-    pub fn find(&self, view: &mut View<'_>, state: &State) -> Option<T> {
-        for group in &self.groups[view.groups.len()..] {
-            view.groups.push(Part::of(view.states, &group.read));
+    pub fn find(&self, lookup: &mut Lookup<'_>, state: &State) -> Option<T> {
+        for group in &self.groups[lookup.groups.len()..] {
+            lookup.groups.push(Part::of(lookup.states, &group.read));
         }
-        let mut parts = self.groups.iter().zip(&view.groups);
+        let mut parts = self.groups.iter().zip(&lookup.groups);
         parts.find_map(|(group, part)| group.by_content.get(&part.key(state)).copied())
     }
 
     /// Notes the outcome of a state that was recovered, and what it depended on: the number of the
     /// group that is found by.
-    pub fn add(&mut self, view: &View<'_>, state: &State, read: &UnitSet, outcome: T) -> usize {
-        let key = Part::of(view.states, read).key(state);
+    pub fn add(&mut self, lookup: &Lookup<'_>, state: &State, read: &UnitSet, outcome: T) -> usize {
+        let key = Part::of(lookup.states, read).key(state);
         let known = self.groups.iter().position(|group| group.read == *read);
         let at = known.unwrap_or_else(|| {
             self.groups.push(Group {
@@ -301,7 +305,7 @@ impl<T: Copy> Folds<T> {
 }
 
 /// The states of a moment as each group sees them.
-pub struct View<'a> {
+pub struct Lookup<'a> {
     states: &'a States,
     groups: Vec<Part>,
 }
@@ -381,15 +385,15 @@ mod tests {
             let media = Media::new(&start);
             changes(&media, kind, &mut rng);
             let tapes = media.tapes();
-            let mut differ = Differ::new(start.clone());
+            let mut tracker = DiffTracker::new(start.clone());
             let mut by_key: HashMap<u64, Contents> = HashMap::new();
             for moment in tapes.moments(0..) {
                 let relevant = moment.relevant();
-                let states = States::of(&moment, &relevant, &mut differ).expect("no discards");
+                let states = States::of(&moment, &relevant, &mut tracker).expect("no discards");
                 for keep in Effort::default().choices(&relevant, &mut rng) {
                     let key = states.state(&keep).key();
                     let left = moment.contents(&keep);
-                    let built = States::single(Differ::new(start.clone()).go_to(&left));
+                    let built = States::single(DiffTracker::new(start.clone()).go_to(&left));
                     let shown = format!("seed {seed}, {kind:?}, {} {keep}", moment.at());
                     assert_eq!(key, built.state(&Keep::All).key(), "{shown}");
                     let same = by_key.entry(key).or_insert_with(|| left.clone());
@@ -417,9 +421,9 @@ mod tests {
             .write_at(0, &[7; 3 * 512], tag)
             .expect("a write");
         let tapes = media.tapes();
-        let mut differ = Differ::new(start.clone());
+        let mut tracker = DiffTracker::new(start.clone());
         let moment = tapes.moment(1).expect("the end");
-        let states = States::of(&moment, &moment.relevant(), &mut differ).expect("states");
+        let states = States::of(&moment, &moment.relevant(), &mut tracker).expect("states");
         // A reader of the first two sectors, which wrote the second before.
         let reader = Media::new(&start);
         let dev = reader.shown_watched().expect("a device").home;
@@ -429,12 +433,12 @@ mod tests {
         assert!(read.contains(0) && !read.contains(1) && !read.contains(2));
         let mut folds = Folds::default();
         let state = |keep: &str| states.state(&keep.parse().expect("a choice"));
-        let mut view = folds.look_at(&states);
-        folds.add(&view, &state("only:0"), &read, 1);
+        let mut lookup = folds.lookup(&states);
+        folds.add(&lookup, &state("only:0"), &read, 1);
         for (keep, found) in [("only:0,2", Some(1)), ("all", Some(1)), ("only:1,2", None)] {
-            assert_eq!(folds.find(&mut view, &state(keep)), found, "{keep}");
+            assert_eq!(folds.find(&mut lookup, &state(keep)), found, "{keep}");
         }
-        folds.add(&view, &state("none"), &read, 2);
-        assert_eq!(folds.find(&mut view, &state("only:1,2")), Some(2));
+        folds.add(&lookup, &state("none"), &read, 2);
+        assert_eq!(folds.find(&mut lookup, &state("only:1,2")), Some(2));
     }
 }

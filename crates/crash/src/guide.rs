@@ -1,21 +1,22 @@
-//! States that are chosen one after the other, by what the recoveries of those before have read.
+//! Chooses states one after the other, by what earlier recoveries have read.
 //!
-//! A recovery depends on nothing but what it reads ([`fold`](super::fold)). So an atom that lies
-//! where a recovery did not read makes no difference to it, and of those that it did read the most
-//! telling are those that decide what else is read: a commit record, the end of a ring, a slot that
-//! says where something lies. Which they are, nobody has to say: it shows.
+//! A recovery depends only on what it reads ([`fold`](super::fold)). A piece where it did not read
+//! makes no difference. Among the pieces that it read, those tell most that decide what else is
+//! read: a commit record, the end of a ring, a slot with an address. The guide is not told which
+//! pieces decide; it finds out.
 //!
-//! The choice begins with two *bases*, nothing and everything of what is pending. From a base it
-//! *flips* one change, as a whole: that is there or missing besides. Only changes are flipped of
-//! which the base's recovery has read something. When a recovery then reads something else than
-//! all before it at this moment, the change *decides*: the new state is a base too, from which
-//! further changes are flipped, and one atom of the change is flipped alone in both. The bases take
-//! turns. So changes that decide meet in every combination, if there are few of them, whatever the
-//! medium, and however many atoms are pending that nobody reads.
+//! The choice begins with two *bases*: none and all of the pending pieces. From a base the guide
+//! *flips* one whole change, which adds it or leaves it out. It flips only changes of which the
+//! base's recovery has read something. If the next recovery reads a set of units that no recovery at
+//! this moment has read before, the change *decides*. Then the new state becomes a base too, and
+//! one piece of the change is flipped alone in both bases. The bases take turns. So deciding
+//! changes meet in every combination, if there are few of them, on every medium, and however many
+//! pending pieces nobody reads.
 //!
-//! A change is mostly pending at several moments. Of those that a base can flip, the one comes
-//! first that was flipped least often at the moments before ([`Tried`]), where changes that decide
-//! count [`DECIDES`] times less; then the smallest. Every second time it is one atom of the change.
+//! Most changes are pending at several moments. Of the changes that a base can flip, the one comes
+//! first that was flipped least often at earlier moments ([`FlipHistory`]), where flips of deciding
+//! changes count a [`DECIDES`]th; among equals, the smallest. Every second flip of a change flips
+//! one piece of it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,7 +24,7 @@ use std::ops::Range;
 use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
 
-use super::moment::{AtomOf, Moment};
+use super::moment::{Moment, PieceOf};
 use super::watch::UnitSet;
 use crate::media::kind::Unit;
 use stetfs_testkit::rng::Rng;
@@ -36,12 +37,12 @@ type Change = (usize, usize);
 
 /// What was flipped at the moments of a run so far.
 #[derive(Default)]
-pub struct Tried {
+pub struct FlipHistory {
     flips: HashMap<Change, usize>,
     decide: HashSet<Change>,
 }
 
-impl Tried {
+impl FlipHistory {
     /// How long a change can wait: the less, the sooner it is flipped.
     fn rank(&self, change: Change) -> usize {
         let flips = self.flips.get(&change).copied().unwrap_or(0);
@@ -55,22 +56,22 @@ impl Tried {
 
 /// Chooses states of a moment.
 pub struct Guide<'a> {
-    atoms: &'a [AtomOf],
-    /// Where each atom lies; none where that is not known.
+    pieces: &'a [PieceOf],
+    /// Where each piece lies; none where that is not known.
     units: Vec<Option<Range<Unit>>>,
-    /// The atoms of each change.
+    /// The pieces of each change.
     changes: Vec<Range<usize>>,
     bases: VecDeque<Base>,
     /// What recoveries have read so far.
     reads: HashSet<UnitSet>,
-    tried: &'a mut Tried,
+    history: &'a mut FlipHistory,
     rng: Rng,
 }
 
 /// A state to go on from.
 struct Base {
     is_there: Vec<bool>,
-    /// Atoms that are flipped together.
+    /// Pieces that are flipped together.
     flips: VecDeque<Range<usize>>,
 }
 
@@ -81,41 +82,41 @@ pub struct Step {
 }
 
 impl<'a> Guide<'a> {
-    /// To choose among the states of `moment` with these atoms, where the recoveries of nothing and
-    /// of everything have read this.
+    /// A guide for the states of `moment` with these pieces. The recoveries of the states with none
+    /// and with all of them have read `read_of_none` and `read_of_all`.
     pub fn new(
         moment: &Moment<'_>,
-        atoms: &'a [AtomOf],
+        pieces: &'a [PieceOf],
         [read_of_none, read_of_all]: [&UnitSet; 2],
-        tried: &'a mut Tried,
+        history: &'a mut FlipHistory,
         rng: &mut Rng,
     ) -> Self {
         let starts =
-            (0..atoms.len()).filter(|n| *n == 0 || atoms[*n].change() != atoms[*n - 1].change());
-        let ends = starts.clone().skip(1).chain([atoms.len()]);
+            (0..pieces.len()).filter(|n| *n == 0 || pieces[*n].change() != pieces[*n - 1].change());
+        let ends = starts.clone().skip(1).chain([pieces.len()]);
         let mut guide = Self {
-            atoms,
-            units: atoms.iter().map(|atom| moment.units(atom)).collect(),
+            pieces,
+            units: pieces.iter().map(|piece| moment.units(piece)).collect(),
             changes: starts.zip(ends).map(|(start, end)| start..end).collect(),
             bases: VecDeque::new(),
             reads: HashSet::new(),
-            tried,
+            history,
             rng: Rng::new(rng.next_u64()),
         };
-        guide.begin(vec![false; atoms.len()], read_of_none, None);
-        guide.begin(vec![true; atoms.len()], read_of_all, None);
+        guide.begin(vec![false; pieces.len()], read_of_none, None);
+        guide.begin(vec![true; pieces.len()], read_of_all, None);
         guide
     }
 
-    fn is_read(&self, atom: usize, read: &UnitSet) -> bool {
-        let units = self.units[atom].clone();
+    fn is_read(&self, piece: usize, read: &UnitSet) -> bool {
+        let units = self.units[piece].clone();
         units.is_none_or(|mut units| units.any(|unit| read.contains(unit)))
     }
 
     /// A new base, of which this was read.
     fn begin(&mut self, is_there: Vec<bool>, read: &UnitSet, torn: Option<Range<usize>>) {
         self.reads.insert(read.clone());
-        let is_read = |change: &Range<usize>| change.clone().any(|atom| self.is_read(atom, read));
+        let is_read = |change: &Range<usize>| change.clone().any(|piece| self.is_read(piece, read));
         let mut flips: Vec<_> = self
             .changes
             .iter()
@@ -124,7 +125,7 @@ impl<'a> Guide<'a> {
             .collect();
         let rng = &mut self.rng;
         flips.sort_by_cached_key(|change| {
-            let rank = self.tried.rank(self.atoms[change.start].change());
+            let rank = self.history.rank(self.pieces[change.start].change());
             (rank, change.len().ilog2(), rng.below(1 << 20))
         });
         self.bases.push_back(Base {
@@ -133,10 +134,10 @@ impl<'a> Guide<'a> {
         });
     }
 
-    /// One atom of a change; none when it has no more.
+    /// One piece of a change; none when it has no more.
     fn one_of(&mut self, change: &Range<usize>) -> Option<Range<usize>> {
-        let atom = change.start + self.rng.below(change.len() as u64) as usize;
-        (change.len() > 1).then_some(atom..atom + 1)
+        let piece = change.start + self.rng.below(change.len() as u64) as usize;
+        (change.len() > 1).then_some(piece..piece + 1)
     }
 
     /// The next state; none when there is nothing left to flip.
@@ -146,8 +147,8 @@ impl<'a> Guide<'a> {
             let Some(mut flipped) = base.flips.pop_front() else {
                 continue;
             };
-            let change = self.atoms[flipped.start].change();
-            let times = self.tried.flips.entry(change).or_default();
+            let change = self.pieces[flipped.start].change();
+            let times = self.history.flips.entry(change).or_default();
             *times += 1;
             if *times % 2 == 0
                 && let Some(one) = self.one_of(&flipped)
@@ -167,8 +168,8 @@ impl<'a> Guide<'a> {
         if self.reads.contains(read) {
             return;
         }
-        let change = self.atoms[step.flipped.start].change();
-        self.tried.decide.insert(change);
+        let change = self.pieces[step.flipped.start].change();
+        self.history.decide.insert(change);
         let torn = self.one_of(&step.flipped);
         if let Some(base) = self.bases.back_mut() {
             torn.iter()
@@ -180,9 +181,9 @@ impl<'a> Guide<'a> {
     /// The state as a choice.
     pub fn keep(&self, step: &Step) -> Keep {
         let those = |is_there: bool| -> BTreeSet<usize> {
-            let both = self.atoms.iter().zip(&step.is_there);
+            let both = self.pieces.iter().zip(&step.is_there);
             let those = both.filter(|(_, there)| **there == is_there);
-            those.map(|(atom, _)| atom.number).collect()
+            those.map(|(piece, _)| piece.number).collect()
         };
         let (there, missing) = (those(true), those(false));
         if there.len() <= missing.len() {
@@ -236,11 +237,11 @@ mod tests {
         }
         let tapes = media.tapes();
         let moment = tapes.moment(UNITS.into()).expect("the end");
-        let atoms = moment.relevant();
+        let pieces = moment.relevant();
         let ends = [Keep::None, Keep::All].map(|keep| read_of(&moment.contents(&keep)));
-        let mut tried = Tried::default();
+        let mut history = FlipHistory::default();
         let reads = [&ends[0], &ends[1]];
-        let mut guide = Guide::new(&moment, &atoms, reads, &mut tried, &mut Rng::new(1));
+        let mut guide = Guide::new(&moment, &pieces, reads, &mut history, &mut Rng::new(1));
         let mut seen = BTreeSet::from([[false; 4], [true; 4]]);
         for _ in 0..24 {
             let Some(step) = guide.choose() else {

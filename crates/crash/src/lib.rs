@@ -2,7 +2,7 @@
 //! media may be left in recovered and judged. `stetfs crash` is this crate with a command line.
 //!
 //! - [`target`]: what is judged: a scheme of the registry, in a mode, on a volume.
-//! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or drawn.
+//! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or random.
 //! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut;
 //!   [`watch`]: what is read from them; [`flash`]: volumes on a NAND part.
 //! - [`turns`]: in which order it is done, and who goes on when several are at work.

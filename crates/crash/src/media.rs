@@ -3,7 +3,7 @@
 //! A scheme has one medium or several. They hang on one supply, so that their changes have one
 //! order and a power cut hits all at one [`Moment`](super::moment::Moment); what each then loses is
 //! its own affair, and every combination of what they may lose can be what is left. To whoever
-//! enumerates, judges or replays, several media are like one: the atoms of all are numbered
+//! enumerates, judges or replays, several media are like one: the pieces of all are numbered
 //! through, and what they hold is one value ([`Contents`]).
 //!
 //! **Units** are pieces of 512 bytes, numbered over all media: what was read, and in what two

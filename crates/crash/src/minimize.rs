@@ -4,7 +4,7 @@
 //! IEEE Trans. Software Engineering 28(2), 2002), first those that the power is cut in, then those
 //! of the setup. Then, of the states in which what remains fails, the simplest: a single cut before
 //! a double one, everything or nothing there before a prefix, a prefix before any other set; and of
-//! such a set as few atoms as it takes.
+//! such a set as few pieces as it takes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -129,7 +129,7 @@ impl Minimizer<'_> {
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 
-    /// Takes atoms out of the sets that the cuts keep or lose, as long as the case fails in the
+    /// Takes pieces out of the sets that the cuts keep or lose, as long as the case fails in the
     /// same way.
     fn simplify_state(
         &self,
@@ -146,9 +146,9 @@ impl Minimizer<'_> {
         let Some(moment) = record.tapes.moment(cut.at) else {
             return Ok(wrong);
         };
-        let atoms: Vec<usize> = moment.relevant().iter().map(|a| a.number).collect();
+        let pieces: Vec<usize> = moment.relevant().iter().map(|piece| piece.number).collect();
         let mut best = wrong;
-        for keep in simpler(&cut.keep, &atoms) {
+        for keep in simpler(&cut.keep, &pieces) {
             if Instant::now() > self.deadline {
                 break;
             }
@@ -177,20 +177,20 @@ impl Minimizer<'_> {
 }
 
 /// Choices that are easier to understand than `keep`, the simplest first.
-fn simpler(keep: &Keep, atoms: &[usize]) -> Vec<Keep> {
+fn simpler(keep: &Keep, pieces: &[usize]) -> Vec<Keep> {
     let rank = |keep: &Keep| match keep {
         Keep::All | Keep::None => 0,
         Keep::First(_) => 1,
         Keep::Without(those) | Keep::Only(those) => 1 + those.len(),
         Keep::Random(_) => usize::MAX,
     };
-    let kept: BTreeSet<usize> = atoms.iter().copied().filter(|a| keep.keeps(*a)).collect();
-    let lost: BTreeSet<usize> = atoms.iter().copied().filter(|a| !keep.keeps(*a)).collect();
+    let kept: BTreeSet<usize> = pieces.iter().copied().filter(|n| keep.keeps(*n)).collect();
+    let lost: BTreeSet<usize> = pieces.iter().copied().filter(|n| !keep.keeps(*n)).collect();
     let one = |a: &usize| BTreeSet::from([*a]);
     let mut choices = vec![Keep::All, Keep::None];
-    choices.extend(atoms.iter().skip(1).map(|a| Keep::First(*a)));
-    choices.extend(atoms.iter().map(|a| Keep::Without(one(a))));
-    choices.extend(atoms.iter().map(|a| Keep::Only(one(a))));
+    choices.extend(pieces.iter().skip(1).map(|n| Keep::First(*n)));
+    choices.extend(pieces.iter().map(|n| Keep::Without(one(n))));
+    choices.extend(pieces.iter().map(|n| Keep::Only(one(n))));
     choices.push(if kept.len() <= lost.len() {
         Keep::Only(kept)
     } else {

@@ -1,8 +1,8 @@
 //! When the power goes off, and what can then be left of the media.
 //!
-//! Of a block device and of memory any choice of the pending *atoms* can be there. Of a NAND part
+//! Of a block device and of memory any choice of the pending *pieces* can be there. Of a NAND part
 //! all that was done is there, and the one change that is in flight ends in one of several ways
-//! ([`Outcome`]); it counts as an atom for each way but the first, that it had not begun: of those
+//! ([`Outcome`]); it counts as a piece for each way but the first, that it had not begun: of those
 //! that are kept, the last counts.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use stetfs_media::Image;
 use stetfs_media::nand::{NandCrashPoint, NandCrashPoints, NandTape, Outcome};
-use stetfs_media::sim::{Atom, CrashPoint, CrashPoints, Entry, Keep, Tape};
+use stetfs_media::sim::{CrashPoint, CrashPoints, Entry, Keep, Piece, Tape};
 
 use super::flash;
 use crate::media::contents::Contents;
@@ -72,10 +72,10 @@ enum PointOf {
 }
 
 impl PointOf {
-    /// Atoms, those included that make no difference.
-    fn atoms(&self) -> usize {
+    /// Pieces, those included that make no difference.
+    fn pieces(&self) -> usize {
         match self {
-            Self::Plain(_, point) => point.atoms().len(),
+            Self::Plain(_, point) => point.pieces().len(),
             Self::Nand(_, point) => point.outcomes().len() - 1,
         }
     }
@@ -153,8 +153,8 @@ impl Tapes {
 
     /// The moments just before a flush or fence: then more is pending than ever since the one
     /// before, and what could be left earlier can still be. A NAND part has none.
-    pub fn brims(&self) -> BTreeSet<u64> {
-        let brims = |tape: &TapeOf| {
+    pub fn pre_flush_moments(&self) -> BTreeSet<u64> {
+        let of_tape = |tape: &TapeOf| {
             let TapeOf::Plain(_, tape) = tape else {
                 return Vec::new();
             };
@@ -166,7 +166,7 @@ impl Tapes {
                 .map(|(_, number)| *number)
                 .collect::<Vec<_>>()
         };
-        self.tapes.iter().flat_map(brims).collect()
+        self.tapes.iter().flat_map(of_tape).collect()
     }
 }
 
@@ -177,9 +177,9 @@ pub struct Moment<'a> {
     media: Vec<PointOf>,
 }
 
-/// An atom of a moment, numbered over all media.
+/// A piece of a moment, numbered over all media.
 #[derive(Clone, Copy, Debug)]
-pub struct AtomOf {
+pub struct PieceOf {
     /// Its number, by which a [`Keep`] knows it.
     pub number: usize,
     medium: usize,
@@ -189,16 +189,16 @@ pub struct AtomOf {
 #[derive(Clone, Copy, Debug)]
 enum What {
     /// Bytes that are there or not.
-    Atom(Atom),
+    Piece(Piece),
     /// A way in which the change at this position of the tape can end.
     Ending(usize, Outcome),
 }
 
-impl AtomOf {
+impl PieceOf {
     /// Which change it is a part of: the medium and the position on its tape.
     pub fn change(&self) -> (usize, usize) {
         let entry = match self.what {
-            What::Atom(atom) => atom.entry,
+            What::Piece(piece) => piece.entry,
             What::Ending(entry, _) => entry,
         };
         (self.medium, entry)
@@ -210,9 +210,9 @@ impl AtomOf {
     }
 }
 
-/// Bytes that an atom writes, in one unit.
+/// Bytes that a piece writes, in one unit.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct UnitWrite<'a> {
     /// The unit.
     pub unit: Unit,
     /// Where in it.
@@ -227,13 +227,13 @@ impl Moment<'_> {
         self.at
     }
 
-    /// The atoms that make a difference, in the order in which they were written.
-    pub fn relevant(&self) -> Vec<AtomOf> {
+    /// The pieces that make a difference, in the order in which they were written.
+    pub fn relevant(&self) -> Vec<PieceOf> {
         let mut relevant = Vec::new();
         let mut first = 0;
         for (medium, point) in self.media.iter().enumerate() {
             let mut add = |n: usize, what| {
-                relevant.push(AtomOf {
+                relevant.push(PieceOf {
                     number: first + n,
                     medium,
                     what,
@@ -241,30 +241,30 @@ impl Moment<'_> {
             };
             match point {
                 PointOf::Plain(_, point) => {
-                    let atoms = point.atoms();
-                    let those = point.relevant_atoms().into_iter();
-                    those.for_each(|n| add(n, What::Atom(atoms[n])));
+                    let pieces = point.pieces();
+                    let those = point.relevant_pieces().into_iter();
+                    those.for_each(|n| add(n, What::Piece(pieces[n])));
                 }
                 PointOf::Nand(_, point) => {
                     let endings = point.outcomes().iter().skip(1).enumerate();
                     endings.for_each(|(n, way)| add(n, What::Ending(point.position(), *way)));
                 }
             }
-            first += point.atoms();
+            first += point.pieces();
         }
-        relevant.sort_by_key(|atom| {
-            let (medium, entry) = atom.change();
-            (self.tapes.tapes[medium].numbers().get(entry), atom.number)
+        relevant.sort_by_key(|piece| {
+            let (medium, entry) = piece.change();
+            (self.tapes.tapes[medium].numbers().get(entry), piece.number)
         });
         relevant
     }
 
-    /// Atoms, those included that make no difference.
-    pub fn atoms(&self) -> usize {
-        self.media.iter().map(PointOf::atoms).sum()
+    /// Pieces, those included that make no difference.
+    pub fn pieces(&self) -> usize {
+        self.media.iter().map(PointOf::pieces).sum()
     }
 
-    /// What is left of the media when just the atoms are there that `keep` names.
+    /// What is left of the media when just the pieces are there that `keep` names.
     pub fn contents(&self, keep: &Keep) -> Contents {
         self.contents_of(|number| keep.keeps(number))
     }
@@ -275,17 +275,17 @@ impl Moment<'_> {
         let mut left = Vec::with_capacity(self.media.len());
         for point in &self.media {
             left.push(point.left(|n| keep(first + n)));
-            first += point.atoms();
+            first += point.pieces();
         }
         Contents::new(left)
     }
 
-    /// Where an atom lies; none when it is a change of a NAND part.
-    pub fn units(&self, atom: &AtomOf) -> Option<Range<Unit>> {
-        let What::Atom(Atom { offset, len, .. }) = atom.what else {
+    /// Where a piece lies; none when it is a change of a NAND part.
+    pub fn units(&self, piece: &PieceOf) -> Option<Range<Unit>> {
+        let What::Piece(Piece { offset, len, .. }) = piece.what else {
             return None;
         };
-        let before = self.units_before(atom.medium)?;
+        let before = self.units_before(piece.medium)?;
         let unit = |n| (before + n) as Unit;
         Some(unit(offset / UNIT)..unit((offset + len).div_ceil(UNIT)))
     }
@@ -294,15 +294,15 @@ impl Moment<'_> {
         self.tapes.tapes[..medium].iter().map(TapeOf::units).sum()
     }
 
-    /// Where an atom lies and its bytes; none when it has none (a discard, a change of a NAND part)
+    /// Where a piece lies and its bytes; none when it has none (a discard, a change of a NAND part)
     /// or lies in several units.
-    pub fn piece(&self, atom: &AtomOf) -> Option<Piece<'_>> {
+    pub fn unit_write(&self, piece: &PieceOf) -> Option<UnitWrite<'_>> {
         let (
-            What::Atom(Atom {
+            What::Piece(Piece {
                 entry, offset, len, ..
             }),
             TapeOf::Plain(_, tape),
-        ) = (atom.what, &self.tapes.tapes[atom.medium])
+        ) = (piece.what, &self.tapes.tapes[piece.medium])
         else {
             return None;
         };
@@ -319,25 +319,27 @@ impl Moment<'_> {
         else {
             return None;
         };
-        let before = self.units_before(atom.medium)?;
+        let before = self.units_before(piece.medium)?;
         let skip = (offset - start) as usize;
-        (offset / UNIT == (offset + len - 1) / UNIT).then(|| Piece {
+        (offset / UNIT == (offset + len - 1) / UNIT).then(|| UnitWrite {
             unit: (before + offset / UNIT) as Unit,
             at: (offset % UNIT) as usize,
             bytes: &data[skip..skip + len as usize],
         })
     }
 
-    /// What the atoms are that `keep` leaves out or keeps, whichever are fewer: for people.
+    /// What the pieces are that `keep` leaves out or keeps, whichever are fewer: for people.
     pub fn describe(&self, keep: &Keep) -> String {
         let relevant = self.relevant();
         let mut by_write: BTreeMap<String, [usize; 2]> = BTreeMap::new();
         let mut ending = None;
-        for atom in &relevant {
-            let is_kept = keep.keeps(atom.number);
-            match atom.what {
-                What::Atom(atom) => {
-                    let what = atom.tag.map_or("discard".to_owned(), |tag| tag.to_string());
+        for piece in &relevant {
+            let is_kept = keep.keeps(piece.number);
+            match piece.what {
+                What::Piece(piece) => {
+                    let what = piece
+                        .tag
+                        .map_or("discard".to_owned(), |tag| tag.to_string());
                     by_write.entry(what).or_default()[usize::from(is_kept)] += 1;
                 }
                 What::Ending(entry, way) => {

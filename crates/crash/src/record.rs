@@ -59,7 +59,7 @@ struct Mark {
 /// What is seen of the volume, while a group of writes is open or just ended, is not the model's.
 #[derive(Debug, thiserror::Error)]
 #[error("after operation {number}, \"{line}\", others see of the group:\n{differences}")]
-pub struct WrongSight {
+pub struct WrongTree {
     number: usize,
     line: String,
     differences: String,
@@ -80,7 +80,7 @@ impl Record {
     /// unmounts it.
     ///
     /// # Errors
-    /// [`WrongAnswer`], [`WrongSight`], [`Panicked`](super::caught::Panicked), or the volume cannot
+    /// [`WrongAnswer`], [`WrongTree`], [`Panicked`](super::caught::Panicked), or the volume cannot
     /// be mounted or unmounted.
     pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
         Self::make_behind(target, fresh, workload, None)
@@ -124,7 +124,7 @@ impl Record {
         });
         model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
-            let expected = foretell(&mut model, &library, op);
+            let expected = predict(&mut model, &library, op);
             agree(i, op, expected, library.apply(op)).context("in the setup")?;
         }
         let (begin, start) = if workload.setup.is_empty() {
@@ -218,15 +218,15 @@ impl Record {
     }
 
     /// The moments at which somebody was told that what he had done is durable.
-    pub fn told(&self) -> impl Iterator<Item = u64> {
+    pub fn acknowledged(&self) -> impl Iterator<Item = u64> {
         let more = |&(before, mark): &(&Mark, &Mark)| mark.vouches > before.vouches;
         let pairs = self
             .marks
             .iter()
             .zip(self.marks.iter().skip(1))
             .filter(more);
-        let told = pairs.map(|(_, mark)| mark.returned);
-        told.filter(|at| (self.begin..=self.tapes.changes()).contains(at))
+        let returned = pairs.map(|(_, mark)| mark.returned);
+        returned.filter(|at| (self.begin..=self.tapes.changes()).contains(at))
     }
 
     /// Moments from the end of the setup to the end of the unmount.
@@ -269,7 +269,7 @@ fn carry_out(
             let begun = media.changes();
             let had_group = model.has_group();
             let before = is_in_group(op).then(|| model.clone());
-            let mut expected = foretell(model, library, op);
+            let mut expected = predict(model, library, op);
             let mut mark = Mark {
                 begun,
                 returned: u64::MAX,
@@ -348,7 +348,7 @@ fn is_in_group(op: &Op) -> bool {
 }
 
 /// What the model says to an operation, which it and the library do at the same time.
-fn foretell(model: &mut Model, library: &Library, op: &Op) -> Outcome {
+fn predict(model: &mut Model, library: &Library, op: &Op) -> Outcome {
     library.set_time(model.tick());
     model.apply(op)
 }
@@ -359,7 +359,7 @@ fn look(number: usize, op: &Op, model: &Model, library: &Library) -> Result<()> 
     if are_alike(&expected, &seen) {
         return Ok(());
     }
-    bail!(WrongSight {
+    bail!(WrongTree {
         number: number + 1,
         line: op.to_string(),
         differences: differences(&expected, &seen).join("\n"),

@@ -98,8 +98,9 @@ counts! {
     nested_distinct,
     /// States that there would have been at those moments beyond those that were judged.
     nested_left_out,
-    /// States that were drawn for the run to go on from.
-    chains_drawn,
+    /// States that were sampled for the run to go on from.
+    #[serde(rename = "chains_drawn")]
+    chains_sampled,
     /// Runs that went on from one. From the others they could not: the volume holds what is
     /// allowed, and not just a state of the model, or nothing was left to do.
     chains,
@@ -116,7 +117,7 @@ counts! {
     recoveries,
     /// Recoveries that were cut again.
     recoveries_cut,
-    /// Folded states that were recovered all the same, to see that they have the outcome foretold.
+    /// Folded states that were recovered all the same, to see that they have the predicted outcome.
     audits,
     /// Recovered volumes that were shown to e2fsck.
     e2fsck,

@@ -4,8 +4,8 @@
 //! what may be left then, everything is included that could be left since the one before. Those at
 //! which a sync has returned are taken besides, all of them.
 //!
-//! At a moment n atoms are pending that make a difference: 2^n states. With up to
-//! [`Effort::exhaustive`] atoms every one is taken. With more:
+//! At a moment n pieces are pending that make a difference: 2^n states. With up to
+//! [`Effort::exhaustive`] pieces every one is taken. With more:
 //!
 //! - none and all;
 //! - up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order;
@@ -27,7 +27,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use stetfs_media::sim::Keep;
 
-use super::moment::AtomOf;
+use super::moment::PieceOf;
 use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
@@ -37,7 +37,7 @@ use stetfs_testkit::rng::Rng;
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Up to so many atoms, every subset.
+    /// Up to so many pieces, every subset.
     pub exhaustive: usize,
     /// Beyond that, so many prefixes.
     pub prefixes: usize,
@@ -282,13 +282,18 @@ impl Effort {
         }
     }
 
-    /// Moments of `all`, at most so many: first of `brims`, the moments just before something
+    /// Moments of `all`, at most so many: first of `pre_flush`, the moments just before something
     /// settles, then others; both evenly spread.
-    pub fn spread(all: Range<u64>, brims: &BTreeSet<u64>, most: usize, rng: &mut Rng) -> Vec<u64> {
+    pub fn spread(
+        all: Range<u64>,
+        pre_flush: &BTreeSet<u64>,
+        most: usize,
+        rng: &mut Rng,
+    ) -> Vec<u64> {
         if (all.end - all.start) as usize <= most {
             return all.collect();
         }
-        let (first, rest): (Vec<_>, Vec<_>) = all.partition(|at| brims.contains(at));
+        let (first, rest): (Vec<_>, Vec<_>) = all.partition(|at| pre_flush.contains(at));
         let mut taken = some_of(&first, most, rng);
         taken.extend(some_of(&rest, most - taken.len(), rng));
         taken.sort_unstable();
@@ -296,7 +301,7 @@ impl Effort {
     }
 
     /// Lengths of the prefixes that are taken, those that end with a change first.
-    fn prefixes(&self, relevant: &[AtomOf]) -> impl Iterator<Item = usize> {
+    fn prefixes(&self, relevant: &[PieceOf]) -> impl Iterator<Item = usize> {
         let ends_a_change = |k: &usize| relevant[*k].change() != relevant[k - 1].change();
         let (whole, torn): (Vec<_>, Vec<_>) = (1..relevant.len()).partition(ends_a_change);
         let most = self.prefixes;
@@ -309,25 +314,30 @@ impl Effort {
         spread(whole, most).into_iter().chain(spread(torn, left))
     }
 
-    /// How many states of a moment with these atoms are chosen by what recoveries read.
-    pub fn guided(&self, relevant: &[AtomOf]) -> usize {
+    /// How many states of a moment with these pieces are chosen by what recoveries read.
+    pub fn guided(&self, relevant: &[PieceOf]) -> usize {
         let is_all_taken =
-            relevant.len() <= self.exhaustive || relevant.iter().all(AtomOf::is_alternative);
+            relevant.len() <= self.exhaustive || relevant.iter().all(PieceOf::is_alternative);
         if is_all_taken { 0 } else { self.guided }
     }
 
-    /// The other choices at a moment with these atoms: all first, then none if that differs.
-    pub fn choices(&self, relevant: &[AtomOf], rng: &mut Rng) -> Vec<Keep> {
+    /// The other choices at a moment with these pieces: all first, then none if that differs.
+    pub fn choices(&self, relevant: &[PieceOf], rng: &mut Rng) -> Vec<Keep> {
         let n = relevant.len();
-        let set = |those: &[AtomOf]| those.iter().map(|a| a.number).collect::<BTreeSet<_>>();
+        let set = |those: &[PieceOf]| {
+            those
+                .iter()
+                .map(|piece| piece.number)
+                .collect::<BTreeSet<_>>()
+        };
         let mut choices = vec![Keep::All];
         if n == 0 {
             return choices;
         }
         choices.push(Keep::None);
-        if relevant.iter().all(AtomOf::is_alternative) {
+        if relevant.iter().all(PieceOf::is_alternative) {
             // The last is the whole one.
-            let single = |atom: &AtomOf| Keep::Only([atom.number].into());
+            let single = |piece: &PieceOf| Keep::Only([piece.number].into());
             choices.extend(relevant[..n - 1].iter().map(single));
             return choices;
         }
@@ -339,8 +349,8 @@ impl Effort {
             }
             return choices;
         }
-        // The atoms of one medium are numbered in their order; those of several are not.
-        let in_order = relevant.is_sorted_by_key(|a| a.number);
+        // The pieces of one medium are numbered in their order; those of several are not.
+        let in_order = relevant.is_sorted_by_key(|piece| piece.number);
         choices.extend(self.prefixes(relevant).map(|k| {
             if in_order {
                 Keep::First(relevant[k].number)
@@ -363,9 +373,9 @@ fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
     those.iter().copied().skip(start).step_by(step).collect()
 }
 
-/// How many states a moment with these atoms has; as many as a `u64` counts when there are more.
-pub fn possible(relevant: &[AtomOf]) -> u64 {
-    if relevant.iter().all(AtomOf::is_alternative) {
+/// How many states a moment with these pieces has; as many as a `u64` counts when there are more.
+pub fn possible(relevant: &[PieceOf]) -> u64 {
+    if relevant.iter().all(PieceOf::is_alternative) {
         return relevant.len() as u64 + 1;
     }
     u32::try_from(relevant.len())

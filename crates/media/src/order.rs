@@ -209,7 +209,7 @@ mod tests {
             .expect("a commit");
         let mut committed = 0;
         for point in dev.tape().crash_points() {
-            for states in 0..1u32 << point.atoms().len() {
+            for states in 0..1u32 << point.pieces().len() {
                 let bytes = point.image(|i| states >> i & 1 == 1).to_bytes();
                 if bytes[4096] == 1 {
                     committed += 1;
@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(account.total_flushes() + account.total_durable_writes(), 1);
             assert_eq!(account.total().writes, parts_before + 1);
             assert_eq!(account.of(RECORD).write_bytes, 512);
-            assert_eq!(dev.crash_point().atoms().len(), 0);
+            assert_eq!(dev.crash_point().pieces().len(), 0);
         }
     }
 }

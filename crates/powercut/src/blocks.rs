@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
-use stetfs_crash::fold::{Differ, Folds, States};
+use stetfs_crash::fold::{DiffTracker, Folds, States};
 use stetfs_crash::moment::Moment;
 use stetfs_crash::states::Effort;
 use stetfs_media::Image;
@@ -182,7 +182,7 @@ impl Explorer<'_> {
         let mut rng = Rng::new(self.seed);
         let all = played.returned[0]..played.tapes.changes() + 1;
         let many = (all.end - all.start) as usize;
-        let mut wanted = Effort::spread(all, &played.tapes.brims(), MOMENTS, &mut rng);
+        let mut wanted = Effort::spread(all, &played.tapes.pre_flush_moments(), MOMENTS, &mut rng);
         // What was promised by then must be there.
         wanted.extend(&played.returned);
         wanted.sort_unstable();
@@ -299,7 +299,7 @@ impl Explorer<'_> {
 
 /// Trees that were recovered, for states that are the same where recovery reads.
 struct Recovered {
-    differ: Differ,
+    tracker: DiffTracker,
     folds: Folds<usize>,
     trees: Vec<Arc<Tree>>,
 }
@@ -307,7 +307,7 @@ struct Recovered {
 impl Recovered {
     fn new(played: &Played) -> Self {
         Self {
-            differ: Differ::new(played.start.clone()),
+            tracker: DiffTracker::new(played.start.clone()),
             folds: Folds::default(),
             trees: Vec::new(),
         }
@@ -321,20 +321,20 @@ impl Recovered {
         keeps: Vec<Keep>,
     ) -> Result<Vec<(Arc<Tree>, Keep)>> {
         let relevant = moment.relevant();
-        let of_moment = States::of(moment, &relevant, &mut self.differ);
+        let of_moment = States::of(moment, &relevant, &mut self.tracker);
         let trees = keeps.into_iter().map(|keep| {
             let left = moment.contents(&keep);
             let single;
             let states = match &of_moment {
                 Some(states) => states,
                 None => {
-                    single = States::single(self.differ.go_to(&left));
+                    single = States::single(self.tracker.go_to(&left));
                     &single
                 }
             };
-            let mut view = self.folds.look_at(states);
+            let mut lookup = self.folds.lookup(states);
             let state = states.state(&keep);
-            let known = self.folds.find(&mut view, &state);
+            let known = self.folds.find(&mut lookup, &state);
             let known = match known {
                 Some(known) => known,
                 None => {
@@ -344,7 +344,7 @@ impl Recovered {
                         tree.share(before);
                     }
                     let id = self.trees.len();
-                    self.folds.add(&view, &state, &media.watched().read, id);
+                    self.folds.add(&lookup, &state, &media.watched().read, id);
                     self.trees.push(Arc::new(tree));
                     id
                 }

@@ -31,7 +31,7 @@ pub enum Growth {
 pub struct Rules {
     /// Bytes of data that a power cut does not tear: a disk writes whole sectors; a journal that
     /// has data in it, whole blocks.
-    pub atom: u64,
+    pub write_unit: u64,
     /// Names, attributes and truncations go through one journal: the later is not there without the
     /// earlier.
     ///
@@ -75,7 +75,7 @@ const EXT4_JOURNAL: Model = Model {
     name: "ext4-journal",
     about: "ext4 with data=journal: everything in the order in which it was done",
     rules: Rules {
-        atom: 4096,
+        write_unit: 4096,
         one_journal: true,
         data_in_journal: true,
         growth: Growth::Journal,
@@ -91,7 +91,7 @@ pub const MODELS: [Model; 4] = [
         about: "ext4 as nearly every Linux machine has it: data=ordered, delayed allocation, \
             auto_da_alloc",
         rules: Rules {
-            atom: 512,
+            write_unit: 512,
             one_journal: true,
             data_in_journal: false,
             growth: Growth::JournalAndData,
@@ -103,7 +103,7 @@ pub const MODELS: [Model; 4] = [
         name: "ext4-writeback",
         about: "ext4 with data=writeback: lengths may come before data",
         rules: Rules {
-            atom: 512,
+            write_unit: 512,
             one_journal: true,
             data_in_journal: false,
             growth: Growth::Journal,
@@ -117,7 +117,7 @@ pub const MODELS: [Model; 4] = [
         about: "the weakest that POSIX and the usual file systems allow: what was not synced \
             persists in any order",
         rules: Rules {
-            atom: 512,
+            write_unit: 512,
             one_journal: false,
             data_in_journal: false,
             growth: Growth::Alone,
@@ -400,11 +400,14 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    /// What new data between two bytes needs: older data in the same atoms, and truncations that
+    /// What new data between two bytes needs: older data in the same units, and truncations that
     /// cut there.
     fn below(&mut self, file: Object, from: u64, to: u64) -> Vec<Number> {
-        let atom = self.rules.atom;
-        let (from, end) = (from / atom * atom, to.div_ceil(atom) * atom);
+        let write_unit = self.rules.write_unit;
+        let (from, end) = (
+            from / write_unit * write_unit,
+            to.div_ceil(write_unit) * write_unit,
+        );
         let state = self.file(file);
         let older = state.data.iter().rev();
         let older = older.filter(|(a, b, _)| *a < end && from < *b);
@@ -421,7 +424,7 @@ impl<'a> Arranger<'a> {
         let mut from = offset;
         let (mut journaled, mut last) = (None, self.file(file).length);
         let mut under = Vec::new();
-        for to in cuts_of(offset, end, rules.atom) {
+        for to in cuts_of(offset, end, rules.write_unit) {
             let piece = Piece::Bytes {
                 of: bytes.clone(),
                 from: (from - offset) as usize,
@@ -517,7 +520,7 @@ impl<'a> Arranger<'a> {
         if cuts && to < block_end && !self.rules.data_in_journal {
             // The rest of the block is made zero where it is, as data is.
             let mut from = to;
-            for end in cuts_of(to, block_end, self.rules.atom) {
+            for end in cuts_of(to, block_end, self.rules.write_unit) {
                 let needs = self.below(file, from, end);
                 let change = Change::Data {
                     file,
@@ -591,24 +594,24 @@ impl<'a> Arranger<'a> {
     }
 }
 
-/// Where the pieces of a write end: at every boundary of atoms where they are few; otherwise behind
-/// the first atom, before the last, and at some boundaries of blocks.
-fn cuts_of(from: u64, to: u64, atom: u64) -> Vec<u64> {
+/// Where the pieces of a write end: at every boundary of units where they are few; otherwise behind
+/// the first unit, before the last, and at some boundaries of blocks.
+fn cuts_of(from: u64, to: u64, write_unit: u64) -> Vec<u64> {
     let boundaries = |unit: u64, step: u64| {
         let first = (from / unit + 1) * unit;
         let all = (0..).map(move |n| first + n * step * unit);
         all.take_while(|end| *end < to)
     };
-    let mut ends: Vec<u64> = match (to - from) / atom {
-        0..PIECES => boundaries(atom, 1).collect(),
+    let mut ends: Vec<u64> = match (to - from) / write_unit {
+        0..PIECES => boundaries(write_unit, 1).collect(),
         _ => {
             let blocks = (to - from) / BLOCK;
             let step = blocks.div_ceil(PIECES - 2).max(1);
-            let first = boundaries(atom, 1).next();
+            let first = boundaries(write_unit, 1).next();
             first
                 .into_iter()
                 .chain(boundaries(BLOCK, step))
-                .chain([(to - 1) / atom * atom])
+                .chain([(to - 1) / write_unit * write_unit])
                 .collect()
         }
     };

@@ -122,11 +122,11 @@ fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tre
             continue;
         }
         let calls = returned.iter().rposition(|at| *at <= moment).unwrap();
-        let atoms = point.atoms().len();
+        let pieces = point.pieces().len();
         // Nothing pending, all of it, and each alone where they are few.
         let mut keeps: Vec<Box<dyn Fn(usize) -> bool>> =
             vec![Box::new(|_| false), Box::new(|_| true)];
-        for n in 0..atoms.min(4) {
+        for n in 0..pieces.min(4) {
             keeps.push(Box::new(move |i| i == n));
             keeps.push(Box::new(move |i| i != n));
         }

@@ -41,7 +41,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         row("  workloads in them", &|e| grouped(e.elsewhere()));
     }
     row("sequences that were not drawn", &|e| {
-        grouped(e.sequences_not_drawn)
+        grouped(e.sequences_not_sampled)
     });
     row("orders that overlap: seeds drawn, of 2^64", &|e| {
         grouped(e.orders.overlap_seeds)
@@ -112,7 +112,9 @@ const LOOKED_AT: [Line; 19] = [
     ("moments of recoveries", |c| c.nested_moments),
     ("states after a second cut", |c| c.nested),
     ("  distinct", |c| c.nested_distinct),
-    ("states sampled to go on from (chains)", |c| c.chains_drawn),
+    ("states sampled to go on from (chains)", |c| {
+        c.chains_sampled
+    }),
     ("chains run", |c| c.chains),
     ("  moments in them", |c| c.chained_moments),
     ("  states after a cut in them", |c| c.chained),

@@ -2,7 +2,7 @@
 //!
 //! The kinds take turns: the next workload is of the kind that has had the fewest operations so
 //! far. A script counts as much as a few dozen short sequences, so neither starves the other.
-//! Within a kind, workloads are drawn at random, since neighbours among the enumerated ones are
+//! Within a kind, workloads are sampled at random, since neighbours among the enumerated ones are
 //! alike. Each is run in one order first, another one from workload to workload; only when all of
 //! the kind have had their turn, each follows in its next order.
 

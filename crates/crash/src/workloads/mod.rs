@@ -1,4 +1,4 @@
-//! Workloads: short sequences that are enumerated, and long ones that are written down or drawn.
+//! Workloads: short sequences that are enumerated, and long ones that are written down or random.
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
@@ -59,8 +59,8 @@ pub struct Chosen {
     pub workloads: Vec<Workload>,
     /// Sequences that cannot be done: an operation fails.
     pub impossible: u64,
-    /// Sequences that were not drawn.
-    pub not_drawn: u64,
+    /// Sequences that were not sampled.
+    pub not_sampled: u64,
 }
 
 impl Choice {
@@ -87,7 +87,7 @@ impl Choice {
         for made in short.chain(cold).chain(groups.into_iter().flatten()) {
             kinds.push(made.workloads);
             chosen.impossible += made.impossible;
-            chosen.not_drawn += made.left_out;
+            chosen.not_sampled += made.left_out;
         }
         let long = |scripts: Vec<Script>| -> Vec<Workload> {
             let scripts = scripts.into_iter();

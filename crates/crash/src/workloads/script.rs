@@ -1,4 +1,4 @@
-//! Long workloads by name: written down, drawn from a seed, or as programs write.
+//! Long workloads by name: written down, random from a seed, or as programs write.
 
 use super::steps::{create, open, unlink, write};
 use super::{corners, homes, kinds, patterns};

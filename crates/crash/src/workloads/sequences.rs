@@ -1,4 +1,4 @@
-//! Sequences of actions: what is enumerated, and what is drawn.
+//! Sequences of actions: what is enumerated, and what is sampled.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub struct Sequences {
     pub workloads: Vec<Workload>,
     /// Sequences looked at that cannot be done: an operation fails in the model.
     pub impossible: u64,
-    /// Sequences that were not drawn.
+    /// Sequences that were not sampled.
     pub left_out: u64,
 }
 
@@ -68,7 +68,7 @@ fn steps() -> Vec<Step> {
 }
 
 /// Sequences of `length` actions (1, 2 or 3) on a volume with these rules. The sequences of one are
-/// complete; those of two are complete for the core; the others are drawn.
+/// complete; those of two are complete for the core; the others are sampled.
 ///
 /// Panics for another length.
 pub fn sequences(length: usize, rules: Rules, sample: Sample) -> Sequences {
@@ -206,9 +206,9 @@ impl Maker {
         for i in 0..self.steps.len() {
             for j in 0..self.steps.len() {
                 let core = self.steps[i].core && self.steps[j].core;
-                // Drawn in any case, so that the choice does not depend on what is core.
-                let drawn = rng.below(one_in.max(1)) == 0 && one_in > 0;
-                if core || drawn {
+                // Sampled in any case, so that the choice does not depend on what is core.
+                let sampled = rng.below(one_in.max(1)) == 0 && one_in > 0;
+                if core || sampled {
                     self.take(&[i, j]);
                 } else {
                     self.made.left_out += 1;

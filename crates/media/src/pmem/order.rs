@@ -234,7 +234,7 @@ mod tests {
             }
             let mut committed = 0;
             for point in pmem.tape().crash_points() {
-                for states in 0..1u32 << point.atoms().len() {
+                for states in 0..1u32 << point.pieces().len() {
                     let bytes = point.image(|i| states >> i & 1 == 1).to_bytes();
                     if bytes[320..332].contains(&1) {
                         committed += 1;

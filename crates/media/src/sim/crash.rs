@@ -1,5 +1,5 @@
-//! The states that a power cut can leave: a moment, its atoms, and the images in which some of them
-//! are kept.
+//! The states that a power cut can leave: a moment, its pieces, and the images in which some of
+//! them are kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,12 +24,12 @@ pub struct CrashPoint {
     /// Everything above the stable content, in the order of the tape.
     layers: Vec<Layer>,
     /// Those of the layers that may be lost.
-    atoms: Vec<Atom>,
+    pieces: Vec<Piece>,
 }
 
 /// A piece of a pending change that is there or not after the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Atom {
+pub struct Piece {
     /// Position on the tape of the change that it belongs to.
     pub entry: usize,
     /// First byte on the device.
@@ -40,7 +40,7 @@ pub struct Atom {
     pub tag: Option<Tag>,
 }
 
-impl fmt::Display for Atom {
+impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{} {}+{}", self.entry, self.offset, self.len)?;
         match self.tag {
@@ -63,14 +63,14 @@ impl CrashPoint {
             let unit = kind.atomic_unit();
             all.extend(layers(change, position, unit, kind.discard_fill()));
         }
-        let atoms = all.iter().filter(|layer| !layer.is_certain);
+        let pieces = all.iter().filter(|layer| !layer.is_certain);
         Self {
             position,
             moment,
             kind,
             stable: volatile.stable().clone(),
-            atoms: atoms
-                .map(|layer| Atom {
+            pieces: pieces
+                .map(|layer| Piece {
                     entry: layer.position,
                     offset: layer.offset,
                     len: layer.len,
@@ -98,19 +98,19 @@ impl CrashPoint {
         &self.stable
     }
 
-    /// The atoms, in the order of the tape: everything that may be there or not. Each subset is a
-    /// state that the cut may leave; later atoms lie over earlier ones.
-    pub fn atoms(&self) -> &[Atom] {
-        &self.atoms
+    /// The pieces, in the order of the tape: everything that may be there or not. Each subset is a
+    /// state that the cut may leave; later pieces lie over earlier ones.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
     }
 
-    /// Returns the content after the cut that keeps the atoms for which `keep` returns true. `keep`
-    /// gets the index in [`atoms`](Self::atoms), once for each atom, in ascending order.
+    /// Returns the content after the cut that keeps the pieces for which `keep` returns true.
+    /// `keep` gets the index in [`pieces`](Self::pieces), once for each piece, in ascending order.
     pub fn image(&self, mut keep: impl FnMut(usize) -> bool) -> Image {
         let mut image = self.stable.clone();
-        let mut atom = 0..;
+        let mut piece = 0..;
         for layer in &self.layers {
-            if layer.is_certain || atom.next().is_some_and(&mut keep) {
+            if layer.is_certain || piece.next().is_some_and(&mut keep) {
                 put(&mut image, layer);
             }
         }
@@ -122,14 +122,14 @@ impl CrashPoint {
         self.image(|i| keep.keeps(i))
     }
 
-    /// Returns the indices of the atoms that can make a difference. Any other atom lies under later
-    /// content that is certain, or writes bytes that are there anyway. Keeping or losing it changes
-    /// nothing, so an enumeration of states leaves it out.
-    pub fn relevant_atoms(&self) -> Vec<usize> {
+    /// Returns the indices of the pieces that can make a difference. Any other piece lies under
+    /// later content that is certain, or writes bytes that are there anyway. Keeping or losing it
+    /// changes nothing, so an enumeration of states leaves it out.
+    pub fn relevant_pieces(&self) -> Vec<usize> {
         let covered = self.covered_layers();
         let mut touched = Touched::new(self.kind.grain());
         let mut relevant = Vec::new();
-        let mut atom = 0;
+        let mut piece = 0;
         for (layer, covered) in self.layers.iter().zip(covered) {
             if layer.is_certain {
                 touched.add(layer);
@@ -138,10 +138,10 @@ impl CrashPoint {
             if touched.meets(layer) || !self.is_stable_content(layer) {
                 touched.add(layer);
                 if !covered {
-                    relevant.push(atom);
+                    relevant.push(piece);
                 }
             }
-            atom += 1;
+            piece += 1;
         }
         relevant
     }
@@ -221,7 +221,7 @@ impl fmt::Debug for CrashPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CrashPoint")
             .field("position", &self.position)
-            .field("atoms", &self.atoms.len())
+            .field("pieces", &self.pieces.len())
             .finish_non_exhaustive()
     }
 }

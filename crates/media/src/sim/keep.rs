@@ -1,4 +1,4 @@
-//! Which atoms of the pending changes a power cut keeps: a rule that can be printed and parsed.
+//! Which pieces of the pending changes a power cut keeps: a rule that can be printed and parsed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use stetfs_format::width::usize_as_u64;
 
-/// A rule that says which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the
+/// A rule that says which pieces of a [`CrashPoint`](crate::sim::CrashPoint) are there after the
 /// cut, by their indices. It prints as one or two words and parses from them, so a failure can name
 /// its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Whether the atom with this index is there.
+    /// Whether the piece with this index is there.
     pub fn keeps(&self, index: usize) -> bool {
         match self {
             Self::All => true,

@@ -47,7 +47,7 @@ mod power_test;
 #[cfg(test)]
 mod timing_test;
 
-pub use crash::{Atom, CrashPoint};
+pub use crash::{CrashPoint, Piece};
 pub use crash_image::CrashImage;
 pub use dev::SimDev;
 pub use entry::Entry;

@@ -194,8 +194,8 @@ pub(super) fn start() -> Image {
 
 /// Returns the state that the same decisions give in the simulated device.
 pub(super) fn state(point: &CrashPoint, seed: u64) -> Image {
-    let atoms = point.atoms();
-    point.image(|i| decide(seed, atoms[i].entry, atoms[i].offset))
+    let pieces = point.pieces();
+    point.image(|i| decide(seed, pieces[i].entry, pieces[i].offset))
 }
 
 proptest! {
@@ -243,11 +243,11 @@ proptest! {
         }
         prop_assert_eq!(cut.is_cut(), n < changes.len());
         let (cut, taped) = (cut.crash_point(), tape.crash_point(n));
-        prop_assert_eq!(cut.atoms(), taped.atoms());
+        prop_assert_eq!(cut.pieces(), taped.pieces());
         prop_assert_eq!(state(&cut, seed), state(&taped, seed));
     }
 
-    /// Atoms that are called irrelevant make no difference.
+    /// Pieces that are called irrelevant make no difference.
     #[test]
     fn irrelevant_atoms_change_nothing(
         changes in prop::collection::vec(change(), 1..12),
@@ -259,13 +259,13 @@ proptest! {
             carry_out(&dev, change).expect("nothing is planned to fail");
         }
         for point in dev.tape().crash_points() {
-            let relevant = point.relevant_atoms();
+            let relevant = point.relevant_pieces();
             let expected = state(&point, seed);
-            let atoms = point.atoms();
+            let pieces = point.pieces();
             for others in [false, true] {
                 let image = point.image(|i| {
                     if relevant.binary_search(&i).is_ok() {
-                        decide(seed, atoms[i].entry, atoms[i].offset)
+                        decide(seed, pieces[i].entry, pieces[i].offset)
                     } else {
                         others
                     }
@@ -331,11 +331,11 @@ fn a_rewrite_and_a_covered_write_are_not_worth_trying() {
     )
     .expect("certain");
     let point = dev.crash_point();
-    assert_eq!(point.atoms().len(), 4);
+    assert_eq!(point.pieces().len(), 4);
     let relevant: Vec<u64> = point
-        .relevant_atoms()
+        .relevant_pieces()
         .into_iter()
-        .map(|i| point.atoms()[i].offset / SECTOR as u64)
+        .map(|i| point.pieces()[i].offset / SECTOR as u64)
         .collect();
     assert_eq!(relevant, [9]);
 }
@@ -484,7 +484,7 @@ fn a_torn_write_is_there_in_part() {
         there,
         [content(10, 4), content(11, 0), content(12, 0)].concat()
     );
-    assert_eq!(dev.crash_point().atoms().len(), 1);
+    assert_eq!(dev.crash_point().pieces().len(), 1);
 }
 
 /// After a failed flush nobody knows what is on the medium: from then on, everything pending may be
@@ -498,7 +498,7 @@ fn a_failed_flush_settles_nothing_ever() {
     assert_eq!(dev.flush(Cause::Log), Err(MediaError::WritesLost));
     let durable = dev.write_durable(512, &[&[1; 512]], TAG);
     assert_eq!(durable, Err(MediaError::WritesLost));
-    assert_eq!(dev.crash_point().atoms().len(), 1);
+    assert_eq!(dev.crash_point().pieces().len(), 1);
     assert_eq!(dev.stable(), start());
     assert_eq!(dev.newest().to_bytes()[..SECTOR], content(0, 1));
 }
@@ -521,9 +521,9 @@ fn without_power_nothing_works() {
     ));
     let entries: Vec<usize> = dev
         .crash_point()
-        .atoms()
+        .pieces()
         .iter()
-        .map(|atom| atom.entry)
+        .map(|piece| piece.entry)
         .collect();
     assert_eq!(entries, [0, 1]);
 }

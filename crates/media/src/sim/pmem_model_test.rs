@@ -141,8 +141,8 @@ fn window(image: &Image) -> Vec<u8> {
 }
 
 fn state(point: &CrashPoint, seed: u64) -> Vec<u8> {
-    let atoms = point.atoms();
-    window(&point.image(|i| decide(seed, atoms[i].entry, atoms[i].offset / 8)))
+    let pieces = point.pieces();
+    window(&point.image(|i| decide(seed, pieces[i].entry, pieces[i].offset / 8)))
 }
 
 proptest! {
@@ -185,7 +185,7 @@ proptest! {
             prop_assert_eq!(carry_out(&cut, access).is_ok(), i < n);
         }
         let (cut, taped) = (cut.crash_point(), tape.crash_point(n));
-        prop_assert_eq!(cut.atoms(), taped.atoms());
+        prop_assert_eq!(cut.pieces(), taped.pieces());
         prop_assert_eq!(state(&cut, seed), state(&taped, seed));
     }
 
@@ -214,23 +214,23 @@ proptest! {
                     })
                 })
                 .collect();
-            let all: Vec<usize> = (0..point.atoms().len()).collect();
+            let all: Vec<usize> = (0..point.pieces().len()).collect();
             prop_assert_eq!(&all_states(&point, &all, window), &theirs);
-            prop_assert_eq!(&all_states(&point, &point.relevant_atoms(), window), &theirs);
+            prop_assert_eq!(&all_states(&point, &point.relevant_pieces(), window), &theirs);
         }
     }
 }
 
-/// Returns every state in which some of these atoms are there and the others are not, as all or
+/// Returns every state in which some of these pieces are there and the others are not, as all or
 /// some of its bytes.
 fn all_states(
     point: &CrashPoint,
-    atoms: &[usize],
+    pieces: &[usize],
     bytes: fn(&Image) -> Vec<u8>,
 ) -> BTreeSet<Vec<u8>> {
-    (0..1u32 << atoms.len())
+    (0..1u32 << pieces.len())
         .map(|subset| {
-            let kept = |i| atoms.binary_search(&i).is_ok_and(|n| subset >> n & 1 == 1);
+            let kept = |i| pieces.binary_search(&i).is_ok_and(|n| subset >> n & 1 == 1);
             bytes(&point.image(kept))
         })
         .collect()
@@ -277,7 +277,7 @@ fn a_forgotten_flush_or_fence_is_seen() {
         commit(&pmem, forgotten);
         let (mut committed, mut broken) = (0, 0);
         for point in pmem.tape().crash_points() {
-            for bytes in all_states(&point, &point.relevant_atoms(), Image::to_bytes) {
+            for bytes in all_states(&point, &point.relevant_pieces(), Image::to_bytes) {
                 if bytes[192] == 1 {
                     committed += 1;
                     broken += usize::from(bytes[56..80] != [7; 24]);
@@ -292,7 +292,7 @@ fn a_forgotten_flush_or_fence_is_seen() {
         );
         let last = pmem.crash_point();
         let is_certain = forgotten != Forgotten::Flush;
-        assert_eq!(last.atoms().is_empty(), is_certain, "{forgotten:?}");
+        assert_eq!(last.pieces().is_empty(), is_certain, "{forgotten:?}");
     }
 }
 
@@ -321,7 +321,7 @@ fn two_media_keep_one_order() {
         for (n, points) in joint_crash_points(&tapes).enumerate() {
             assert!(points.iter().all(|point| point.moment() == n as u64));
             let [on_dev, in_pmem] = [&points[0], &points[1]]
-                .map(|point| all_states(point, &point.relevant_atoms(), Image::to_bytes));
+                .map(|point| all_states(point, &point.relevant_pieces(), Image::to_bytes));
             for words in in_pmem.iter().filter(|bytes| bytes[0] == 1) {
                 for bytes in &on_dev {
                     committed += 1;

@@ -55,7 +55,7 @@ proptest! {
             prop_assert_eq!(dev.is_cut(), n < script.len());
             let (cut, taped) = (dev.crash_point(), &moments[n][which]);
             prop_assert_eq!(cut.moment(), n as u64);
-            prop_assert_eq!(cut.atoms(), taped.atoms());
+            prop_assert_eq!(cut.pieces(), taped.pieces());
             prop_assert_eq!(state(&cut, seed), state(taped, seed));
         }
     }
@@ -95,9 +95,9 @@ fn a_cut_reaches_who_has_nothing_to_do_with_it() {
     ));
     let failed = other.read_at(0, &mut [0; 512], model_test::TAG);
     assert!(matches!(failed, Err(MediaError::PowerLost { .. })));
-    assert!(other.is_cut() && other.crash_point().atoms().is_empty());
+    assert!(other.is_cut() && other.crash_point().pieces().is_empty());
     assert_eq!(
-        (one.crash_point().atoms().len(), rig.power.changes()),
+        (one.crash_point().pieces().len(), rig.power.changes()),
         (1, 1)
     );
 }

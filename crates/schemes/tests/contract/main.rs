@@ -550,7 +550,7 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
 /// to notice.
 fn without_one_block(point: &CrashPoint, rng: &mut Rng) -> Vec<Keep> {
     const SECTORS: usize = BLOCK / 512;
-    let blocks = point.atoms().len() / SECTORS;
+    let blocks = point.pieces().len() / SECTORS;
     let draw = |_| {
         let first = rng.below(blocks as u64) as usize * SECTORS;
         Keep::Without((first..first + SECTORS).collect())
