@@ -1,4 +1,4 @@
-//! What a check can find: one variant per check, with values in the field's own units.
+//! What a check can find: one variant per check, in ext4's own terms.
 //!
 //! A record that is wrong in itself is a [`Corrupt`] of the format. The other variants are
 //! contradictions between records, and rules that e2fsck has beyond the decoders'.

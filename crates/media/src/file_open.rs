@@ -502,9 +502,9 @@ fn is_write_through(stat: &Stat) -> bool {
 }
 
 /// Whether the kernel implements forced unit access on a block device by a write and a flush of the
-/// whole device. It does not where the device supports forced unit access itself. Nor where it
-/// consists of other devices: each of these has its own flush, and the queue has no requests
-/// (`mq`).
+/// whole device. Two kinds of device are different: one that supports forced unit access itself;
+/// and one that consists of other devices, since each of these has its own flush (its queue has no
+/// requests, `mq`).
 fn is_fua_a_flush(stat: &Stat) -> bool {
     let is = |name, wanted: &str| queue_setting(stat.st_rdev, name).is_some_and(|t| t == wanted);
     is("write_cache", "write back")

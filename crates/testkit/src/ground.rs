@@ -15,7 +15,8 @@ use stetfs_scheme::{Ground, Registration, Trial};
 
 use crate::image::copy_to;
 
-/// Blocks of memory beside the volume that holds the log: so few that it is full all the time.
+/// Size of the memory beside a volume that holds the log, in blocks of the volume: so small that
+/// the log is always full.
 const NVRAM_BLOCKS: u64 = 512;
 
 /// Blocks of a cache: so few that it evicts some.

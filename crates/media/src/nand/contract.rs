@@ -10,12 +10,11 @@
 //!   programmed since the last erase reads as bytes of 0xff.
 //! - [`Nand::program`] and [`Nand::erase`] are durable on return: a part has no cache.
 //! - A power cut in the middle of a program leaves that page untouched, complete, or in one of four
-//!   conditions. It looks erased, although it must not be programmed before the next erase. It
-//!   holds more wrong bits than the code corrects, and reads as an error. It holds so many that the
-//!   code is deceived, and reads as something else *without* an error. It holds the whole content,
-//!   but so weakly that it can be read once and not again. So a caller that finds such a page at
-//!   power-up must copy elsewhere whatever it trusts before relying on it, and must leave the rest
-//!   of the block alone. No other page is touched.
+//!   conditions. It looks erased, although it must not be programmed before the next erase; or it
+//!   reads as an error, with more wrong bits than the code corrects; or the code is deceived, and
+//!   it reads as something else *without* an error; or it can be read once and not again. At
+//!   power-up a caller must therefore copy whatever it trusts in such a page elsewhere before
+//!   relying on it, and must leave the rest of the block alone. No other page is touched.
 //! - A power cut in the middle of an erase leaves each page of that block old, erased or
 //!   unreadable. Whatever it looks like, the block must be erased before it is programmed.
 //! - Program and erase can fail: the block has *grown bad*. Content programmed earlier can still be

@@ -53,7 +53,7 @@ pub(super) fn draw(seed: u64, what: Draw, of: [u64; 3]) -> u64 {
         .fold(scramble(seed ^ what.number() << 56), |x, n| scramble(x ^ n))
 }
 
-/// Returns the same draw as a number in [0, 1).
+/// Returns the bits of [`draw`] as a number from 0 up to, but not including, 1.
 fn draw_unit(seed: u64, what: Draw, of: [u64; 3]) -> f64 {
     nearest_f64(draw(seed, what, of) >> 11) / nearest_f64(1u64 << 53)
 }
