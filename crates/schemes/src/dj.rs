@@ -88,7 +88,7 @@ use stetfs_scheme::{
 };
 use stetfs_sync::Mutex;
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

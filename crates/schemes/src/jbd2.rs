@@ -63,7 +63,7 @@ use stetfs_scheme::{
 };
 use stetfs_sync::Mutex;
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
@@ -147,7 +147,7 @@ pub(crate) static ABOUT: About = About {
     ..About::PLAIN
 };
 
-/// ext4's option of that name.
+/// ext4's option of this name.
 pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
     name: "journal_async_commit",
     syntax: "on|off",
@@ -163,19 +163,19 @@ struct Jbd2 {
     mode: DataMode,
     async_commit: bool,
     ways: Box<dyn Ways>,
-    /// The journal superblock as it stands on the medium.
+    /// The journal superblock as it is on the medium.
     superblock: Mutex<record::Super>,
 }
 
-/// A version, and the log block that holds it as it is: none when it had to be changed to be
-/// logged, and none of one that was written home.
+/// A version, and the log block with its unchanged content. `None` if the block was escaped in the
+/// log, or if the checkpoint writes it home.
 type BlockVersion = WholeVersion<Option<u32>>;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     open_as(&ABOUT, args, Box::new(Plain))
 }
 
-/// Opens the log for a scheme that says `about` of itself.
+/// Opens the log for the scheme that `about` describes.
 pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>) -> Result<Parts> {
     args.options.check_known(about)?;
     if args.log.is_empty() {
@@ -195,7 +195,7 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>
     }
     let capacity = u64::from(area.capacity());
     let limits = Limits {
-        // One block stays free: a head that meets the tail would look like an empty log.
+        // One block stays free: if the head reached the tail, a full log would look empty.
         room: capacity - 1,
         most_used: capacity * fill / 100,
         most_here: Limits::most_here(args.memory, args.block_size),
@@ -212,8 +212,8 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, ways: Box<dyn Ways>
         logs_data: mode == DataMode::Journal,
         relocates: ways.relocates(),
         places_new: ways.places_new(),
-        // As jbd2's j_max_transaction_buffers: a quarter, so that placing at commit and the
-        // records have room, and the next transaction finds some.
+        // A quarter, as jbd2's j_max_transaction_buffers: it leaves room for the records, for the
+        // blocks that placing adds at the commit, and for the next transaction.
         ..Terms::plain(area.capacity() / 4)
     };
     let jbd2 = Jbd2 {
@@ -325,7 +325,7 @@ impl OnLog for Jbd2 {
         self.ways.is_time(&self.area, used)
     }
 
-    /// The oldest transactions: as many as make room, or half of what may be used free.
+    /// The oldest transactions: as many as make room, or as leave half of `most_used` in use.
     fn due(&self, until: Until) -> Option<Which> {
         let Limits {
             room,
@@ -333,7 +333,7 @@ impl OnLog for Jbd2 {
             most_here,
             ..
         } = self.log.limits;
-        // No more contents are held than there are blocks in the log.
+        // The number of contents in memory is at most the number of log blocks in use.
         let half = (most_used / 2).min(usize_as_u64(most_here));
         let most = match until {
             Until::Room(needed) if self.log.is_short_of_memory() => half.min(room - needed),
@@ -389,19 +389,19 @@ impl OnLog for Jbd2 {
 }
 
 impl Jbd2 {
-    /// The log block at a position.
+    /// Returns the log block at a position.
     fn block_at(&self, at: u64) -> u32 {
         let capacity = u64::from(self.area.capacity());
         self.area.step(self.area.first, must_fit(at % capacity))
     }
 
-    /// The commit block's checksum vouches for everything that must be there with it: not for data
-    /// at home, and not for revoke blocks, which version 1 leaves out.
+    /// True when the commit block's checksum covers all that must be durable with it. It does not
+    /// cover data at home, nor revoke blocks, which version 1 leaves out.
     fn is_covered(&self, body: &Dirty<'_>, revoked: &[BlockNo]) -> bool {
         self.async_commit && revoked.is_empty() && body.is_empty()
     }
 
-    /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.
+    /// Writes where the log begins; `start` 0 says that it is empty. Durable when it returns.
     fn update_superblock(&self, start: u32, sequence: Tid) -> Result<()> {
         let mut superblock = self.superblock.lock();
         let bytes = superblock.update(start, sequence);

@@ -68,7 +68,7 @@ recovery_cases! {
         => "it is written home", "the log's copy lacks its first four bytes, or stays in the log";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
@@ -109,7 +109,7 @@ pub(crate) static ABOUT: About = About {
     ..jbd2::ABOUT
 };
 
-/// The paper's four configurations are off and on in two modes.
+/// The paper's four configurations: off and on, each in two modes.
 static REMAP: OptionAbout = OptionAbout {
     name: "remap",
     syntax: "on|off|batch",
@@ -142,21 +142,22 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((scheme, terms, report))
 }
 
-/// What is logged gets home by a change of the device's table.
+/// The choices of JFTL: logged blocks get home by a change of the device's table.
 struct Remapped {
-    /// With the commit after which so many blocks of the log are taken, or a quarter of it if that
-    /// is less.
+    /// A checkpoint follows a commit after which this many blocks of the log are in use, or a
+    /// quarter of the log if that is less.
     at_used: u32,
 }
 
 impl Ways for Remapped {
-    /// Where a remap costs nothing it need not wait for a checkpoint, and the device can use the
-    /// places of what was there before.
+    /// Where a remap costs nothing, an early checkpoint lets the device reuse the pages of old
+    /// contents.
     fn is_time(&self, area: &JournalArea, used: u32) -> bool {
         used >= self.at_used.min(area.capacity() / 4) && device(area).is_ok_and(is_free)
     }
 
-    /// Neighbours, at home and in the log, that make whole granules of the device and are worth it.
+    /// Chooses runs, contiguous at home and in the log, that are whole granules of the device and
+    /// long enough.
     fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>> {
         let device = device(area)?;
         let in_blocks = |bytes: u32| usize_as_u64(u32_as_usize(bytes).div_ceil(area.block_size));
@@ -171,7 +172,7 @@ impl Ways for Remapped {
         let mut chosen = Vec::new();
         for run in pairs.chunk_by(|a, b| (a.0 + 1, a.1 + 1) == (b.0, b.1)) {
             let (home, log, _) = run[0];
-            // What is aligned of it.
+            // The aligned part of the run.
             let skip = home.next_multiple_of(unit) - home;
             let whole = (home + usize_as_u64(run.len())).min(end) / unit * unit;
             let len = whole.saturating_sub(home + skip);
@@ -204,16 +205,16 @@ impl Ways for Remapped {
             }));
         }
         let device = device(area)?;
-        // Several lists are as good as one: the commit block has decided, and whoever finds some of
-        // them repeats all.
+        // Several lists are as good as one: the commit block has decided, and a recovery that finds
+        // some of them done repeats all.
         for list in pairs.chunks(device.max_pairs()) {
             device.remap(list, JournalCopy::Kept)?;
         }
         Ok(())
     }
 
-    /// Where remapping costs nothing the records are released too, else only the copies that homes
-    /// share now.
+    /// Releases the transactions' log blocks where a remap costs nothing, and otherwise only the
+    /// copies that homes share now.
     fn leave(&self, area: &JournalArea, left: &[Range<u32>], brought: &[Place]) -> Result<()> {
         let device = device(area)?;
         if is_free(device) {
@@ -228,7 +229,7 @@ impl Ways for Remapped {
     }
 }
 
-/// The device as one that remaps.
+/// Returns the device's remapping interface.
 fn device(area: &JournalArea) -> Result<&dyn Remap> {
     let why = "the device no longer remaps";
     area.dev
@@ -236,12 +237,13 @@ fn device(area: &JournalArea) -> Result<&dyn Remap> {
         .ok_or_else(|| SchemeError::Unusable(why.to_owned()))
 }
 
-/// A remap costs nothing, as in a flash translation layer.
+/// True when a remap costs nothing, as in a flash translation layer.
 fn is_free(device: &dyn Remap) -> bool {
     device.least_run_bytes() == 0
 }
 
-/// Lets the device forget a run of log blocks, around the ring, which nobody replays any more.
+/// Lets the device forget a run of log blocks, which may wrap around the ring and which no recovery
+/// replays any more.
 fn release(device: &dyn Remap, area: &JournalArea, run: &Range<u32>) -> Result<()> {
     let (mut at, mut len) = (run.start, run.end - run.start);
     while len > 0 {

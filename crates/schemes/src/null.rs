@@ -23,7 +23,7 @@ recovery_cases! {
         => "nothing", "it is not right: e2fsck must look at a volume that was not unmounted";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

@@ -1,10 +1,10 @@
-//! The list of schemes. It is the only one: the command line, the documents, the tests and the lab
-//! read it, and what is run of a scheme is in its row.
+//! The list of schemes, and the only one. The command line, the documents, the tests and the lab
+//! read it; a scheme's row also has the trials in which tests run it.
 
 use stetfs_scheme::{OptionAbout, Registration, Result, SchemeError};
 
-/// Calls a macro with the name of each scheme that is there for use, in the order in which people
-/// should see them, so that a test of each has that name.
+/// Calls a macro with the names of all schemes for use, in the order in which people should see
+/// them. Tests use it to make one test per scheme, with the scheme's name.
 #[macro_export]
 macro_rules! each_scheme {
     ($call:ident) => {
@@ -12,7 +12,7 @@ macro_rules! each_scheme {
     };
 }
 
-/// The same with the examples, which are schemes like others but for tests.
+/// Calls a macro with the names of the examples, which are schemes like others, but for tests.
 #[cfg(feature = "testing")]
 #[macro_export]
 macro_rules! each_example {
@@ -23,7 +23,7 @@ macro_rules! each_example {
 
 macro_rules! registry {
     ($($scheme:ident)*) => {
-        /// All schemes, in that order; behind them those that are for tests.
+        /// All schemes: first those for use, in the order of `each_scheme`, then those for tests.
         pub static SCHEMES: &[Registration] = &[
             $(crate::$scheme::ROW,)*
             #[cfg(feature = "testing")]
@@ -34,7 +34,7 @@ macro_rules! registry {
             crate::shadow::ROW,
         ];
 
-        /// Without those that are for tests.
+        /// Returns the schemes for use, without those for tests.
         pub fn for_use() -> &'static [Registration] {
             &SCHEMES[..[$(stringify!($scheme)),*].len()]
         }
@@ -43,13 +43,13 @@ macro_rules! registry {
 
 each_scheme!(registry);
 
-/// The option of that name that some scheme has.
+/// Returns the option called `name` of any scheme; `None` if no scheme has it.
 pub fn find_option(name: &str) -> Option<&'static OptionAbout> {
     let mut options = SCHEMES.iter().flat_map(|scheme| scheme.about.options);
     options.find(|option| option.name == name).copied()
 }
 
-/// The scheme called `name`.
+/// Returns the scheme called `name`.
 pub fn find(name: &str) -> Result<&'static Registration> {
     SCHEMES
         .iter()
@@ -98,7 +98,8 @@ mod tests {
         }
     }
 
-    /// Each mode; of each option each value where they are words, else one that is not the default.
+    /// The trials cover each mode, and of each option every value that is a word, or else one value
+    /// other than the default.
     #[test]
     fn everything_that_can_be_chosen_is_in_a_trial() {
         for scheme in SCHEMES {

@@ -12,7 +12,7 @@ use stetfs_scheme::{
     Registration, Relocates, Result, Trial,
 };
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

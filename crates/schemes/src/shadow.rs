@@ -58,7 +58,7 @@ recovery_cases! {
         "one is always durable while the other is written, so both were damaged later";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

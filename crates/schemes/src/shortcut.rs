@@ -75,7 +75,7 @@ use stetfs_scheme::{
 };
 use stetfs_sync::Mutex;
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
@@ -140,7 +140,7 @@ enum Variant {
 }
 
 impl Variant {
-    /// Whole data blocks get home by a switch of the mapping.
+    /// True when a whole data block gets home by a switch of the mapping.
     fn switches(self) -> bool {
         matches!(self, Self::BlkS | Self::AdpS)
     }
@@ -152,13 +152,13 @@ struct Shortcut {
     uuid: [u8; 16],
     epoch: u64,
     variant: Variant,
-    /// Changed bytes of a block from which on its blocks are logged whole, or switched.
+    /// The least number of changed bytes with which a block is logged whole, or switched.
     least_switched: usize,
     by_paper: bool,
     inode_size: usize,
     /// The log was written to before this mount.
     was_used: bool,
-    /// The memory of the record before.
+    /// The buffer of the last record, for the next one.
     record: Mutex<Record>,
 }
 
@@ -224,13 +224,13 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((Box::new(Serving(shortcut)), terms, report))
 }
 
-/// A transaction's record, and what of each logged block it has.
+/// A transaction's record, and the part of each logged block that it has.
 struct Draft {
     record: Record,
     parts: Vec<Part>,
 }
 
-/// What of a block goes into the log.
+/// The part of a block that goes into the log.
 enum Part {
     Nothing,
     Whole,
@@ -242,7 +242,8 @@ impl OnLog for Shortcut {
     type Draft<'t> = Draft;
 
     const UNITS: &'static str = "bytes";
-    /// All of it goes home then: what is logged often is written home once.
+    /// A checkpoint brings all of the log home, so that a block that was logged often is written
+    /// once.
     const ONE_AT_A_TIME: bool = true;
     const VOUCHES_FOR_DATA: bool = true;
 
@@ -427,12 +428,12 @@ impl Shortcut {
         &*self.byte_log.ring.medium
     }
 
-    /// Where a block is in memory.
+    /// Returns the byte offset of a block in memory.
     fn offset(&self, block: BlockNo) -> u64 {
         block.0 * usize_as_u64(self.log.block_size)
     }
 
-    /// What of a block that does not stay where it is written goes into the log.
+    /// Chooses the part of a logged block that goes into the log.
     fn part(&self, block: &LoggedBlock) -> Part {
         let is_data = block.owner.is_some();
         if block.origin.is_new() || (is_data && self.variant == Variant::Blk) {

@@ -82,7 +82,7 @@ recovery_cases! {
         => "it counts", "its transaction is complete, or it was read from home";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

@@ -49,7 +49,7 @@ recovery_cases! {
         => "nothing", "a checkpoint wrote it when everything was home";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

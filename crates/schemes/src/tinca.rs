@@ -73,7 +73,7 @@ recovery_cases! {
         => "error", "it was durable before Head moved on";
 }
 
-/// Its row in the registry.
+/// The scheme's row in the registry.
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,

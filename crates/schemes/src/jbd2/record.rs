@@ -19,7 +19,7 @@ use stetfs_scheme::{LoggedBlock, Result};
 pub(super) struct Super {
     pub(super) fields: JournalSuperblock,
     raw: Block,
-    /// What the log is checksummed with unless commits are asynchronous.
+    /// The checksum version of the log while commits are not asynchronous.
     plain: ChecksumVersion,
 }
 
@@ -30,7 +30,8 @@ impl Super {
         Ok(Self { fields, raw, plain })
     }
 
-    /// Sets what a volume with these features journals with. Only while the log is empty.
+    /// Sets the features of the journal that belong to these features of the volume. Only while the
+    /// log is empty.
     pub(super) fn set_features(&mut self, has_64bit: bool, has_metadata_csum: bool) {
         let fields = &mut self.fields;
         if !fields.is_v2 {
@@ -45,19 +46,19 @@ impl Super {
             .remove(JournalIncompat::ASYNC_COMMIT);
         match (has_metadata_csum, fields.log_format().checksum) {
             (true, _) => fields.set_checksum_version(ChecksumVersion::V3),
-            // Whoever chose v1 keeps it.
+            // A journal with v1 keeps it.
             (false, ChecksumVersion::V1) => {}
             (false, _) => fields.set_checksum_version(ChecksumVersion::None),
         }
         self.plain = fields.log_format().checksum;
     }
 
-    /// Asynchronous commits, or what [`set_features`](Self::set_features) set. Only while the log
-    /// is empty.
+    /// Switches asynchronous commits on, or off: then the checksum version is that of
+    /// [`set_features`](Self::set_features). Only while the log is empty.
     ///
-    /// They need the checksum of the whole transaction in its commit block, which is version 1:
-    /// with versions 2 and 3 the kernel and e2fsck find a block that does not fit only when they
-    /// replay it, and then refuse the whole journal.
+    /// Asynchronous commits need checksum version 1, which puts a checksum of the whole transaction
+    /// into the commit block. With versions 2 and 3 the kernel and e2fsck find a wrong block only
+    /// when they replay it, and then refuse the whole journal.
     pub(super) fn set_async_commit(&mut self, on: bool) {
         self.fields
             .feature_incompat
@@ -66,7 +67,7 @@ impl Super {
             .set_checksum_version(if on { ChecksumVersion::V1 } else { self.plain });
     }
 
-    /// The block to be written when the log begins at `start` (0: it is empty) with `sequence`.
+    /// Returns the superblock of a log that begins at `start` (0: it is empty) with `sequence`.
     pub(super) fn update(&mut self, start: u32, sequence: Tid) -> &[u8] {
         (self.fields.start, self.fields.sequence) = (start, sequence);
         self.fields.head = if start == 0 { self.fields.first } else { 0 };
@@ -75,12 +76,12 @@ impl Super {
     }
 }
 
-/// Makes records.
+/// Makes the records of transactions.
 pub(super) struct Records {
     format: LogFormat,
 }
 
-/// The records of a transaction's body, and the blocks that had to be changed to be logged.
+/// The records of a transaction's body, and copies of the blocks that had to be escaped.
 pub(super) struct Body {
     revokes: Vec<Block>,
     descriptors: Vec<Block>,
@@ -95,7 +96,7 @@ impl Records {
         }
     }
 
-    /// Log blocks of a transaction, the commit block included.
+    /// Returns the number of log blocks of a transaction, the commit block included.
     pub(super) fn log_blocks(&self, logged: usize, revoked: usize) -> u32 {
         let descriptors = logged.div_ceil(self.format.tags_per_block());
         let revokes = revoked.div_ceil(self.format.revokes_per_block());
@@ -150,7 +151,7 @@ impl Records {
         }
     }
 
-    /// The commit block of a transaction whose log blocks are `parts`.
+    /// Makes the commit block of a transaction whose log blocks are `parts`.
     pub(super) fn commit(
         &self,
         tid: Tid,
@@ -180,15 +181,15 @@ impl Records {
 }
 
 impl Body {
-    /// Which of the transaction's log blocks holds the `n`th logged block; none when it had to be
-    /// changed to be logged.
+    /// Returns which of the transaction's log blocks has the `n`th logged block; `None` if that
+    /// block was escaped.
     pub(super) fn place(&self, n: usize) -> Option<u32> {
         let is_escaped = self.escaped.iter().any(|(at, _)| *at == n);
         let place = self.revokes.len() + n / self.tags_per_block + 1 + n;
         (!is_escaped).then(|| must_fit_u32(place))
     }
 
-    /// The log blocks in order.
+    /// Returns the log blocks in order.
     pub(super) fn parts<'a>(&'a self, logged: &'a [&'a LoggedBlock]) -> Vec<(Tag, &'a [u8])> {
         let record = Tag::new(Class::Journal, Cause::Log);
         let records = self.revokes.len() + self.descriptors.len();

@@ -1,8 +1,8 @@
-//! What a crash left in the log, and what is done with it: [`LEFT`].
+//! Recovery of the block journal: the cases of [`LEFT`].
 //!
-//! All blocks go home, then a flush, then the journal superblock says that the log is empty. A
-//! second crash before that finds the same log and does the same again. The next transaction skips
-//! one sequence number, so that remains of an incomplete one can never be taken for parts of it.
+//! In order of writes: all blocks home; flush; the journal superblock, which says that the log is
+//! empty. A second cut before that finds the same log and does the same again. The next transaction
+//! skips one sequence number, so that remains of an incomplete one are never taken for parts of it.
 
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::checksum::crc32_be;
@@ -59,7 +59,7 @@ recovery_cases! {
         => "error, nothing is written", "no file system wrote that";
 }
 
-/// As the log ends where a commit block is written when the body is durable.
+/// The cases at the end of a log whose commit blocks were written after the body was durable.
 const ENDS: Ends = Ends {
     whole: &WHOLE,
     nothing: &NO_RECORD,
@@ -67,17 +67,17 @@ const ENDS: Ends = Ends {
     damaged: &DAMAGED,
 };
 
-/// As it ends with asynchronous commits.
+/// The cases at the end of a log with asynchronous commits.
 const ASYNC_ENDS: Ends = Ends {
     in_flight: &ASYNC_IN_FLIGHT,
     damaged: &ASYNC_DAMAGED,
     ..ENDS
 };
 
-/// Blocks put in place at a time: bounds the memory.
+/// Blocks that are written home at a time, which bounds the memory.
 const BATCH: usize = 1024;
 
-/// Reads the journal superblock, sets the log's bounds, recovers if that is needed and allowed.
+/// Reads the journal superblock, sets the log's bounds, and replays if that is needed and allowed.
 pub(super) fn recover(
     area: &mut JournalArea,
     args: &OpenArgs,
@@ -160,7 +160,7 @@ fn replay(
     let blocks = usize_as_u64(copies.len());
     let (brought, written): (Vec<Copy>, Vec<Copy>) = copies.into_iter().partition(is_chosen);
     for copy in &brought {
-        // That it is intact: its checksum.
+        // Only checks the copy: `bring` does not read it.
         log.content(copy)?;
     }
     ways.found(brought.len(), written.len());
@@ -207,7 +207,7 @@ struct Copy {
     at: u32,
 }
 
-/// The copies to be written, each block once, in ascending order.
+/// Returns the copies to be written home, each block once, in ascending order.
 fn newest_copies(transactions: &[BlockTransaction], report: &mut RecoveryReport) -> Vec<Copy> {
     let mut revoked: HashMap<BlockNo, Tid> = HashMap::new();
     for found in transactions {
@@ -249,8 +249,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not
-    /// looked at yet.
+    /// Reads the transaction that should begin at log block `at`. `left` counts the blocks of the
+    /// log that have not been read yet.
     fn transaction(
         &self,
         mut at: u32,
@@ -312,7 +312,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the tags of a descriptor at `at`; its blocks follow it.
+    /// Reads the tags of a descriptor at `at`, behind which its blocks lie.
     fn descriptor(
         &self,
         block: &[u8],
@@ -334,7 +334,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Checksums v1: the CRC of everything in the body but the revoke blocks.
+    /// Continues the CRC of checksum version 1, which covers the body except for revoke blocks.
     fn body_crc(&self, mut crc: u32, descriptor: &[u8], copies: &[Copy]) -> Result<u32> {
         if self.format.checksum != ChecksumVersion::V1 {
             return Ok(crc);
@@ -348,7 +348,8 @@ impl Reader<'_> {
         Ok(crc)
     }
 
-    /// With asynchronous commits the commit block may have become durable before the body.
+    /// Checks the body of a transaction with an asynchronous commit, whose commit block may have
+    /// become durable first.
     fn check_body(&self, found: &BlockTransaction) -> Result<Result<(), Corrupt>> {
         if !self.is_async || self.format.checksum == ChecksumVersion::V1 {
             return Ok(Ok(()));
@@ -366,7 +367,7 @@ impl Reader<'_> {
         Ok(Ok(()))
     }
 
-    /// With asynchronous commits: whether the transaction after `sequence` was begun at `next`.
+    /// With asynchronous commits: true when the transaction after `sequence` begins at `next`.
     fn is_followed(&self, next: Option<u32>, sequence: Tid) -> Result<bool> {
         let (true, Some(next)) = (self.is_async, next) else {
             return Ok(false);
@@ -377,8 +378,8 @@ impl Reader<'_> {
         Ok(header.is_some_and(|h| h.sequence == sequence.next() && h.known_type().is_some()))
     }
 
-    /// Whether an intact commit block of `sequence` lies anywhere behind `at`, written when the
-    /// body was durable.
+    /// True when an intact commit block of `sequence` lies anywhere behind `at`: the body was
+    /// durable then.
     fn is_committed_behind(&self, at: u32, sequence: Tid) -> Result<bool> {
         if self.is_async || !self.format.has_tails() {
             return Ok(false);
@@ -393,7 +394,7 @@ impl Reader<'_> {
         Ok(false)
     }
 
-    /// A logged block as it belongs home.
+    /// Returns the content of a logged block as it belongs home.
     fn content(&self, copy: &Copy) -> Result<BlockRef> {
         let mut block = Block::zeroed(self.area.block_size);
         self.area.read(copy.at, block.bytes_mut())?;

@@ -1,5 +1,4 @@
-//! What a scheme whose log is JBD2's does in its own way: where data goes, and how what is logged
-//! gets home.
+//! The choices of a scheme whose log is JBD2's: where data goes, and how logged blocks get home.
 
 use std::ops::Range;
 
@@ -8,62 +7,62 @@ use stetfs_format::BlockNo;
 use crate::parts::area::JournalArea;
 use stetfs_scheme::{DirtyBlock, Placement, Relocates, Result};
 
-/// A logged block that the log holds as it is: its home, and the log block.
+/// A logged block that was not escaped: its home, and its log block.
 pub(crate) type Place = (BlockNo, u32);
 
-/// What is a scheme's own. The log itself is the same for every scheme that has it.
+/// The choices of one scheme. The log itself is the same for all of them.
 pub(crate) trait Ways: Send + Sync {
     /// [`Terms::relocates`](stetfs_scheme::Terms::relocates).
     fn relocates(&self) -> Relocates {
         Relocates::No
     }
 
-    /// Data that `data=journal` would log does not go to the log if it lay in nobody's file before:
-    /// it is written where it stays, as `data=ordered` does.
+    /// True when `data=journal` writes new data where it stays, as `data=ordered` does, instead of
+    /// logging it.
     fn places_new(&self) -> bool {
         false
     }
 
-    /// Where a dirty block that has a home should go.
+    /// [`Scheme::place`](stetfs_scheme::Scheme::place).
     fn place(&self, block: &DirtyBlock<'_>) -> Placement {
         let _ = block;
         Placement::Home
     }
 
-    /// Whether everything gets home with the commit after which `used` blocks of the log are taken.
+    /// True when a checkpoint of everything follows the commit after which `used` log blocks are in
+    /// use.
     fn is_time(&self, area: &JournalArea, used: u32) -> bool {
         let _ = (area, used);
         false
     }
 
-    /// Which of these blocks get home without being written there. What is not chosen is.
+    /// Chooses the blocks that get home without a write there; the others are written home.
     fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>> {
         let _ = (area, logged);
         Ok(Vec::new())
     }
 
-    /// A recovery is about to bring home so many, and to write so many.
+    /// Notes that a recovery will [bring](Self::bring) and write home this many blocks.
     fn found(&self, chosen: usize, written: usize) {
         let _ = (chosen, written);
     }
 
-    /// Brings home what was chosen; durable when it returns. The log keeps what it has, since a
-    /// replay reads it until the tail is moved.
+    /// Brings the chosen blocks home; durable when it returns. It must leave the log's copies
+    /// alone: until the tail has moved, a replay reads them.
     fn bring(&self, area: &JournalArea, chosen: &[Place]) -> Result<()> {
         let _ = (area, chosen);
         Ok(())
     }
 
-    /// The log's tail is behind the transactions in `left`, runs of log blocks, of which the blocks
-    /// in `brought` got home by [`bring`](Self::bring).
+    /// Gives up log blocks: the tail is behind the transactions in `left`, which are runs of log
+    /// blocks. Of their blocks, those in `brought` got home by [`bring`](Self::bring).
     fn leave(&self, area: &JournalArea, left: &[Range<u32>], brought: &[Place]) -> Result<()> {
         let _ = (area, left, brought);
         Ok(())
     }
 }
 
-/// As the kernel does it: data is placed by the mode, and everything is written home at a
-/// checkpoint.
+/// The kernel's choices: the mode decides where data goes, and a checkpoint writes everything home.
 pub(crate) struct Plain;
 
 impl Ways for Plain {}

@@ -1,10 +1,10 @@
-//! What a crash left in the log, and what is done with it. Which transactions count:
-//! [`reader::LEFT`](crate::parts::reader::LEFT); what these say:
-//! [`replay::LEFT`](crate::parts::replay::LEFT).
+//! Recovery of Shortcut-JFS: the cases of [`reader::LEFT`](crate::parts::reader::LEFT), which
+//! transactions count, and of [`replay::LEFT`](crate::parts::replay::LEFT), what is done with each
+//! block.
 //!
-//! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash
-//! before that finds the same log and does the same again. The next transaction skips one number,
-//! so that remains of an incomplete one can never be taken for it.
+//! In order of stores: all bytes home; fence; the tail, moved behind them in one store. A second
+//! cut before that finds the same log and does the same again. The next transaction skips one
+//! number, so that remains of an incomplete one are never taken for it.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn bring_home(
     Ok(start)
 }
 
-/// Writes what counts home, durably.
+/// Writes the bytes that count home, durably.
 fn apply(
     reader: &Reader<'_, Arc<dyn Pmem>>,
     medium: &Arc<dyn Pmem>,

@@ -1,4 +1,4 @@
-//! The newest committed version of a block, of which as much is kept as differs from home, or all.
+//! The newest committed version of a block: the bytes that differ from home, or all of it.
 
 use stetfs_format::Tid;
 use stetfs_format::width::u64_as_usize;
@@ -14,14 +14,14 @@ pub(super) struct PartialVersion {
     /// The first and the last transaction that changed it since it was home.
     oldest: Tid,
     newest: Tid,
-    /// What differs from home, in whole words.
+    /// The bytes that differ from home, in whole words.
     ranges: Ranges,
     pub(super) kept: Kept,
 }
 
-/// What is kept of a version.
+/// The content of a version that is kept in memory.
 pub(super) enum Kept {
-    /// The bytes of its ranges, one behind the other.
+    /// The bytes of its ranges, one range behind the other.
     Parts(Vec<u8>),
     /// All of it.
     Whole(BlockRef),
@@ -34,7 +34,7 @@ impl Indexed for PartialVersion {
 }
 
 impl Version for PartialVersion {
-    /// It stays in the index, where nothing changes it meanwhile.
+    /// Nothing: the version stays in the index, where no commit changes it during the checkpoint.
     type Due = ();
 
     fn oldest(&self) -> Tid {
@@ -64,9 +64,9 @@ impl PartialVersion {
         }
     }
 
-    /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of
-    /// its own from the second change on, so that who changes a block again and again need not
-    /// leave the whole of it behind each time.
+    /// Takes over the `changed` bytes of the newer `content`. A version that is kept whole has a
+    /// copy of its own from the second change on, so that a block that changes again and again is
+    /// not copied each time.
     pub(super) fn update(&mut self, tid: Tid, content: &BlockRef, changed: &Ranges) {
         if self.ranges.is_empty() {
             self.oldest = tid;
@@ -91,7 +91,7 @@ impl PartialVersion {
         }
     }
 
-    /// Its ranges and what is there.
+    /// Yields the start and the bytes of each of its ranges.
     pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let mut done = 0;
         self.ranges.iter().map(move |range| {

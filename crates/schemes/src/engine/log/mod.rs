@@ -41,12 +41,12 @@ use crate::parts::home::{BusyHomes, Write};
 use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::period::Period;
 
-/// Where a block of data goes of which the log has nothing.
+/// Where a commit writes a block of data of which the log has nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goes {
     /// Home, before the record.
     Home,
-    /// Home, behind the record.
+    /// Home, after the record is durable.
     HomeLate,
     /// Into the log.
     Log,
@@ -56,11 +56,11 @@ pub(crate) enum Goes {
 pub(crate) struct Sorted<'t> {
     /// Data that goes home before the record.
     pub(crate) home: Vec<&'t LoggedBlock>,
-    /// Data that goes home behind it.
+    /// Data that goes home after the record is durable.
     late: Vec<&'t LoggedBlock>,
-    /// Into the log: data, then metadata.
+    /// Blocks that go into the log: data, then metadata.
     pub(crate) logged: Vec<&'t LoggedBlock>,
-    /// How many of these are data.
+    /// The number of data blocks in `logged`.
     pub(crate) logged_data: usize,
     /// Freed blocks of which the log has something.
     pub(crate) revoked: Vec<BlockNo>,
@@ -72,55 +72,55 @@ impl Sorted<'_> {
     }
 }
 
-/// Where a transaction goes.
+/// The place in the log where a transaction goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
-    /// The position. Positions count from the log's start without end, in the scheme's units.
+    /// The position. Positions count units of the scheme from the log's start and never wrap.
     pub(crate) at: u64,
     /// The transaction's number.
     pub(crate) sequence: Tid,
-    /// Units that are free from there on.
+    /// The number of free units from there on.
     pub(crate) room: u64,
 }
 
 /// How far a checkpoint goes.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
-    /// A transaction of so many units must fit.
+    /// Until a transaction of this many units fits.
     Room(u64),
-    /// As the caller wants it.
+    /// Until the caller's goal is reached.
     Goal(Goal),
 }
 
 /// Which versions go home.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
-    /// Those for which a replay needs transactions before this one.
+    /// Versions for which a replay needs a transaction before this one.
     Before(Tid),
-    /// Those of which the content is in memory.
+    /// Versions whose content is in memory.
     Here,
-    /// All.
+    /// All versions.
     All,
 }
 
-/// The newest committed version of a block, as it is known in memory.
+/// The newest committed version of a block, as the index has it.
 pub(crate) trait Version: Indexed + Send + Sync {
-    /// What a checkpoint takes along.
+    /// What a checkpoint needs to bring the version home.
     type Due: Send;
 
-    /// The first transaction that a replay needs for it. Only of one that is held.
+    /// Returns the first transaction that a replay needs for it. Only for a held version.
     fn oldest(&self) -> Tid;
 
-    /// The last transaction that has something of it.
+    /// Returns the last transaction that has bytes of it.
     fn newest(&self) -> Tid;
 
-    /// It is on its way home, as it is now.
+    /// Notes that it is on its way home, in its present state.
     fn leave(&mut self) -> Self::Due;
 
-    /// It is home, as it was when it left. It may have changed since.
+    /// Notes that home has it in the state in which it left. It may have changed since.
     fn arrive(&mut self, due: &Self::Due);
 
-    /// It did not get home.
+    /// Notes that it did not get home.
     fn stay(&mut self) {}
 }
 
@@ -130,30 +130,31 @@ pub(crate) struct Due<D> {
     pub(crate) version: D,
 }
 
-/// What a scheme's version takes along on its way home.
+/// A block on its way home, with its scheme's version.
 pub(crate) type DueOf<S> = Due<<<S as OnLog>::Version as Version>::Due>;
 
-/// What a scheme adds to its log, in the order of a commit and of a checkpoint.
+/// A scheme's part of each step, in the order of a commit and of a checkpoint.
 pub(crate) trait OnLog: Send + Sync {
     type Version: Version;
-    /// A transaction's record while it is made.
+    /// A transaction's record before it is written.
     type Draft<'t>;
 
-    /// What its log counts in, for messages.
+    /// The name of the log's unit, for messages.
     const UNITS: &'static str;
     /// Commits and checkpoints exclude each other.
     const ONE_AT_A_TIME: bool = false;
-    /// Data goes home with a record that vouches for it. Otherwise data alone needs none.
+    /// A record vouches for data that goes home. Otherwise a transaction with only such data has no
+    /// record.
     const VOUCHES_FOR_DATA: bool = false;
     /// The tail moves to the transaction that [`Which::Before`] names, and no further. Otherwise it
-    /// moves to the first that a replay needs.
+    /// moves to the first transaction that a replay needs.
     const STOPS_AT_GOAL: bool = false;
     /// Data may be [overwritten](stetfs_scheme::Scheme::overwrite) without a transaction.
     const OVERWRITES: bool = false;
 
     fn log(&self) -> &Log<Self::Version>;
 
-    /// The content of a version that is held.
+    /// Returns the content of a held version.
     fn content(&self, block: BlockNo, version: &Self::Version) -> Result<BlockRef>;
 
     /// [`Scheme::wants_changes`](stetfs_scheme::Scheme::wants_changes).
@@ -168,32 +169,34 @@ pub(crate) trait OnLog: Send + Sync {
         Placement::Home
     }
 
-    /// Where a block of data goes of which the log has nothing. What it has something of is logged.
+    /// *sort*: decides where a block of data goes of which the log has nothing. Other blocks of
+    /// data go into the log.
     fn goes(&self, block: &LoggedBlock) -> Goes;
 
-    /// Freed blocks are revoked. Not where all is logged: a freed block's next owner is logged
-    /// behind it, and wins.
+    /// True when the record revokes freed blocks. A log that has all data needs no revokes: the
+    /// next owner's data is logged later, and a replay writes the latest.
     fn revokes(&self) -> bool {
         true
     }
 
-    /// What the record says, and units of the log that it takes at most; 0: it has nothing to say.
-    /// Again when the first [did not fit](Self::tries_again).
+    /// *draft*: makes the record, and returns the most units of the log that it takes; 0: there is
+    /// nothing to write. `is_again`: the first draft [did not do](Self::tries_again).
     fn draft<'t>(&self, head: &Head, sorted: &Sorted<'t>, is_again: bool)
     -> (Self::Draft<'t>, u64);
 
-    /// There is room for these blocks, where the log alone does not tell.
+    /// *room*: true when these blocks fit into the scheme's other memory, besides the log.
     fn fits(&self, sorted: &Sorted<'_>) -> bool {
         let _ = sorted;
         true
     }
 
-    /// A checkpoint is wanted, for what the log alone does not tell.
+    /// True when the scheme wants a checkpoint for a reason besides the log and its limits.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Writes data home and the record; durable when it returns. Units of the log that it took.
+    /// *write*: writes data home and the record into the log, durable when it returns. Returns the
+    /// units of the log that the record took.
     fn write(
         &self,
         head: &Head,
@@ -202,14 +205,14 @@ pub(crate) trait OnLog: Send + Sync {
         time: (u64, u32),
     ) -> Result<u64>;
 
-    /// Whether this error of [`write`](Self::write) says that another draft would do. Nothing has
-    /// been written.
+    /// True when [`write`](Self::write) has failed with an error that another draft would avoid.
+    /// Nothing has been written then.
     fn tries_again(&self, error: &SchemeError) -> bool {
         let _ = error;
         false
     }
 
-    /// The transaction is durable: what it logged is the newest.
+    /// *note*: lists the versions of a durable transaction as the newest.
     fn note<'t>(
         &self,
         index: &mut Changing<'_, Self::Version>,
@@ -218,28 +221,28 @@ pub(crate) trait OnLog: Send + Sync {
         draft: Self::Draft<'t>,
     );
 
-    /// Everything goes home with this commit.
+    /// True when a checkpoint of everything follows this commit.
     fn lands_at_once(&self) -> bool {
         false
     }
 
-    /// Which versions must go home; `None`: none need to.
+    /// *due*: decides which versions go home; `None`: no checkpoint is needed.
     fn due(&self, until: Until) -> Option<Which>;
 
-    /// Brings versions home, which are in ascending order; durable when it returns.
+    /// *land*: brings versions home, in ascending order of blocks; durable when it returns.
     fn land(&self, due: &mut [DueOf<Self>]) -> Result<()>;
 
-    /// Where the log begins; durable when it returns.
+    /// *tail*: writes where the log begins; durable when it returns.
     fn write_tail(&self, at: u64, sequence: Tid) -> Result<()>;
 
-    /// The log begins at `at`, and what was before that is of no use. Nothing is written over it
-    /// before this returns. These are the blocks that went home.
+    /// Gives up the part of the log before `at`, which is the durable tail now. Commits reuse it
+    /// only after this returns. `due` has the blocks that this checkpoint brought home.
     fn leave(&self, at: u64, due: &[DueOf<Self>]) -> Result<()> {
         let _ = (at, due);
         Ok(())
     }
 
-    /// Everything is home. Leaves an empty log, durable.
+    /// Leaves an empty log, durable. All blocks are home.
     fn close(&self) -> Result<()>;
 
     /// [`Scheme::actions`](stetfs_scheme::Scheme::actions).
@@ -248,20 +251,20 @@ pub(crate) trait OnLog: Send + Sync {
     }
 }
 
-/// What of a log is in use.
+/// The part of a log that is in use.
 pub(crate) struct Span {
     /// Where the next transaction goes.
     pub(crate) head: u64,
-    /// The oldest that would be replayed.
+    /// The position of the oldest transaction that a recovery would replay.
     pub(crate) tail: u64,
     /// The next transaction's number.
     pub(crate) sequence: Tid,
-    /// From tail to head: number and position.
+    /// The transactions from tail to head: number and position.
     pub(crate) transactions: VecDeque<(Tid, u64)>,
 }
 
 impl Span {
-    /// Nothing is.
+    /// Makes an empty span.
     pub(crate) fn empty(at: u64, sequence: Tid) -> Self {
         Self {
             head: at,
@@ -275,18 +278,18 @@ impl Span {
         self.head - self.tail
     }
 
-    /// The first transaction that stays if no more than `most` units are to be in use; `None`: no
-    /// more are.
+    /// Returns the first transaction to keep so that at most `most` units stay in use; `None`: no
+    /// more are in use now.
     pub(crate) fn first_within(&self, most: u64) -> Option<Tid> {
         (self.used() > most).then(|| self.first_from(self.head - most))
     }
 
-    /// The first transaction that is not in the oldest of so many parts of what is in use.
+    /// Returns the first transaction behind the oldest of `parts` equal parts of the used log.
     pub(crate) fn behind_oldest(&self, parts: u64) -> Tid {
         self.first_from(self.tail + self.used() / parts)
     }
 
-    /// The first transaction at a position or behind it; the next one, if there is none.
+    /// Returns the first transaction at or behind a position, or else the number of the next one.
     fn first_from(&self, at: u64) -> Tid {
         let n = self.transactions.partition_point(|(_, its)| *its < at);
         self.transactions
@@ -294,21 +297,21 @@ impl Span {
             .map_or(self.sequence, |found| found.0)
     }
 
-    /// The position of a transaction; the head's, if it is not written yet.
+    /// Returns the position of a transaction, or that of the head if it is not written yet.
     fn position_of(&self, tid: Tid) -> u64 {
         let is_before = |other: &(Tid, u64)| tid.is_after(other.0);
         let n = self.transactions.partition_point(is_before);
         self.transactions.get(n).map_or(self.head, |found| found.1)
     }
 
-    /// The transactions before a position.
+    /// Yields the transactions before a position.
     pub(crate) fn before(&self, at: u64) -> impl Iterator<Item = &(Tid, u64)> {
         self.transactions
             .iter()
             .take_while(move |(_, its)| *its < at)
     }
 
-    /// Lets the log begin at a position.
+    /// Moves the tail to a position.
     fn cut(&mut self, at: u64) {
         let n = self.before(at).count();
         self.transactions.drain(..n);
@@ -316,42 +319,42 @@ impl Span {
     }
 }
 
-/// How much of a log may be used, and of memory.
+/// The limits of a log and of its memory.
 pub(crate) struct Limits {
-    /// Units of the log that transactions may take together.
+    /// The most units of the log that all transactions may take together.
     pub(crate) room: u64,
-    /// Units in use at which a checkpoint is wanted.
+    /// Units in use beyond which a checkpoint is due.
     pub(crate) most_used: u64,
-    /// Contents in memory at which a checkpoint is wanted, in blocks.
+    /// Contents in memory, in blocks, beyond which a checkpoint is due.
     pub(crate) most_here: usize,
-    /// Checkpoints are made by time, too.
+    /// The time after which a checkpoint is due; `None`: time does not count.
     pub(crate) period: Option<Period>,
 }
 
 impl Limits {
-    /// The least number of contents in memory at which a checkpoint is wanted, in blocks.
+    /// The least value of `most_here`, in blocks.
     const LEAST_HERE: usize = 16;
 
-    /// Contents that fit into `memory` bytes, but for a few.
+    /// Returns `most_here` for `memory` bytes.
     pub(crate) fn most_here(memory: usize, block_size: usize) -> usize {
         (memory / block_size).max(Self::LEAST_HERE)
     }
 }
 
-/// What any log has.
+/// The engine's state of a log.
 pub(crate) struct Log<V> {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) block_size: usize,
     pub(crate) limits: Limits,
     pub(crate) span: Mutex<Span>,
-    /// Units in use, for looks from outside.
+    /// Units in use, readable without the lock of `span`.
     used: AtomicU64,
-    /// The newest committed version of each block that the log has something of.
+    /// The newest committed version of each block of which the log has bytes.
     pub(crate) index: Index<V>,
     pub(crate) busy_homes: BusyHomes,
-    /// One checkpoint at a time.
+    /// Held by the one checkpoint that runs.
     checkpointing: Mutex<()>,
-    /// Checkpoints that commits have made.
+    /// The number of checkpoints within commits.
     forced: AtomicU64,
 }
 
@@ -376,12 +379,12 @@ impl<V: Version> Log<V> {
         }
     }
 
-    /// Units in use.
+    /// Returns the units in use.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// More contents are in memory than there should be.
+    /// True when more contents are in memory than `most_here`.
     pub(crate) fn is_short_of_memory(&self) -> bool {
         self.index.here() > self.limits.most_here
     }
@@ -395,13 +398,13 @@ impl<V: Version> Log<V> {
         }
     }
 
-    /// Writes a transaction's data home, as a part of its body.
+    /// Writes a transaction's data home, as part of its body.
     pub(crate) fn write_data(&self, body: &mut Dirty<'_>, data: &[&LoggedBlock]) -> Result<()> {
         self.busy_homes
             .write_data(body, self.block_size, data.iter().copied())
     }
 
-    /// Writes data home for which no record vouches; durable when it returns.
+    /// Writes data home without a record; durable when it returns.
     fn write_data_alone<'b>(
         &self,
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
@@ -410,7 +413,7 @@ impl<V: Version> Log<V> {
             .write_last_data(Dirty::on(&*self.dev), self.block_size, data)
     }
 
-    /// The versions that go home, in ascending order. Their homes are busy.
+    /// Collects the versions that go home, in ascending order, and makes their homes busy.
     fn take_due(&self, which: Which) -> Vec<Due<V::Due>> {
         let is_due = |version: &V| {
             version.is_held()
@@ -438,7 +441,7 @@ impl<V: Version> Log<V> {
         due
     }
 
-    /// They are home, or are not.
+    /// Notes that these versions are home, or that they are not.
     fn settle(&self, due: &[Due<V::Due>], are_home: bool) {
         let mut index = self.index.write();
         for block in due {
@@ -452,7 +455,7 @@ impl<V: Version> Log<V> {
         }
     }
 
-    /// The first transaction that a replay needs, and where it is; or `goal`.
+    /// Returns `goal`, or else the first transaction that a replay needs, and its position.
     fn first_needed(&self, goal: Option<Tid>) -> (Tid, u64) {
         let span = self.span.lock();
         let index = self.index.read();
@@ -465,14 +468,15 @@ impl<V: Version> Log<V> {
         (tid, span.position_of(tid))
     }
 
-    /// Lets it begin at a position, in memory.
+    /// Moves the tail to a position, in memory.
     fn cut(&self, at: u64) {
         let mut span = self.span.lock();
         span.cut(at);
         self.used.store(span.used(), Relaxed);
     }
 
-    /// Forgets what the log has nothing of any more that begins with transaction `first` now.
+    /// Drops home versions whose last bytes were in a transaction before `first`, where the log
+    /// begins now.
     fn forget_before(&self, first: Tid) {
         let mut index = self.index.write();
         let is_gone = |version: &V| !version.is_held() && first.is_after(version.newest());

@@ -68,7 +68,7 @@ impl<S: OnLog> Scheme for Serving<S> {
             blocks.iter().any(|(home, _)| index.contains_key(home))
         };
         if !S::OVERWRITES || is_logged {
-            // A replay would write over them.
+            // A replay would write the logged copy over the new data.
             return Ok(false);
         }
         log.write_data_alone(blocks.iter().map(Write::data))?;
@@ -139,7 +139,7 @@ impl<S: OnLog> Serving<S> {
         sorted
     }
 
-    /// Draft, room and write; `None`: there was nothing to write.
+    /// Runs draft, room and write; `None`: there was nothing to write.
     fn write<'t>(
         &self,
         sorted: &Sorted<'t>,
@@ -162,14 +162,14 @@ impl<S: OnLog> Serving<S> {
         }
     }
 
-    /// Waits until the transaction fits, and until memory is not used up, checkpointing as far as
-    /// that takes.
+    /// Runs checkpoints until the transaction fits, and until not more than twice `most_here`
+    /// contents are in memory.
     fn make_room(&self, most: u64, sorted: &Sorted<'_>) -> Result<()> {
         let log = self.0.log();
         let fits = || most <= log.head().room && self.0.fits(sorted);
         if most <= log.limits.room {
             for until in [Until::Room(most), Until::Goal(Goal::All)] {
-                // The background may not keep up.
+                // Twice: the background, which is to keep `most_here`, may lag behind.
                 if fits() && log.index.here() <= log.limits.most_here.saturating_mul(2) {
                     return Ok(());
                 }
@@ -187,8 +187,8 @@ impl<S: OnLog> Serving<S> {
         )))
     }
 
-    /// The transaction is durable: it is in the log, its versions are the newest, and what it freed
-    /// is gone.
+    /// Notes a durable transaction: the log has it, its versions are the newest, and the blocks
+    /// that it freed are no longer listed.
     fn note<'t>(
         &self,
         head: &Head,
@@ -203,7 +203,8 @@ impl<S: OnLog> Serving<S> {
         span.head += len;
         span.sequence = head.sequence.next();
         log.used.store(span.used(), Relaxed);
-        // Both at once: a checkpoint takes what is not in the index for home.
+        // Span and index change together: a checkpoint takes a block that is not in the index for
+        // home.
         let span = (!is_planted(Bug::LateListing)).then_some(span);
         let mut index = log.index.write();
         self.0.note(&mut index, head, sorted, draft);
@@ -216,14 +217,14 @@ impl<S: OnLog> Serving<S> {
         }
     }
 
-    /// A checkpoint within a commit.
+    /// Runs a checkpoint within a commit.
     fn checkpoint_within(&self, until: Until) -> Result<()> {
-        // Otherwise the commit itself keeps others from it.
+        // With `ONE_AT_A_TIME` the commit holds this lock already.
         let _one = (!S::ONE_AT_A_TIME).then(|| self.0.log().checkpointing.lock());
         self.bring_home(until)
     }
 
-    /// Brings versions home and moves the log's tail. One at a time.
+    /// Runs the steps of a checkpoint. The caller holds `checkpointing`.
     fn bring_home(&self, until: Until) -> Result<()> {
         let (scheme, log) = (&self.0, self.0.log());
         let started = Instant::now();
