@@ -76,8 +76,8 @@ pub trait BlockDev: Send + Sync {
         None
     }
 
-    /// What durable content survives. `None` for a device to which the question does not apply:
-    /// only memory and simulated parts in files answer it.
+    /// Which failure durable content survives; persistent memory and simulated parts in files
+    /// answer this. `None` for every other device.
     fn survives(&self) -> Option<Survives> {
         self.pmem().map(|pmem| pmem.survives())
     }
