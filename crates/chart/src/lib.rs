@@ -1,7 +1,7 @@
 //! Charts of bars in groups, as SVG and PNG, drawn by the same code.
 //!
-//! SVG is text, which its viewer sets in a font of its own; for PNG the font is part of the
-//! program, so that a chart looks the same on a machine without fonts.
+//! A viewer sets the text of an SVG in a font of its own. For PNG the font is part of the program,
+//! so that a chart looks the same on a machine without fonts.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -15,12 +15,12 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use serde::{Deserialize, Serialize};
 
-/// Pixels.
+/// Width and height in pixels.
 const SIZE: (u32, u32) = (1200, 640);
 const FONT: &str = "sans-serif";
 const TEXT: i32 = 16;
 
-/// Colours that are told apart by everybody (Okabe, Ito, Color Universal Design, 2008).
+/// Colours that everybody can tell apart (Okabe, Ito, Color Universal Design, 2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0xE6, 0x9F, 0x00),
@@ -30,16 +30,16 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0xCC, 0x79, 0xA7),
     RGBColor(0xF0, 0xE4, 0x42),
 ];
-/// Those of lines across.
+/// Colours of lines across.
 const LINES: [RGBColor; 2] = [RGBColor(0xD5, 0x5E, 0x00), BLACK];
 
-/// That of bands.
+/// Colour of bands.
 const BAND: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
 
 /// Bars in groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// The name of its file, without what comes behind the dot.
+    /// The name of its file, without the extension.
     pub name: String,
     /// What it shows.
     pub title: String,
@@ -47,9 +47,9 @@ pub struct Chart {
     pub unit: String,
     /// Names of groups.
     pub groups: Vec<String>,
-    /// A bar in each group.
+    /// The series: each has a bar in each group.
     pub series: Vec<Series>,
-    /// Lines across all groups.
+    /// Lines across all groups: name and value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<(String, f64)>,
     /// Bands across all groups.
@@ -57,36 +57,36 @@ pub struct Chart {
     pub bands: Vec<Band>,
 }
 
-/// What lies between two values.
+/// The space between two values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Band {
-    /// What it is.
+    /// Its name in the legend.
     pub name: String,
-    /// From here; none: from the lower end of the axis.
+    /// The lower value; `None`: the lower end of the axis.
     pub low: Option<f64>,
-    /// Up to here; none: up to its upper end.
+    /// The upper value; `None`: the upper end of the axis.
     pub high: Option<f64>,
 }
 
 /// The bars of one colour.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What they are.
+    /// Its name in the legend.
     pub name: String,
-    /// A value a group; none where there is no bar.
+    /// A value per group; `None` where there is no bar.
     pub values: Vec<Option<f64>>,
-    /// Half of each value's interval, where it has one.
+    /// Half of each value's interval; `None` where it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub halves: Vec<Option<f64>>,
-    /// What each value is compared with: a mark on its bar.
+    /// The value with which each bar is compared, as a mark on the bar.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Option<f64>>,
 }
 
-/// Writes each chart into a directory, as SVG and as PNG; the files.
+/// Writes each chart into a directory, as SVG and as PNG, and returns the paths.
 ///
 /// # Errors
-/// Of the files.
+/// A file cannot be written, or a chart not be drawn.
 pub fn write_all(charts: &[Chart], dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for chart in charts {
@@ -107,10 +107,10 @@ fn svg(chart: &Chart, path: &Path) -> Result<()> {
 }
 
 impl Chart {
-    /// As SVG.
+    /// Draws the chart as SVG.
     ///
     /// # Errors
-    /// Of the drawing.
+    /// The drawing failed.
     pub fn svg(&self) -> Result<String> {
         let mut text = String::new();
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -132,7 +132,8 @@ impl Chart {
         finite.filter(|value| value.is_finite()).fold(0.0, f64::max)
     }
 
-    /// How names of groups are written: the size of their letters, and whether they stand upright.
+    /// How the names of groups are written: the size of their letters, and whether they stand
+    /// upright.
     fn labels(&self) -> (i32, bool) {
         let longest = self.groups.iter().map(|g| g.len()).max().unwrap_or(0);
         match longest * self.groups.len() {
@@ -158,7 +159,7 @@ fn png(chart: &Chart, path: &Path) -> Result<()> {
     Ok(writer.finish()?)
 }
 
-/// The font, made known once.
+/// Registers the font, once.
 fn font() -> Result<()> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let register = || register_font(FONT, FontStyle::Normal, dejavu::sans::regular()).is_ok();
@@ -209,7 +210,7 @@ where
         .y_label_area_size(76)
         .build_cartesian_2d(0.0..groups, 0.0..top)
         .map_err(failed)?;
-    // Names of groups stand in their middle, where a tick of the axis is asked for.
+    // The name of a group stands in its middle, where a tick of the axis is asked for.
     let name = |x: &f64| {
         let at = x.floor() as usize;
         if (x - x.floor() - 0.5).abs() < 1e-6 {
@@ -364,7 +365,7 @@ mod tests {
                 .count()
         };
         // The bar fills more than a third of its group's half, up to its value; the second group
-        // has none.
+        // has no bar.
         assert!(is(COLOURS[0]) > (SIZE.0 * SIZE.1 / 8) as usize);
         assert!(is(LINES[0]) > SIZE.0 as usize / 2);
         assert_eq!(is(COLOURS[1]), 0);

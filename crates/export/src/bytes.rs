@@ -1,8 +1,8 @@
-//! A device with sectors as a file without: a request may begin and end anywhere.
+//! Makes a device with sectors accept requests that begin and end anywhere, like a file.
 //!
-//! The parts of sectors at both ends of a write are read, changed and written back. One lock is
-//! held for that, so that two requests that share a sector do not undo each other. Memory is taken
-//! when the device is wrapped, and none later.
+//! A write reads, changes and writes back the sectors of which it covers a part, at its two ends.
+//! It holds one lock for that, so that two requests that share a sector do not undo each other. All
+//! memory is allocated when the device is wrapped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Op, Tag};
 const READ: Tag = Tag::read(Class::Data);
 const WRITE: Tag = Tag::new(Class::Data, Cause::Home);
 
-/// A device that takes requests of any alignment. What was discarded must read as zeros, as on a
-/// flash translation layer.
+/// A device that takes requests of any alignment. Discarded ranges must read as zeros, as they do
+/// on a flash translation layer.
 pub struct ByteDev {
     dev: Arc<dyn BlockDev>,
     size: u64,
     sector: u64,
-    /// A sector of which a part is asked for.
+    /// Buffer for a sector of which a part is asked for.
     edge: Mutex<Block>,
 }
 
 /// A piece of a request: whole sectors, or a part of one.
 enum Piece {
     Whole(Range<u64>),
-    /// The sector's offset, and what of the request is in it.
+    /// The sector's offset, and the part of the request that is in it.
     Part(u64, Range<u64>),
 }
 
@@ -58,7 +58,7 @@ impl ByteDev {
         must_fit(self.sector)
     }
 
-    /// The at most three pieces of a request.
+    /// Splits a request into at most three pieces.
     fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Piece> + use<> {
         let Range { start, end } = *range;
         let sector = self.sector;
@@ -108,7 +108,7 @@ impl ByteDev {
         Ok(())
     }
 
-    /// Writes `data`, to be durable after the next [`flush`](Self::flush).
+    /// Writes `data`, which is durable after the next [`flush`](Self::flush).
     ///
     /// # Errors
     /// The device's, or [`MediaError::PastEnd`].
@@ -130,7 +130,7 @@ impl ByteDev {
         Ok(())
     }
 
-    /// Makes a range read as zeros because nobody needs what is there; see [`BlockDev::discard`].
+    /// Makes a range read as zeros because nobody needs its content; see [`BlockDev::discard`].
     ///
     /// # Errors
     /// The device's, or [`MediaError::PastEnd`].
@@ -138,7 +138,7 @@ impl ByteDev {
         self.clear(offset, len, |dev, at, len| dev.discard(at, len))
     }
 
-    /// Makes a range read as zeros, to be durable after the next [`flush`](Self::flush).
+    /// Makes a range read as zeros, durably after the next [`flush`](Self::flush).
     ///
     /// # Errors
     /// The device's, or [`MediaError::PastEnd`].
@@ -187,7 +187,7 @@ impl ByteDev {
     }
 }
 
-/// A range of the device as a range of what begins at `base`.
+/// Converts a range of the device into a range of a buffer that begins at `base`.
 fn within(range: &Range<u64>, base: u64) -> Range<usize> {
     u64_as_usize(range.start - base)..u64_as_usize(range.end - base)
 }
@@ -198,8 +198,8 @@ mod tests {
 
     use super::*;
 
-    /// Random requests against a plain list of bytes; the device in memory refuses what is not in
-    /// whole sectors.
+    /// Random requests against a plain list of bytes. The device in memory refuses requests that
+    /// are not whole sectors.
     #[test]
     fn any_range_is_as_in_a_plain_file() {
         const SIZE: u64 = 1 << 15;

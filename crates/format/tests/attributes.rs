@@ -28,7 +28,7 @@ fn attributes(volume: &Volume, ino: InodeNo) -> Vec<(String, Vec<u8>)> {
         let block = XattrBlock::decode(raw, inode.file_acl, sb).expect("an attribute block");
         block.check_hashes().expect("hashes");
         let list: Vec<Xattr<'_>> = block.area().iter().collect();
-        // libext2fs leaves 0: not to be shared.
+        // libext2fs stores hash 0, which forbids sharing.
         assert!(block.hash == 0 || block.hash == xattr::block_hash(&list));
         assert_eq!(block.refcount, 1);
         found.extend(list);
@@ -115,7 +115,7 @@ fn e2fsck_accepts_what_we_write() {
                 value,
             })
             .collect();
-        // As many in the inode as fit, the rest in the block.
+        // The inode gets as many as fit, the block the rest.
         let split = (0..=list.len())
             .rev()
             .find(|count| *count == 0 || fits_inode(list[..*count].iter().copied(), &inode, &sb))
@@ -138,7 +138,7 @@ fn e2fsck_accepts_what_we_write() {
         let listing = image.debugfs("ea_list attributes");
         for (index, name, value) in &owned {
             let full = [prefix(*index).expect("known"), name].concat();
-            // debugfs prints other letters as numbers.
+            // debugfs prints letters outside ASCII as numbers.
             let Some(full) = String::from_utf8(full).ok().filter(|full| full.is_ascii()) else {
                 continue;
             };
@@ -247,7 +247,7 @@ fn attributes_that_the_kernel_wrote() {
     }
 }
 
-/// A list that the kernel refuses to set is one that we refuse, and the other way round.
+/// We refuse exactly the lists that the kernel refuses to set.
 #[test]
 fn access_control_lists_are_judged_as_by_the_kernel() {
     let entry = |tag, perm| AclEntry { tag, perm };

@@ -26,7 +26,7 @@ fn unchecked() -> Geometry {
     }
 }
 
-/// The error after `change`, with a right checksum.
+/// Returns the error after `change`, with a right checksum.
 fn damaged(change: impl Fn(&mut [u8])) -> Corrupt {
     let mut raw = decoders::superblock_bytes(CHOICE);
     change(&mut raw);
@@ -88,7 +88,7 @@ fn superblocks() {
             computed: 64 * 1024
         }
     );
-    // One block more: a group of its own that has no room for anything.
+    // One block more makes a last group that has no room for anything.
     let one_more = damaged(|raw| {
         write_u32le(raw, 0x04, 64 * 8192 + 2);
         write_u32le(raw, 0x00, 65 * 1024);

@@ -49,7 +49,7 @@ fn leaves(volume: &Volume, dir: InodeNo) -> (Vec<(BlockNo, u32)>, Option<HashVer
             let node = DxBlock::node(raw, sb).expect("a node");
             node.check_checksum(seed, sb).expect("a node's checksum");
             node.check_order().expect("a node's order");
-            // The first pair's hash is that of the pair above.
+            // The first pair's hash is that of the pair above it.
             let first = DxEntry {
                 hash: entry.hash,
                 block: node.entry(0).block,
@@ -103,7 +103,7 @@ fn entries_are_what_debugfs_says() {
                 })
                 .collect();
             if version.is_some() {
-                // In an indexed directory they stand in the root.
+                // In an indexed directory, "." and ".." stand in the root.
                 theirs.retain(|(_, name)| name != "." && name != "..");
             }
             // debugfs lists by block, we by hash.
@@ -140,7 +140,7 @@ fn hash_trees_are_what_debugfs_says() {
                 }
                 let hash = hasher.hash(entry.name);
                 assert!((*lowest & !1..=above).contains(&hash.major));
-                // As debugfs prints it: inode, hash, length, name.
+                // As debugfs prints an entry: inode, hash, length, name.
                 let name = String::from_utf8_lossy(entry.name);
                 let line = format!(
                     "{} 0x{:08x}-{:08x} ({}) {name}",
@@ -188,7 +188,7 @@ fn hashes_are_what_debugfs_says() {
     let word = |i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("4 bytes"));
     let seeded = [word(0), word(1), word(2), word(3)];
     for version in [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea] {
-        // debugfs names only the signed ones; the unsigned ones follow by number.
+        // debugfs names only the signed hashes; the unsigned ones follow by number.
         for (unsigned, code) in [(false, version.code()), (true, version.code() + 3)] {
             for (seed, option) in [
                 ([0; 4], String::new()),
@@ -215,7 +215,7 @@ fn hashes_are_what_debugfs_says() {
     }
 }
 
-/// Entries put in and taken out by us.
+/// Puts entries in and takes them out.
 #[test]
 fn e2fsck_accepts_entries_that_we_wrote() {
     for args in [
@@ -270,7 +270,7 @@ fn e2fsck_accepts_entries_that_we_wrote() {
         ));
         changed.extend(dirent::write_checksum(&mut new, seed, &sb));
 
-        // The ranges that were returned hold all that changed.
+        // The returned ranges hold all that changed.
         let mut replayed = old.clone();
         for range in changed {
             replayed[range.clone()].copy_from_slice(&new[range]);
@@ -300,8 +300,8 @@ fn e2fsck_accepts_entries_that_we_wrote() {
     }
 }
 
-/// A hash tree that we build over the blocks of a directory which e2fsck had indexed: same
-/// names, other leaves, a level of nodes.
+/// We build a hash tree over the blocks of a directory that e2fsck had indexed: the same names,
+/// other leaves, a level of nodes.
 #[test]
 fn e2fsck_accepts_a_hash_tree_that_we_wrote() {
     for args in [
@@ -332,7 +332,7 @@ fn e2fsck_accepts_a_hash_tree_that_we_wrote() {
             }
         }
         names.sort_by_key(|(hash, ..)| *hash);
-        // Block 0 is the root, 1 and 2 are nodes, the rest are leaves, each filled up.
+        // Block 0 is the root, 1 and 2 are nodes, the rest are full leaves.
         let mut pairs: Vec<DxEntry> = Vec::new();
         let mut rest = &names[..];
         for (index, block) in blocks.iter().enumerate().skip(3) {
@@ -352,7 +352,7 @@ fn e2fsck_accepts_a_hash_tree_that_we_wrote() {
             let raw = volume.block_mut(*block);
             dirent::fill(raw, entries, &sb);
             dirent::write_checksum(raw, seed, &sb);
-            // Blocks that are left over are empty leaves at the end.
+            // Blocks that are left over become empty leaves at the end.
             let beyond = 0xffff_f000 + 2 * index as u32;
             let hash = here.first().map_or(beyond, |(hash, ..)| hash.major);
             pairs.push(DxEntry {

@@ -155,7 +155,7 @@ fn inodes_encode_to_the_same_bytes() {
                     matches!(decoded, Err(Corrupt::InodeChecksum { .. })),
                     "{decoded:?}"
                 );
-                // The checksum knows whose it is.
+                // The checksum includes the inode's number.
                 let other = InodeNo(ino.0 ^ 1);
                 assert!(Inode::decode(raw, other, &volume.sb).is_err());
             }
@@ -171,7 +171,7 @@ fn extents_by_debugfs(image: &Image, ino: InodeNo) -> Vec<(u32, u64, u32, bool)>
         let clean = line.replace(['/', '-'], " ");
         let words: Vec<&str> = clean.split_whitespace().collect();
         let number = |index: usize| words[index].parse::<u64>().expect("a number");
-        // level, of levels, entry, of entries, first, last, ...
+        // The fields are: level, of levels, entry, of entries, first, last, ...
         if number(0) != number(1) {
             continue;
         }
@@ -226,7 +226,7 @@ fn maps_are_what_debugfs_says() {
                     .collect();
                 assert_eq!(ours, extents_by_debugfs(image, ino), "{name}");
             }
-            // First and last block of runs, and what lies around them.
+            // The first and last block of runs, and their neighbours.
             let around = |e: &stetfs_format::Extent| {
                 [e.lblk.0.saturating_sub(1), e.lblk.0, e.end() - 1, e.end()]
             };

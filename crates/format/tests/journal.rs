@@ -57,7 +57,7 @@ struct Transaction {
     revoked: Vec<BlockNo>,
 }
 
-/// All committed transactions of the log. Every checksum must fit.
+/// Returns all committed transactions of the log. Every checksum must fit.
 fn read_log(volume: &Volume, log: &Log) -> BTreeMap<u32, Transaction> {
     let format = log.sb.log_format();
     let mut found = BTreeMap::new();
@@ -107,7 +107,7 @@ fn read_log(volume: &Volume, log: &Log) -> BTreeMap<u32, Transaction> {
     found
 }
 
-/// The same by `debugfs logdump`: blocks and revoked blocks of each transaction.
+/// Returns what `debugfs logdump` finds: blocks and revoked blocks of each transaction.
 fn dump(image: &Image) -> BTreeMap<u32, (Vec<u64>, Vec<u64>)> {
     let output = image.debugfs("logdump -a");
     let mut found: BTreeMap<u32, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
@@ -255,8 +255,8 @@ fn journals_that_the_kernel_wrote() {
             }
             file.sync_all().expect("fsync");
             file.set_len(0).expect("truncate");
-            // The last transaction has everything: what older ones have, the kernel may
-            // have written home by now.
+            // The last transaction has everything. The kernel may by now have written home what
+            // older ones have.
             std::io::Write::write_all(&mut file, &content).expect("content");
             file.sync_all().expect("fsync");
             copy = image.snapshot();
@@ -437,7 +437,7 @@ fn image_to_recover(version: ChecksumVersion, is_64bit: bool) -> Option<(Image, 
     let sb = volume.sb.clone();
     sb.encode_into(&mut volume.bytes[SUPERBLOCK_OFFSET as usize..]);
     image.write(&volume);
-    // It reads back as it was written.
+    // The log reads back as it was written.
     let ours = read_log(&volume, &Log::of(&volume));
     assert_eq!(ours.len(), 3);
     assert_eq!(ours[&(u32::MAX - 1)].logged, first);
@@ -489,7 +489,7 @@ fn the_kernel_replays_what_we_wrote() {
     }
 }
 
-/// A bit that changes anywhere in a record with a checksum is found.
+/// A changed bit anywhere in a record with a checksum is found.
 #[test]
 fn damage_is_found() {
     for version in [ChecksumVersion::V2, ChecksumVersion::V3] {

@@ -1,5 +1,6 @@
-//! What the kernel wrote means what we read: times, device numbers, owners, link counts,
-//! a directory that it indexed. Needs root and loop devices, and says so where they are missing.
+//! We read what the kernel wrote with the meaning that it has there: times, device numbers, owners,
+//! link counts, a directory that it indexed. Needs root and loop devices, and says so where they
+//! are missing.
 
 mod image;
 
@@ -18,7 +19,7 @@ const KINDS: [&[&str]; 3] = [
     &["-t", "ext3", "-b", "1024"],
 ];
 
-/// All entries of a directory by a walk over its leaves.
+/// Returns all entries of a directory by a walk over its leaves.
 fn entries(volume: &Volume, dir: InodeNo) -> BTreeMap<Vec<u8>, InodeNo> {
     let inode = volume.inode(dir);
     let indexed = inode.flags.contains(InodeFlags::INDEX);
@@ -41,8 +42,8 @@ fn entries(volume: &Volume, dir: InodeNo) -> BTreeMap<Vec<u8>, InodeNo> {
     found
 }
 
-/// By the hash tree, as a lookup goes. An entry whose hash goes on in the next leaf is
-/// looked for there too.
+/// Finds a name by the hash tree, as a lookup does. If the hash goes on in the next leaf, that leaf
+/// is searched too.
 fn look_up(volume: &Volume, dir: InodeNo, name: &[u8]) -> Option<InodeNo> {
     let sb: &Superblock = &volume.sb;
     let blocks = volume.dir_blocks(dir);
@@ -81,7 +82,7 @@ fn inode_of(volume: &Volume, names: &BTreeMap<Vec<u8>, InodeNo>, name: &str) -> 
     volume.inode(names[name.as_bytes()])
 }
 
-/// At its limits the kernel drops the nanoseconds itself.
+/// At its limits, the kernel drops the nanoseconds itself.
 const TIMES: [(i64, i64); 8] = [
     (0, 0),
     (-1, 999_999_999),
@@ -188,7 +189,7 @@ fn what_the_kernel_wrote_is_what_we_read() {
             assert_eq!(expected.is_some(), i % 3 != 0, "{name}");
             assert_eq!(look_up(&volume, dir, name.as_bytes()), expected, "{name}");
         }
-        // Every inode that it wrote encodes to the bytes that it wrote.
+        // Every inode that the kernel wrote encodes to the same bytes.
         for ino in volume.inodes_in_use() {
             let mut again = volume.inode_raw(ino).to_vec();
             volume.inode(ino).encode_into(&mut again, ino, &volume.sb);

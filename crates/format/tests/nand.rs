@@ -12,7 +12,7 @@ use stetfs_format::{BlockAddr, PageNo};
 
 const BLOCK: BlockAddr = BlockAddr(3);
 
-/// The error after `change`, with a right checksum.
+/// Returns the error after `change`, with a right checksum.
 fn damaged_header(change: impl Fn(&mut [u8])) -> NandCorrupt {
     let mut raw = decoders::nand_header().encode();
     change(&mut raw);
@@ -22,7 +22,7 @@ fn damaged_header(change: impl Fn(&mut [u8])) -> NandCorrupt {
     NandHeader::decode(&raw).expect_err("damage")
 }
 
-/// The error of a header with `value` at `offset`.
+/// Returns the error of a header with `value` at `offset`.
 fn number(offset: usize, value: u32) -> NandCorrupt {
     damaged_header(|raw| write_u32le(raw, offset, value))
 }
@@ -113,7 +113,7 @@ fn impossible_parts() {
     }
 }
 
-/// The largest numbers that are accepted leave no sum beyond 64 bits.
+/// With the largest accepted numbers, no sum exceeds 64 bits.
 #[test]
 fn the_largest_part() {
     let part = NandPart {
@@ -158,7 +158,7 @@ fn decoded(raw: &[u8]) -> Result<NandBlock, NandCorrupt> {
     NandBlock::decode(raw, BLOCK, &header.uuid, &header.part.geometry)
 }
 
-/// The error after `change` of the bytes, with a right checksum.
+/// Returns the error after `change` of the bytes, with a right checksum.
 fn damaged_block(change: impl Fn(&mut [u8])) -> NandCorrupt {
     let mut raw = encoded(&decoders::nand_block());
     change(&mut raw);

@@ -1,4 +1,4 @@
-//! No bytes make a decoder panic, and what it accepts can be used and encoded again.
+//! No bytes make a decoder panic; an accepted record can be used and encoded again.
 
 mod decoders;
 

@@ -6,7 +6,7 @@ use image::{Image, on_every_kind};
 use stetfs_format::group::{init_block_bitmap, init_inode_bitmap};
 use stetfs_format::{Feature, GroupDesc, GroupFlags, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-/// The value behind `name:` in what dumpe2fs prints.
+/// Returns the value behind `name:` in the output of dumpe2fs.
 fn value<'a>(dump: &'a str, name: &str) -> &'a str {
     let line = dump
         .lines()
@@ -93,7 +93,7 @@ fn superblock_encodes_to_the_same_bytes() {
         let mut again = raw.to_vec();
         volume.sb.encode_into(&mut again);
         assert_eq!(again, raw);
-        // Onto zeros only what is no field may be missing; and that is nothing.
+        // Encoded onto zeros, only bytes that belong to no field could be missing; there are none.
         let mut fresh = vec![0; SUPERBLOCK_SIZE];
         volume.sb.encode_into(&mut fresh);
         assert_eq!(fresh, raw);
@@ -180,7 +180,7 @@ fn descriptors_encode_to_the_same_bytes() {
             let mut fresh = vec![0; raw.len()];
             volume.desc(g).encode_into(&mut fresh, g, &volume.sb);
             assert_eq!(fresh, raw, "group {g}");
-            // A changed bit is found by the checksum, where there is one.
+            // Where there is a checksum, it finds a changed bit.
             if volume.sb.metadata_csum || volume.sb.gdt_csum {
                 for bit in 0..raw.len() * 8 {
                     let mut bad = raw.to_vec();
@@ -230,8 +230,8 @@ fn bitmaps_fit_counts_and_checksums() {
     });
 }
 
-/// Groups that stay uninitialised while their neighbours fill: the bitmap that we make
-/// up is the one that e2fsck makes up.
+/// For groups that stay uninitialised while their neighbours fill, we make up the same bitmap as
+/// e2fsck.
 #[test]
 fn uninitialised_groups_become_what_e2fsck_expects() {
     let args = [
@@ -289,7 +289,7 @@ fn uninitialised_groups_become_what_e2fsck_expects() {
 
 #[test]
 fn features_have_mke2fs_names() {
-    // The names that our list says are refused, asked of mke2fs.
+    // mke2fs knows the names that we give to refused features.
     for (feature, name) in [
         (Feature::Incompat(0x8000), "inline_data"),
         (Feature::Incompat(0x10000), "encrypt"),

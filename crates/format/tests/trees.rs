@@ -17,8 +17,8 @@ fn named(image: &Image, name: &str) -> InodeNo {
     InodeNo(number.parse().expect("a number"))
 }
 
-/// Puts a tree of our own making in the place of the one that debugfs made: the same
-/// extents, spread over as many leaves and levels as `per_leaf` and `per_node` demand.
+/// Replaces the tree that debugfs made by one of our own: the same extents, spread over as many
+/// leaves and levels as `per_leaf` and `per_node` demand.
 fn replant(volume: &mut Volume, ino: InodeNo, per_leaf: usize, per_node: usize, spare: &[BlockNo]) {
     let sb = volume.sb.clone();
     let mut inode = volume.inode(ino);
@@ -71,7 +71,7 @@ fn replant(volume: &mut Volume, ino: InodeNo, per_leaf: usize, per_node: usize, 
     inode.encode_into(volume.inode_raw_mut(ino), ino, &sb);
 }
 
-/// The blocks of a file that will not be needed any more.
+/// Returns the blocks of a file that is not needed any more.
 fn blocks_of(volume: &Volume, ino: InodeNo) -> Vec<BlockNo> {
     volume
         .map(ino)
@@ -116,8 +116,8 @@ fn e2fsck_accepts_extent_trees_that_we_wrote() {
             depth
         );
 
-        // Bitmaps and counts do not know of our blocks, and the tree is wider than need be.
-        // That is all.
+        // e2fsck may complain of two things only: bitmaps and counts do not know of our blocks, and
+        // the tree is wider than need be.
         let (_, output) = image.e2fsck("-fn");
         let complaints: Vec<&str> = output
             .lines()
@@ -162,7 +162,7 @@ fn node_edits_like_a_vector() {
     let mut node = ExtentNodeMut::init_block(&mut raw, 0, &sb);
     assert_eq!(node.max(), max_entries(&sb));
     for step in 0..max_entries(&sb) {
-        // Every third before the others, so that the order is kept by the index alone.
+        // Every third goes before the others, so that the order comes from the index alone.
         let at = if step % 3 == 0 { 0 } else { model.len() };
         let new = extent(u32::from(step) * 2000, step % 2 == 0);
         node.insert_extent(at as u16, new);
@@ -184,7 +184,7 @@ fn node_edits_like_a_vector() {
             .collect();
         assert_eq!(&read, model);
     }
-    // What was removed is not left behind.
+    // Removed entries are not left behind.
     let end = 12 + model.len() * 12;
     assert!(raw[end..1020].iter().all(|&byte| byte == 0));
 }
@@ -220,7 +220,7 @@ fn lengths_at_the_limits() {
     assert_eq!(read, extents.map(Ok));
 }
 
-/// Every step of a path is where debugfs finds the block.
+/// debugfs finds the block at every step of a path.
 #[test]
 fn paths_lead_where_debugfs_goes() {
     for block_size in ["1024", "4096"] {
@@ -277,8 +277,7 @@ fn paths_lead_where_debugfs_goes() {
     }
 }
 
-/// The blocks that mke2fs made of the orphan file are those that we make; an orphan that we
-/// enter is found by e2fsck.
+/// We make the same blocks of the orphan file as mke2fs; e2fsck finds an orphan that we enter.
 #[test]
 fn orphan_files() {
     for features in ["orphan_file", "orphan_file,^metadata_csum"] {

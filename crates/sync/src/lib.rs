@@ -1,5 +1,6 @@
-//! The locks of the schemes, the journal and the file system: parking_lot's. A thread that is
-//! [scheduled](schedule) says when it wants one and when it has to wait, and never sleeps on it.
+//! The locks of the schemes, the journal and the file system: parking_lot's. A
+//! [scheduled](schedule) thread tells its scheduler when it wants a lock and when it has to wait,
+//! and never sleeps on it.
 #![forbid(unsafe_code)]
 
 pub mod schedule;
@@ -22,7 +23,7 @@ pub struct RwLock<T>(parking_lot::RwLock<T>);
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
-/// Takes a lock: by `attempts` when the thread is scheduled, else by `lock`.
+/// Takes a lock: by `attempt`, again and again, when the thread is scheduled, else by `lock`.
 #[inline]
 fn take<G>(attempt: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
     let scheduled = schedule::ask(|schedule| {
@@ -37,14 +38,14 @@ fn take<G>(attempt: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
     scheduled.unwrap_or_else(lock)
 }
 
-/// Looks whether a lock can be had at once.
+/// Tries to get a lock at once.
 #[inline]
 fn look<G>(attempt: impl FnOnce() -> Option<G>) -> Option<G> {
     schedule::ask(|schedule| schedule.pass());
     attempt()
 }
 
-/// Lets go of the lock while `wait` runs.
+/// Releases the lock while `wait` runs.
 pub fn unlocked<'a, T>(guard: MutexGuard<'a, T>, wait: impl FnOnce()) -> MutexGuard<'a, T> {
     let mutex = MutexGuard::mutex(&guard);
     drop(guard);
@@ -64,12 +65,12 @@ impl<T> Mutex<T> {
         take(|| self.0.try_lock(), || self.0.lock())
     }
 
-    /// The lock, if nobody has it.
+    /// Returns the lock if nobody has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         look(|| self.0.try_lock())
     }
 
-    /// What nobody else can hold.
+    /// Returns the value without locking: `self` is borrowed exclusively.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -93,12 +94,12 @@ impl<T> RwLock<T> {
         take(|| self.0.try_write(), || self.0.write())
     }
 
-    /// The lock for reading, if nobody writes or waits to.
+    /// Returns the lock for reading, if nobody writes or waits to.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         look(|| self.0.try_read())
     }
 
-    /// The lock for writing, if nobody has it.
+    /// Returns the lock for writing, if nobody has it.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         look(|| self.0.try_write())
     }
@@ -110,7 +111,7 @@ impl Condvar {
         Self(parking_lot::Condvar::new())
     }
 
-    /// Lets go of the lock until somebody notifies, or for no reason.
+    /// Releases the lock until a notification, or a spurious wakeup.
     pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         if !schedule::is_mine() {
             self.0.wait(&mut guard);
@@ -121,7 +122,7 @@ impl Condvar {
         })
     }
 
-    /// The same, but no longer than until `deadline`.
+    /// Does the same, but no longer than until `deadline`.
     pub fn wait_until<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -134,12 +135,12 @@ impl Condvar {
         guard
     }
 
-    /// Wakes one of those who wait.
+    /// Wakes one waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -1,44 +1,45 @@
-//! Somebody who decides which thread goes on: whoever explores what commits, checkpoints and
-//! operations do to each other.
+//! A scheduler decides which thread goes on, to explore what commits, checkpoints and operations do
+//! to each other.
 //!
-//! A thread that is scheduled says so when it wants a lock ([`Mutex`](crate::Mutex),
-//! [`RwLock`](crate::RwLock)), and where it would wait. So one thread at a time can be let go on,
-//! and a run happens again.
+//! A scheduled thread tells its scheduler when it wants a lock ([`Mutex`](crate::Mutex),
+//! [`RwLock`](crate::RwLock)), and where it would wait. So the scheduler can run one thread at a
+//! time, and can repeat a run.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A scheduler. Threads without one go on as they do.
+/// A scheduler. Threads without one run freely.
 pub trait Schedule: fmt::Debug + Send + Sync {
-    /// A handle is about to join: whether what was done before it is committed first.
+    /// Asked when a handle is about to join: whether to commit first what was done before it.
     fn commits_first(&self) -> bool;
 
-    /// What the caller's handle does could go on in another one, whether this one is full or not:
-    /// whether it does. Not always: one that ends before its first step has done nothing.
+    /// Asked where the caller's handle could go on in another one, whether or not the handle is
+    /// full: whether it does so. Not always: a handle that ends before its first step has done
+    /// nothing.
     fn splits(&self) -> bool;
 
-    /// The caller is about to do something that others may see. They may do so before.
+    /// Called before the caller does something that others may see. They may run first.
     fn pass(&self);
 
-    /// The caller can only go on when somebody else has: called until that is so.
+    /// Called again and again while the caller can go on only after another thread has.
     fn wait(&self);
 }
 
-/// Threads that are scheduled, so that all others find out with one look that nobody is.
+/// The number of scheduled threads, so that all others find out with one look that there are none.
 static SCHEDULED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static MINE: RefCell<Option<Arc<dyn Schedule>>> = const { RefCell::new(None) };
 }
 
-/// The calling thread is scheduled until this is dropped.
+/// Keeps the calling thread scheduled until it is dropped.
 #[derive(Debug)]
 pub struct Scheduled(());
 
 impl Scheduled {
-    /// By this one.
+    /// Puts the calling thread under this scheduler.
     pub fn by(schedule: Arc<dyn Schedule>) -> Self {
         MINE.set(Some(schedule));
         SCHEDULED.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +54,7 @@ impl Drop for Scheduled {
     }
 }
 
-/// What the calling thread's scheduler says, if it has one.
+/// Asks the calling thread's scheduler; `None` if it has none.
 #[inline]
 pub fn ask<T>(question: impl FnOnce(&dyn Schedule) -> T) -> Option<T> {
     match SCHEDULED.load(Ordering::Relaxed) {
@@ -69,7 +70,7 @@ pub(crate) fn is_mine() -> bool {
 
 #[cold]
 fn ask_mine<T>(question: impl FnOnce(&dyn Schedule) -> T) -> Option<T> {
-    // A thread that ends has none.
+    // A thread that is ending has none.
     let asked = MINE.try_with(|mine| mine.borrow().as_deref().map(question));
     asked.ok().flatten()
 }

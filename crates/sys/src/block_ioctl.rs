@@ -21,9 +21,9 @@ const BLKZEROOUT: Opcode = opcode::none(0x12, 127);
 
 /// Size of the device in bytes.
 pub fn size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
-    // SAFETY: the kernel's BLKGETSIZE64 (`put_u64`) writes exactly one u64 through the pointer, and
-    // that is the type given to the getter. Drivers that give the number another meaning do not
-    // exist: group 0x12 is reserved for block devices.
+    // SAFETY: the kernel's BLKGETSIZE64 (`put_u64`) writes exactly one u64 through the pointer,
+    // which is the type given to the getter. No driver gives the number another meaning: group 0x12
+    // is reserved for block devices.
     unsafe { ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
@@ -34,15 +34,15 @@ pub fn sector_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
     unsafe { ioctl::ioctl(fd, Getter::<BLKSSZGET, u32>::new()) }
 }
 
-/// Whether the device is write-protected. It can be opened for writing all the same; a write fails
-/// then (EPERM).
+/// Whether the device is write-protected. Opening it for writing works all the same, but a write
+/// then fails (EPERM).
 pub fn is_read_only(fd: impl AsFd) -> Result<bool, Errno> {
     // SAFETY: the kernel's BLKROGET (`put_int`) writes exactly one int through the pointer; u32 has
     // its size and alignment, and every bit pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<BLKROGET, u32>::new()) }.map(|it| it != 0)
 }
 
-/// Takes the write protection of the device away, or puts it on; for root.
+/// Sets or removes the write protection of the device; for root.
 pub fn set_read_only(fd: impl AsFd, read_only: bool) -> Result<(), Errno> {
     // SAFETY: BLKROSET reads exactly one int through the pointer, and that is what the setter
     // holds.
@@ -57,7 +57,7 @@ pub fn discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }
 
-/// Fills a range with zeros, by the device's own means where it has them. Both numbers are bytes
+/// Fills a range with zeros, by a command of the device where it has one. Both numbers are bytes
 /// and multiples of the sector size.
 pub fn zero_out(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: BLKZEROOUT reads exactly two u64 through the pointer, and that is what the setter

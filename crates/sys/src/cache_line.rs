@@ -1,10 +1,10 @@
-//! The processor's cache from above: writing lines back, storing past it, waiting for both.
+//! The processor's cache: writing lines back, storing past it, waiting for both.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a cache line, on every x86-64 processor that there is.
+/// Bytes of a cache line, on every x86-64 processor.
 pub(crate) const LINE: usize = 64;
 
 /// How lines are written back. Intel's manual, volume 2, under the instructions' names:
@@ -31,15 +31,15 @@ impl WriteBack {
     }
 }
 
-/// The best that this processor has.
+/// Returns the best way that this processor has.
 pub(crate) fn detect() -> WriteBack {
     static FOUND: OnceLock<WriteBack> = OnceLock::new();
     *FOUND.get_or_init(arch::detect)
 }
 
-/// Returns when every line that this thread has begun to write back, and every store past the
-/// cache, is accepted by the memory, and not before. A thread that hands over through a lock has
-/// done the same on x86-64: unlocking is a locked instruction.
+/// Returns when the memory has accepted every line that this thread has begun to write back, and
+/// every store past the cache. On x86-64, a thread that hands over through a lock has done the
+/// same: unlocking is a locked instruction.
 pub fn store_fence() {
     arch::store_fence();
 }
@@ -81,9 +81,9 @@ mod arch {
     impl WriteBack {
         pub(crate) fn line(self, word: &AtomicU64) {
             let at = word.as_ptr();
-            // SAFETY: each instruction takes an address of memory that can be read, which a
-            // reference is, and changes no content. `detect` has found the processor to have it.
-            // Not declared `nomem`, so the compiler moves no store from before it to behind it.
+            // SAFETY: each instruction takes an address of readable memory, which a reference is,
+            // and changes no content. `detect` has found the processor to have it. The block is not
+            // declared `nomem`, so the compiler moves no store from before it to behind it.
             unsafe {
                 match self {
                     Self::Clwb => asm!("clwb [{}]", in(reg) at, options(nostack, preserves_flags)),
@@ -99,20 +99,19 @@ mod arch {
         }
     }
 
-    /// From so many bytes on the processor's own copy is the quicker one: it fetches lines ahead
-    /// where a loop over words waits for each.
+    /// From this many bytes on, the processor's own copy is quicker: it fetches lines ahead, where
+    /// a loop over words waits for each.
     const LONG: usize = 512;
 
-    /// Copies whole words out, as many as there are of both.
+    /// Copies whole words out, as many as both slices have.
     pub(crate) fn load_words(words: &[AtomicU64], out: &mut [[u8; 8]]) {
         let n = words.len().min(out.len());
         if n * 8 < LONG {
             return super::load_one_by_one(words, out);
         }
-        // SAFETY: so many bytes are there to be read and to be written, in different places, as
-        // `out` is nobody else's. REP MOVSB loads what other threads may be storing; no more is
-        // said of that than that it was there before or after. The direction flag is clear as the
-        // ABI has it.
+        // SAFETY: both places have that many bytes and do not overlap, as `out` belongs to nobody
+        // else. What REP MOVSB loads while other threads store is promised only to be from before
+        // or after. The direction flag is clear, as the ABI demands.
         unsafe {
             asm!(
                 "rep movsb",
@@ -124,14 +123,14 @@ mod arch {
         }
     }
 
-    /// Stores whole words past the cache (MOVNTI), as many as there are of both.
+    /// Stores whole words past the cache (MOVNTI), as many as both slices have.
     pub(crate) fn store_past_cache(words: &[AtomicU64], values: &[[u8; 8]]) {
         for (word, value) in words.iter().zip(values) {
             let value = u64::from_ne_bytes(*value);
-            // SAFETY: MOVNTI stores one aligned word in one piece where an atomic store could go.
-            // It is weaker in this only, that other threads may see it later than what this thread
-            // stores afterwards; the caller says so to his own, and nothing here builds on that
-            // order before a fence.
+            // SAFETY: MOVNTI stores one aligned word in one piece, where an atomic store could go.
+            // It is weaker in one way only: other threads may see it later than this thread's next
+            // stores. The caller documents that for its own callers, and nothing here relies on
+            // that order before a fence.
             unsafe {
                 asm!(
                     "movnti [{}], {}",
@@ -144,7 +143,7 @@ mod arch {
     }
 }
 
-/// Processors without such instructions here: ordinary stores, and the kernel writes pages back.
+/// Processors without such instructions: ordinary stores, and the kernel writes pages back.
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
     use std::sync::atomic::Ordering::{Relaxed, SeqCst};

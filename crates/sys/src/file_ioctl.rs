@@ -34,9 +34,10 @@ const LAY_OVER: Opcode = opcode::read_write::<LayOver>(0xe7, 4);
 /// `struct stetfs_lay_over`.
 #[repr(C)]
 pub struct LayOver {
-    /// Of the layer.
+    /// Name of the layer.
     pub name: [u8; 16],
-    /// Set when it fails: which file was in the way, from the directory; ended by a NUL.
+    /// Set when the call fails: path of the file that was in the way, from the directory; ended by
+    /// a NUL.
     pub path: [u8; 1008],
 }
 
@@ -46,7 +47,7 @@ const FILL_LAYER: Opcode = opcode::read_write::<FillLayer>(0xe7, 5);
 /// `struct stetfs_fill_layer`.
 #[repr(C)]
 pub struct FillLayer {
-    /// Of the layer, and set when it fails: at which file.
+    /// The layer; on failure, the path of the file at which it failed.
     pub what: LayOver,
     /// A batch of records.
     pub records: [u8; 15_344],
@@ -61,16 +62,16 @@ struct FileCloneRange {
     dest_offset: u64,
 }
 
-/// Block size of the file system in bytes: what ranges that are cloned are multiples of.
+/// Returns the block size of the file system in bytes: cloned ranges are multiples of it.
 pub fn block_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
-    // SAFETY: the kernel answers FIGETBSZ itself, before any file system is asked (`do_vfs_ioctl`),
+    // SAFETY: the kernel answers FIGETBSZ itself, before it asks any file system (`do_vfs_ioctl`),
     // and writes exactly one int through the pointer; u32 has its size and alignment, and every bit
     // pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<FIGETBSZ, u32>::new()) }
 }
 
-/// Whether what is written through the descriptor can be one transaction, by the calls below
-/// (F2FS, and stetfs).
+/// Whether writes through the descriptor can be one transaction, by the calls below (F2FS and
+/// stetfs).
 pub fn has_atomic_writes(fd: impl AsFd) -> bool {
     // SAFETY: the number says that a u32 is written, and both file systems that know it write
     // exactly that; a file system that does not know it answers ENOTTY.
@@ -78,39 +79,40 @@ pub fn has_atomic_writes(fd: impl AsFd) -> bool {
     features.is_ok_and(|features: u32| features & ATOMIC_WRITE != 0)
 }
 
-/// What is written through the descriptor from now on is one transaction.
+/// Starts a transaction of all later writes through the descriptor.
 pub fn start_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the number takes no argument.
     unsafe { ioctl::ioctl(fd, NoArg::<START_ATOMIC_WRITE>::new()) }
 }
 
-/// What was written since [`start_atomic_write`] happens, and is durable on return.
+/// Commits the writes since [`start_atomic_write`]; they are durable on return.
 pub fn commit_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the number takes no argument.
     unsafe { ioctl::ioctl(fd, NoArg::<COMMIT_ATOMIC_WRITE>::new()) }
 }
 
-/// What was written since [`start_atomic_write`] does not happen.
+/// Drops the writes since [`start_atomic_write`].
 pub fn abort_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the number takes no argument.
     unsafe { ioctl::ioctl(fd, NoArg::<ABORT_ATOMIC_WRITE>::new()) }
 }
 
-/// As [`start_atomic_write`]; gives the name by which other open files join (stetfs).
+/// Does the same as [`start_atomic_write`], and returns the name by which other open files join
+/// (stetfs).
 pub fn begin_group(fd: impl AsFd) -> Result<[u8; 16], Errno> {
     // SAFETY: the number says that 16 bytes are written, and the kernel's FUSE copies no more.
     unsafe { ioctl::ioctl(fd, Getter::<BEGIN_GROUP, [u8; 16]>::new()) }
 }
 
-/// What is written through the descriptor from now on is part of the group of that name, which any
-/// of its descriptors commits or aborts.
+/// Makes all later writes through the descriptor part of the group of that name. Any descriptor of
+/// the group commits or aborts it.
 pub fn join_group(fd: impl AsFd, name: [u8; 16]) -> Result<(), Errno> {
     // SAFETY: the number says that 16 bytes are read, which is what the setter holds.
     unsafe { ioctl::ioctl(fd, Setter::<JOIN_GROUP, [u8; 16]>::new(name)) }
 }
 
-/// The directory that this open file is in is about to get a layer; gives the layer's name.
-/// `EBUSY`: another one is under way on the volume (stetfs).
+/// Announces a layer for the directory that this open file is in, and returns the layer's name.
+/// `EBUSY`: another layer is under way on the volume (stetfs).
 pub fn begin_layer(fd: impl AsFd) -> Result<[u8; 16], Errno> {
     // SAFETY: the number says that 16 bytes are written, and the kernel's FUSE copies no more.
     unsafe { ioctl::ioctl(fd, Getter::<BEGIN_LAYER, [u8; 16]>::new()) }
@@ -123,17 +125,17 @@ pub fn lay_over(dir: impl AsFd, what: &mut LayOver) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(dir, Updater::<LAY_OVER, LayOver>::new(what)) }
 }
 
-/// Makes what a batch of records says in the layer of that name, in this directory (stetfs).
+/// Applies a batch of records to the layer of that name, in this directory (stetfs).
 pub fn fill_layer(dir: impl AsFd, what: &mut FillLayer) -> Result<(), Errno> {
     // SAFETY: the number says that as many bytes are read and written as a `FillLayer` has, and the
     // kernel's FUSE copies no more; every bit pattern is valid in it.
     unsafe { ioctl::ioctl(dir, Updater::<FILL_LAYER, FillLayer>::new(what)) }
 }
 
-/// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the
-/// blocks that hold it. All three are multiples of [`block_size_bytes`], and the ranges do not
-/// overlap; a `len` of 0 means up to the end of the file. `EOPNOTSUPP` where the file system has no
-/// such thing.
+/// Makes `len` bytes from `to` on share the blocks, and so the content, of those from `from` on in
+/// the same file. All three numbers are multiples of [`block_size_bytes`], and the ranges do not
+/// overlap. A `len` of 0 means up to the end of the file. `EOPNOTSUPP`: the file system cannot do
+/// it.
 pub fn clone_range(fd: impl AsFd, from: u64, len: u64, to: u64) -> Result<(), Errno> {
     let fd = fd.as_fd();
     let range = FileCloneRange {

@@ -5,18 +5,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, opcode};
 
-/// `FUSE_DEV_IOC_CLONE` takes the number of the descriptor that has the connection; it is declared
+/// `FUSE_DEV_IOC_CLONE` takes the number of the descriptor that has the connection, but is declared
 /// as a read.
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
 
-/// Makes `new`, a descriptor of `/dev/fuse` that nothing was done with yet, another end of the
-/// connection that `session` has: with a queue of requests in work of its own.
+/// Attaches `new`, an unused descriptor of `/dev/fuse`, to the connection of `session`. It gets its
+/// own queue of requests in work.
 pub fn clone_session(new: impl AsFd, session: impl AsFd) -> Result<(), Errno> {
     let session = session.as_fd().as_raw_fd().cast_unsigned();
     // SAFETY: the kernel's FUSE_DEV_IOC_CLONE (`fuse_dev_ioctl_clone`) reads exactly one u32
-    // through the pointer, and that is what the setter holds; on any other descriptor the number is
-    // refused with ENOTTY by the file that it is (229 is FUSE's own in
-    // Documentation/userspace-api/ioctl/ioctl-number.rst).
+    // through the pointer, which is what the setter holds. Any other file refuses the number with
+    // ENOTTY (229 is FUSE's own in Documentation/userspace-api/ioctl/ioctl-number.rst).
     unsafe { ioctl::ioctl(new, Setter::<FUSE_DEV_IOC_CLONE, u32>::new(session)) }
 }
 

@@ -1,5 +1,5 @@
-//! A request of FUSE at a time, by io_uring: the answer to one and the wait for the next are one
-//! system call.
+//! One request of FUSE at a time, by io_uring: one system call answers a request and waits for the
+//! next.
 //!
 //! Source: Linux, `include/uapi/linux/fuse.h` (`struct fuse_uring_req_header`,
 //! `fuse_uring_cmd_req`, `enum fuse_uring_cmd`) and
@@ -44,29 +44,29 @@ fn command(commit_id: u64, queue: u16) -> [u8; 80] {
     bytes
 }
 
-/// What the kernel writes to and reads from while it has the entry.
+/// Memory that the kernel writes and reads while it has the entry.
 struct Shared {
     headers: Headers,
-    /// Words, so that records lie where their alignment wants them.
+    /// Words, so that records lie at their alignment.
     buffer: Vec<u64>,
-    /// The headers, and the buffer behind its front.
+    /// The headers, and the buffer behind its first `front` bytes.
     pieces: [libc::iovec; 2],
 }
 
 /// Who has the entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// We, and the kernel does not know of it.
+    /// We have it, and the kernel does not know of it yet.
     New,
-    /// We; the request in it has this number.
+    /// We have it; the request in it has this number.
     Ours { commit_id: u64 },
-    /// The kernel.
+    /// The kernel has it.
     Kernels,
-    /// We, for ever.
+    /// We have it for ever: the connection is over.
     Over,
 }
 
-/// A ring with one entry. It belongs to the thread that has made it.
+/// A ring with one entry. It belongs to the thread that made it.
 pub struct FuseRing {
     ring: ManuallyDrop<IoUring<Entry128, cqueue::Entry>>,
     shared: ManuallyDrop<Box<Shared>>,
@@ -77,13 +77,13 @@ pub struct FuseRing {
 
 /// The entry, with a request in it or an answer.
 pub struct Slot<'a> {
-    /// The request's header; then the answer's.
+    /// The request's header, then the answer's.
     pub in_out: &'a mut [u8; HEADER_ROOM],
     /// The record behind the request's header.
     pub op_in: &'a [u8; HEADER_ROOM],
-    /// Room in front of the rest, and the rest: of the request, then of the answer.
+    /// Free room in front, and the payload: the request's, then the answer's.
     pub buffer: &'a mut [u8],
-    /// Bytes of the rest.
+    /// Bytes of the payload.
     pub payload_size: &'a mut u32,
 }
 
@@ -101,9 +101,9 @@ fn make() -> Result<IoUring<Entry128, cqueue::Entry>, Errno> {
 }
 
 impl FuseRing {
-    /// A ring with an entry of queue number `queue` of a connection, whose device this is.
-    /// `payload` bytes are as many as any request or answer has behind its record; the buffer has
-    /// `front` bytes before them, a multiple of 8.
+    /// Makes a ring with an entry in queue number `queue` of the connection of `device`. `payload`
+    /// is the most bytes that any request or answer has behind its record. The buffer has `front`
+    /// bytes before them, a multiple of 8.
     ///
     /// # Errors
     /// The kernel has no such rings, or this process may not have one.
@@ -155,13 +155,12 @@ impl FuseRing {
         })
     }
 
-    /// Answers the request that is in the entry with what the entry has now, if there is one, and
-    /// waits for the next, which is in [`slot`](Self::slot) then; false when the connection is
-    /// over.
+    /// Answers the request in the entry, if there is one, with what the entry has now. Then waits
+    /// for the next request, which [`slot`](Self::slot) returns. False when the connection is over.
     ///
     /// # Errors
-    /// The kernel does not take the entry. What a failure was that nothing is known of ends the
-    /// process: the kernel may have the entry.
+    /// The kernel does not take the entry. A failure that leaves open whether the kernel has the
+    /// entry ends the process.
     pub fn answer_and_wait(&mut self) -> Result<bool, Errno> {
         let (operation, commit_id) = match self.state {
             State::New => (REGISTER, 0),
@@ -198,10 +197,11 @@ impl FuseRing {
         }
     }
 
-    /// The entry, with the request that [`answer_and_wait`](Self::answer_and_wait) has waited for.
+    /// Returns the entry, with the request that [`answer_and_wait`](Self::answer_and_wait) has
+    /// waited for.
     ///
     /// # Panics
-    /// There is none.
+    /// There is no request.
     pub fn slot(&mut self) -> Slot<'_> {
         assert!(
             matches!(self.state, State::Ours { .. }),
@@ -210,7 +210,7 @@ impl FuseRing {
         let Shared {
             headers, buffer, ..
         } = &mut **self.shared;
-        // SAFETY: bytes may be read and written as such, and the kernel has not got them.
+        // SAFETY: bytes may be read and written as such, and the kernel does not have them.
         let (_, buffer, _) = unsafe { buffer.align_to_mut::<u8>() };
         Slot {
             in_out: &mut headers.in_out,
@@ -220,7 +220,7 @@ impl FuseRing {
         }
     }
 
-    /// Submits what was pushed and waits for its end.
+    /// Submits the pushed command and waits for its end.
     fn wait(&mut self) -> Result<(), Errno> {
         loop {
             if let Err(error) = self.ring.submit_and_wait(1) {
@@ -246,7 +246,7 @@ impl FuseRing {
 impl Drop for FuseRing {
     fn drop(&mut self) {
         if self.state == State::Kernels {
-            // A panic in between. The ring goes with the process, and so does its memory.
+            // A panic in between. The ring and its memory end with the process.
             return;
         }
         // SAFETY: neither is used again.
@@ -257,10 +257,10 @@ impl Drop for FuseRing {
     }
 }
 
-/// Sets the field `len` of an entry, for which the crate has no setter: how many pieces the address
-/// names.
+/// Sets the field `len` of an entry, for which the crate has no setter: the number of pieces at the
+/// address.
 fn set_len(entry: &mut Entry128, len: u32) {
-    /// Of `len` in `struct io_uring_sqe`, in bytes.
+    /// Offset of `len` in `struct io_uring_sqe`, in bytes.
     const AT: usize = 24;
     const _: () = assert!(size_of::<Entry128>() == 128);
     // SAFETY: the entry has the layout of the kernel's struct, which is what it is passed as; the

@@ -1,8 +1,8 @@
 //! The only unsafe code outside the C interface: system calls and instructions that no safe crate
 //! wraps.
 //!
-//! Each function is safe to call with any arguments: what the kernel refuses comes back as its
-//! errno, a range that is none panics.
+//! Each function is safe to call with any arguments: an error of the kernel is returned as its
+//! errno, an invalid range panics.
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 #[cfg(target_os = "linux")]

@@ -1,10 +1,10 @@
 //! Calls on files by the symbols of the C library.
 //!
-//! Programs that show another machine to one process, fakeroot(1) first of all, stand before these
-//! symbols (LD_PRELOAD): it remembers the owners, modes, devices and attributes that its process
-//! was not allowed to set, and tells them again. A call that goes to the kernel by itself does not
-//! see them, and leaves what fakeroot remembers of a file behind when it removes the file. The
-//! standard library calls these symbols too; here is what it does not offer.
+//! Programs such as fakeroot(1) show another machine to one process: they stand before these
+//! symbols (LD_PRELOAD). fakeroot remembers the owners, modes, devices and attributes that its
+//! process was not allowed to set, and reports them later. A direct system call would not see them,
+//! and would leave fakeroot's record of a file behind when it removes the file. The standard
+//! library calls these symbols too; this module has what it does not offer.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
@@ -47,15 +47,16 @@ pub fn remove(dir: impl AsFd, name: &[u8], is_dir: bool) -> Result<(), Errno> {
     done(unsafe { libc::unlinkat(dir.as_fd().as_raw_fd(), name.as_ptr(), flags) })
 }
 
-/// The names of a file's extended attributes, each ended by a NUL (listxattr(2)). Gives how many
-/// bytes there are; `RANGE` if they do not fit.
+/// Lists the names of a file's extended attributes, each ended by a NUL (listxattr(2)). Returns how
+/// many bytes there are; `RANGE` if they do not fit.
 pub fn list_xattrs(path: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
     let path = c_string(path)?;
     // SAFETY: the path is ended by a NUL, and the buffer has as many bytes as the call is told.
     length(unsafe { libc::listxattr(path.as_ptr(), out.as_mut_ptr().cast(), out.len()) })
 }
 
-/// The value of an extended attribute (getxattr(2)). Gives its length; `RANGE` if it does not fit.
+/// Reads the value of an extended attribute (getxattr(2)). Returns its length; `RANGE` if it does
+/// not fit.
 pub fn get_xattr(path: &[u8], name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
     let (path, name) = (c_string(path)?, c_string(name)?);
     let value = out.as_mut_ptr().cast();
@@ -64,7 +65,7 @@ pub fn get_xattr(path: &[u8], name: &[u8], out: &mut [u8]) -> Result<usize, Errn
     length(unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value, out.len()) })
 }
 
-/// Sets an extended attribute, whether or not there was one of the name (setxattr(2)).
+/// Sets an extended attribute, whether or not the file has one of this name (setxattr(2)).
 pub fn set_xattr(path: &[u8], name: &[u8], value: &[u8]) -> Result<(), Errno> {
     let (path, name) = (c_string(path)?, c_string(name)?);
     let (bytes, len) = (value.as_ptr().cast(), value.len());

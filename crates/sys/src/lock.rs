@@ -4,9 +4,10 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Locks a range of a file for as long as this open file description lives (`F_OFD_SETLK`); to the
-/// end, and beyond it, with a length of 0. Shared locks go together; an exclusive one needs a
-/// descriptor that is open for writing. `EAGAIN`: somebody else has a lock on a part of it.
+/// Locks a range of a file for as long as this open file description lives (`F_OFD_SETLK`). A `len`
+/// of 0 means to the end and beyond. Shared locks are compatible with each other; an exclusive lock
+/// needs a descriptor that is open for writing. `EAGAIN`: another process has a lock on a part of
+/// the range.
 pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Result<(), Errno> {
     let how = if exclusive {
         libc::F_WRLCK
@@ -35,9 +36,8 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
     }
 }
 
-/// Locks every page that the process has or will have in memory, and brings in those that it has
-/// (`mlockall(2)`). Pages that it gets later come when they are asked for, not when they are first
-/// used.
+/// Locks every page that the process has or will have in memory (`mlockall(2)`), and brings in
+/// those that it has. Later pages are brought in when they are mapped, not at their first use.
 pub fn lock_memory() -> Result<(), Errno> {
     // SAFETY: mlockall takes no pointer and changes no content.
     let done = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };

@@ -59,7 +59,7 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
 
-/// What a loop device is attached to.
+/// The file that a loop device is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backing {
     /// The device number of the file system that the file is on, as the kernel's `new_encode_dev`
@@ -69,17 +69,17 @@ pub struct Backing {
     pub inode: u64,
     /// Where in the file the device begins, in bytes.
     pub offset: u64,
-    /// How much of the file it is, in bytes; 0 for all of it.
+    /// How many bytes of the file the device has; 0 for all of it.
     pub sizelimit: u64,
 }
 
-/// The number of a loop device that is not in use. Somebody else may take it before the caller
-/// does.
+/// Returns the number of a loop device that is not in use. Another process may take it before the
+/// caller does.
 pub fn free_device(control: impl AsFd) -> Result<u32, Errno> {
-    /// Answers with what ioctl(2) returns.
+    /// Returns the result of ioctl(2) as its output.
     struct GetFree;
-    // SAFETY: the kernel's LOOP_CTL_GET_FREE takes no argument and writes through no pointer; what
-    // ioctl(2) returns is the number.
+    // SAFETY: the kernel's LOOP_CTL_GET_FREE takes no argument and writes through no pointer;
+    // ioctl(2) returns the number.
     unsafe impl ioctl::Ioctl for GetFree {
         type Output = u32;
         const IS_MUTATING: bool = false;
@@ -96,12 +96,12 @@ pub fn free_device(control: impl AsFd) -> Result<u32, Errno> {
             u32::try_from(out).map_err(|_| Errno::INVAL)
         }
     }
-    // SAFETY: see above. On a descriptor that is not /dev/loop-control the number is refused: group
-    // 'L' (0x4C) belongs to loop devices.
+    // SAFETY: see above. A descriptor that is not /dev/loop-control refuses the request: group 'L'
+    // (0x4C) belongs to loop devices.
     unsafe { ioctl::ioctl(control, GetFree) }
 }
 
-/// Attaches a whole file to a loop device. `EBUSY`: it is attached already.
+/// Attaches a whole file to a loop device. `EBUSY`: the device is attached already.
 pub fn attach(device: impl AsFd, file: impl AsFd, flags: u32, name: &[u8]) -> Result<(), Errno> {
     let file = file.as_fd();
     let mut info = LoopInfo { flags, ..ZERO };
@@ -119,13 +119,13 @@ pub fn attach(device: impl AsFd, file: impl AsFd, flags: u32, name: &[u8]) -> Re
     unsafe { ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }
 }
 
-/// Detaches a loop device, now or when the last of its users is gone.
+/// Detaches a loop device, at once or when its last user closes it.
 pub fn detach(device: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the kernel's LOOP_CLR_FD takes no argument.
     unsafe { ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
 }
 
-/// What a loop device is attached to. `ENXIO`: to nothing.
+/// Returns the file that a loop device is attached to. `ENXIO`: it is attached to none.
 pub fn backing(device: impl AsFd) -> Result<Backing, Errno> {
     // SAFETY: the kernel's LOOP_GET_STATUS64 writes exactly one `struct loop_info64`, which is what
     // the getter has room for; every bit pattern is a valid one.

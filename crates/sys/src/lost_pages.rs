@@ -1,14 +1,14 @@
-//! Pages of mappings that are not there any more: an access raises SIGBUS, and should be an error
-//! instead of the end of the process.
+//! Lost pages of mappings: an access to one raises SIGBUS, and should return an error instead of
+//! ending the process.
 //!
 //! The kernel sends SIGBUS for memory that has gone bad (a line of persistent memory that its
 //! controller could not correct: `memory_failure`, Documentation/mm/hwpoison.rst), and for a page
-//! beyond the end of a file that was cut off. The handler notes the page as lost and puts a page of
-//! zeros in its place, so that the instruction ends. Whoever has touched memory asks afterwards
-//! whether a page of his was lost meanwhile: then what he has read is not what is stored, and what
-//! he has stored is nowhere. A page that was lost stays lost until it is mapped anew.
+//! beyond the end of a truncated file. The handler notes the page as lost and puts a page of zeros
+//! in its place, so that the instruction ends. After each access to memory, the caller asks whether
+//! one of its pages was lost meanwhile. If so, what it has read is not what is stored, and what it
+//! has stored is lost. A lost page stays lost until it is mapped anew.
 //!
-//! Faults at other addresses go to whoever handled SIGBUS before.
+//! Faults at other addresses go to the handler that SIGBUS had before.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -23,27 +23,27 @@ use rustix::io::Errno;
 const PAGES: usize = 64;
 
 /// A range of memory whose lost pages are noted. It is never freed, because the handler may be
-/// walking the list of them; when its mapping is gone the next one takes it.
+/// walking the list of ranges; when its mapping is gone, the next mapping reuses it.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The first address; 0 while nobody has it.
+    /// The first address; 0 while no mapping has it.
     start: AtomicUsize,
     end: AtomicUsize,
     /// How many pages were lost.
     lost: AtomicUsize,
-    /// Their addresses, as far as there is room; 0: none yet.
+    /// The addresses of the first lost pages; 0 in unused places.
     pages: [AtomicUsize; PAGES],
     next: AtomicPtr<Watched>,
 }
 
-/// All that there are.
+/// The list of all of them.
 static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(ptr::null_mut());
 
-/// Marks one that is being taken.
+/// Marks a range that is being taken.
 const TAKEN: usize = usize::MAX;
 
 impl Watched {
-    /// Watches `range`, which is the caller's until [`end`](Self::end).
+    /// Watches `range`, which belongs to the caller until [`end`](Self::end).
     pub(crate) fn begin(range: Range<usize>) -> Result<&'static Self, Errno> {
         install()?;
         let watched =
@@ -58,18 +58,18 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Nobody touches the memory any more.
+    /// Ends the watch. Nobody touches the memory any more.
     pub(crate) fn end(&self) {
         self.end.store(0, SeqCst);
         self.start.store(0, SeqCst);
     }
 
-    /// Whether no page of `range` (addresses) was lost in what the caller did before.
+    /// Checks that no page of `range` (addresses) was lost in the caller's accesses so far.
     #[inline]
     pub(crate) fn check(&self, range: impl FnOnce() -> Range<usize>) -> Result<(), Errno> {
-        // What was loaded before was loaded before this asks. A store to a page that another thread
-        // has lost meanwhile came after the page was noted: the kernel interrupts every processor
-        // that could still reach the old one.
+        // The caller's loads happen before this check. If another thread has lost a page meanwhile,
+        // the caller's store to it came after the page was noted: the kernel interrupts every
+        // processor that could still reach the old page.
         fence(Acquire);
         match self.lost.load(Relaxed) {
             0 => Ok(()),
@@ -81,7 +81,7 @@ impl Watched {
     fn look(&self, lost: usize, range: Range<usize>) -> Result<(), Errno> {
         let touches = |page: usize| page < range.end && range.start < page + page_size();
         let hit = |page: &AtomicUsize| match page.load(Acquire) {
-            // Counted and not written down yet.
+            // Counted, but not written down yet.
             0 => true,
             page => touches(page),
         };
@@ -93,12 +93,12 @@ impl Watched {
     }
 
     fn has(&self, address: usize) -> bool {
-        // In this order: one that is being taken has no end that counts.
+        // In this order: a range that is being taken has no valid end.
         let end = self.end.load(SeqCst);
         (self.start.load(SeqCst)..end).contains(&address)
     }
 
-    /// Notes a page. Called by the handler: nothing but atomics.
+    /// Notes a page. The handler calls it: it uses atomics only.
     fn note(&self, page: usize) {
         let number = self.lost.fetch_add(1, SeqCst);
         if let Some(place) = self.pages.get(number) {
@@ -109,13 +109,13 @@ impl Watched {
 
 fn all() -> impl Iterator<Item = &'static Watched> {
     let at = |next: &AtomicPtr<Watched>| {
-        // SAFETY: null, or one that `add` has leaked.
+        // SAFETY: null, or a range that `add` has leaked.
         unsafe { next.load(Acquire).as_ref() }
     };
     std::iter::successors(at(&WATCHED), move |watched| at(&watched.next))
 }
 
-/// One more, which is taken.
+/// Adds a range to the list, already taken.
 fn add() -> &'static Watched {
     let new = Box::leak(Box::new(Watched {
         start: AtomicUsize::new(TAKEN),
@@ -135,11 +135,11 @@ fn add() -> &'static Watched {
 }
 
 fn page_size() -> usize {
-    // A number that rustix has from the kernel before the program begins.
+    // rustix has this number from the kernel before the program begins.
     rustix::param::page_size()
 }
 
-/// Who handled SIGBUS before.
+/// The handler that SIGBUS had before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the handler, once.
@@ -147,14 +147,14 @@ fn install() -> Result<(), Errno> {
     static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
     *INSTALLED.get_or_init(|| {
         page_size();
-        // SAFETY: a sigaction of zeros is one: the default action.
+        // SAFETY: a sigaction of zeros is valid: the default action.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both are what sigaction(2) wants; with no new action it only says which one there
-        // is.
+        // SAFETY: both arguments are what sigaction(2) wants; without a new action it only returns
+        // the present one.
         if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
             return Err(errno());
         }
-        // Before the handler is there: it must not wait for it.
+        // Set before the handler is there, which must not wait for it.
         let _ = BEFORE.set(before);
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -181,12 +181,12 @@ fn errno() -> Errno {
 
 /// The handler of SIGBUS.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a siginfo_t, which says at which address it was where the kernel
-    // itself has sent the signal.
+    // SAFETY: the kernel gives a siginfo_t, which has the address if the kernel itself has sent the
+    // signal.
     let (address, is_fault) = unsafe { ((*info).si_addr().addr(), (*info).si_code > 0) };
     if let Some(watched) = all().find(|watched| is_fault && watched.has(address)) {
         let page = address - address % page_size();
-        // First: who sees the zeros sees this too.
+        // Noted first: a thread that sees the zeros sees the note too.
         watched.note(page);
         if put_zeros(page) {
             return;
@@ -199,9 +199,9 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 fn put_zeros(page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: it replaces a page of a mapping that is watched, which is its owner's until he has
-    // called `end`. He accesses it by atomics and whole words only, builds nothing on what it holds
-    // before he has asked whether it was lost, and unmaps it with the rest.
+    // SAFETY: it replaces a page of a watched mapping, which belongs to its owner until `end`. The
+    // owner accesses it by atomics and whole words only, uses nothing that it holds before it has
+    // asked whether the page was lost, and unmaps it with the rest.
     let mapped = unsafe {
         let page = ptr::without_provenance_mut(page);
         libc::mmap(page, page_size(), protection, flags, -1, 0)
@@ -209,26 +209,27 @@ fn put_zeros(page: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// To whoever was there before: his handler, or the default, which ends the process when the
-/// instruction is tried again, or the signal sent again where no instruction was its cause.
+/// Passes the signal on: to the earlier handler, or to the default action. The default ends the
+/// process when the instruction is tried again, or, if no instruction caused the signal, when the
+/// signal is sent again.
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let Some(before) = BEFORE.get() else {
         return;
     };
     if before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN {
-        // SAFETY: it is what sigaction(2) has given.
+        // SAFETY: `before` came from sigaction(2).
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
         if !is_fault {
-            // SAFETY: it takes any number.
+            // SAFETY: raise(3) takes any number.
             unsafe { libc::raise(signal) };
         }
     } else if before.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: whoever has set SA_SIGINFO has given a function of three arguments.
+        // SAFETY: with SA_SIGINFO, the handler is a function of three arguments.
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
             unsafe { std::mem::transmute(before.sa_sigaction) };
         handler(signal, info, context);
     } else {
-        // SAFETY: whoever has not, one of one argument.
+        // SAFETY: without SA_SIGINFO, the handler is a function of one argument.
         let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(before.sa_sigaction) };
         handler(signal);
     }

@@ -1,15 +1,14 @@
 //! A file mapped into memory, for storage that is written by storing.
 //!
-//! - Memory is touched in one way only: as aligned words of 8 bytes, each by one atomic access.
-//!   Whoever maps the same file elsewhere, and other threads here, see each word old or new; a
-//!   store of part of a word leaves the rest as it is, whoever changes it at the same time.
-//! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked; one
-//!   that is outside panics.
-//! - Memory that has gone bad, and what lies beyond the new end of a file that somebody has cut
-//!   off, is EIO: what was loaded then is nothing, and what was stored is lost. It stays so until
-//!   the file is mapped anew.
-//! - On x86-64 lines go to the medium by `clwb`, `clflushopt` or `clflush`, whichever the processor
-//!   has. Elsewhere there is only [`Mapping::sync`], and a mapping says so
+//! - Memory is accessed only as aligned words of 8 bytes, each by one atomic access. Another
+//!   process that maps the file, and other threads here, see each word old or new. A store to a
+//!   part of a word keeps the rest, even when others change that at the same time.
+//! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked: one
+//!   outside the mapping panics.
+//! - An access to memory that has gone bad, or beyond the new end of a truncated file, is EIO: what
+//!   was loaded is invalid, and what was stored is lost. It stays so until the file is mapped anew.
+//! - On x86-64, `clwb`, `clflushopt` or `clflush` writes lines to the medium, whichever the
+//!   processor has. Elsewhere there is only [`Mapping::sync`], and a mapping says so
 //!   ([`Mapping::write_back_instruction`]).
 
 use std::fmt;
@@ -25,14 +24,14 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use crate::cache_line::{self, WriteBack};
 use crate::lost_pages::Watched;
 
-/// Bytes of a word: what is never torn.
+/// Bytes of a word, which is never torn.
 const WORD: usize = 8;
 
-/// Memory of a file, writable or not, as long as this lives.
+/// Memory of a file, writable or not, mapped until this is dropped.
 pub struct Mapping {
     base: NonNull<AtomicU64>,
     words: usize,
-    /// What the kernel was asked for, in bytes.
+    /// Bytes that the kernel was asked for.
     mapped: usize,
     is_synchronous: bool,
     write_back: WriteBack,
@@ -50,15 +49,15 @@ unsafe impl Sync for Mapping {}
 pub enum Access {
     /// Loads only: a store kills the process.
     ReadOnly,
-    /// Loads and stores; what is stored is in the file.
+    /// Loads and stores; stores change the file.
     ReadWrite,
-    /// Loads and stores; what is stored stays in this process's memory (MAP_PRIVATE), and the file
-    /// may be open for reading only.
+    /// Loads and stores; stores stay in this process's memory (MAP_PRIVATE), and the file may be
+    /// open for reading only.
     Private,
-    /// As `ReadWrite`, with MAP_SYNC: the file system has written its own structures when a page
+    /// As `ReadWrite`, with MAP_SYNC: the file system has written its own structures before a page
     /// can first be stored to, so lines that went to the medium are in the file after a power cut.
-    /// `EOPNOTSUPP` where the file is not on persistent memory with DAX, and on processors on which
-    /// there is no instruction to write lines back.
+    /// `EOPNOTSUPP` where the file is not on persistent memory with DAX, and on processors without
+    /// an instruction that writes lines back.
     Synchronous,
 }
 
@@ -80,7 +79,7 @@ impl Mapping {
         let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
         let start = base.addr();
         let watched = Watched::begin(start..start + len).inspect_err(|_| {
-            // SAFETY: it was mapped just now, and nobody knows of it.
+            // SAFETY: it was just mapped, and nothing refers to it.
             let _ = unsafe { munmap(base, len) };
         })?;
         Ok(Self {
@@ -93,18 +92,18 @@ impl Mapping {
         })
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.words * WORD
     }
 
-    /// Whether there are none.
+    /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.words == 0
     }
 
-    /// Whether lines that were written back and fenced survive a power cut by themselves; otherwise
-    /// after [`sync`](Self::sync) only.
+    /// Whether written-back and fenced lines survive a power cut by themselves. Otherwise they
+    /// survive only after [`sync`](Self::sync).
     pub fn is_synchronous(&self) -> bool {
         self.is_synchronous
     }
@@ -152,9 +151,9 @@ impl Mapping {
         self.check(&range)
     }
 
-    /// Copies whole words in, past the cache: on their way to the medium at once, but visible to
-    /// other threads no sooner than after [`store_fence`](crate::store_fence) or the release of a
-    /// lock. Panics unless offset and length are in words.
+    /// Copies whole words in, past the cache. They are on their way to the medium at once, but
+    /// other threads see them only after [`store_fence`](crate::store_fence) or the release of a
+    /// lock. Panics unless offset and length are multiples of 8.
     pub fn store_past_cache(&self, offset: usize, data: &[u8]) -> Result<(), Errno> {
         let range = self.checked(offset, data.len());
         let (chunks, rest) = data.as_chunks::<WORD>();
@@ -168,21 +167,22 @@ impl Mapping {
         self.check(&range)
     }
 
-    /// One word. Panics unless `offset` is a multiple of 8. Sees everything that was stored before
-    /// the [`store_u64`](Self::store_u64) whose value it sees.
+    /// Loads one word. Panics unless `offset` is a multiple of 8. The caller then sees everything
+    /// that was stored before the [`store_u64`](Self::store_u64) whose value this returns.
     pub fn load_u64(&self, offset: usize) -> Result<u64, Errno> {
         let value = self.word(offset).load(Acquire);
         self.check(&(offset..offset + WORD)).map(|()| value)
     }
 
-    /// One word, in one piece. Panics unless `offset` is a multiple of 8.
+    /// Stores one word, in one piece. Panics unless `offset` is a multiple of 8.
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), Errno> {
         self.word(offset).store(value, Release);
         self.check(&(offset..offset + WORD))
     }
 
-    /// Begins to write the lines of a range back to the medium; done after
-    /// [`store_fence`](crate::store_fence). Returns how many lines of 64 bytes the range touches.
+    /// Begins to write the lines of a range back to the medium, which
+    /// [`store_fence`](crate::store_fence) completes. Returns how many lines of 64 bytes the range
+    /// touches.
     pub fn write_back(&self, offset: usize, len: usize) -> Result<usize, Errno> {
         let range = self.checked(offset, len);
         if range.is_empty() {
@@ -196,7 +196,7 @@ impl Mapping {
         self.check(&range).map(|()| lines.len())
     }
 
-    /// Writes the pages of a range to the file's device and waits until they are there, as fsync
+    /// Writes the pages of a range to the file's device and waits until they are durable, as fsync
     /// does.
     pub fn sync(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let range = self.checked(offset, len);
@@ -214,7 +214,7 @@ impl Mapping {
         self.check(&range)
     }
 
-    /// EIO when a page of the range was lost.
+    /// Returns EIO when a page of the range was lost.
     #[inline]
     fn check(&self, range: &Range<usize>) -> Result<(), Errno> {
         let base = self.base.as_ptr().addr();
@@ -246,8 +246,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watched.end();
-        // SAFETY: nothing refers to the memory any more: it was never handed out. It fails for
-        // arguments only that no mapping has.
+        // SAFETY: nothing refers to the memory any more: it was never handed out. munmap fails only
+        // for arguments that no mapping has.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
@@ -261,13 +261,14 @@ impl fmt::Debug for Mapping {
     }
 }
 
-/// How much of a range lies before the first word that begins in it.
+/// Returns how many bytes of a range lie before the first word that begins in it.
 fn head_len(range: &Range<usize>) -> usize {
     let to_next = range.start.next_multiple_of(WORD) - range.start;
     to_next.min(range.len())
 }
 
-/// Changes some bytes of a word and leaves the others to whoever changes them at the same time.
+/// Changes some bytes of a word and keeps the others, even when others change those at the same
+/// time.
 fn store_part(word: &AtomicU64, start: usize, bytes: &[u8]) {
     let merged = |old: u64| {
         let mut new = old.to_ne_bytes();
@@ -295,8 +296,8 @@ mod tests {
         (file, mapping)
     }
 
-    /// Every offset in a word and every length up to three words, against the file as the kernel
-    /// reads it.
+    /// Tries every offset in a word and every length up to three words, against the file as the
+    /// kernel reads it.
     #[test]
     fn bytes_arrive_where_they_belong() {
         let (file, mapping) = memory();
@@ -351,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Who changes a byte does not take back what others change in the same word.
+    /// A thread that changes a byte does not undo what others change in the same word.
     #[test]
     fn neighbours_in_a_word_do_not_meet() {
         let (_, mapping) = memory();
@@ -398,8 +399,8 @@ mod tests {
         );
     }
 
-    /// What is behind the new end of a file that was cut off is an error, for whoever touches it
-    /// and however; what is before it is there.
+    /// Any access behind the new end of a truncated file is an error; the content before it is
+    /// there.
     #[test]
     fn what_was_cut_off_is_an_error() {
         let page = rustix::param::page_size();
@@ -435,7 +436,7 @@ mod tests {
             assert_eq!(byte, [n as u8]);
         }
         other.store(0, &[1]).expect("another mapping");
-        // More of them than are noted.
+        // More lost pages than can be noted.
         assert!((2..pages).all(|n| mapping.load(at(n), &mut byte) == lost));
         assert_eq!(mapping.load(0, &mut byte), lost, "all of it counts as lost");
         drop(mapping);
@@ -444,7 +445,7 @@ mod tests {
         assert_eq!(byte, [1]);
     }
 
-    /// Nobody takes the zeros for what was there, whoever lost the page.
+    /// No thread takes the zeros for content, whichever thread lost the page.
     #[test]
     fn threads_see_content_or_an_error() {
         let page = rustix::param::page_size();

@@ -1,7 +1,7 @@
 //! Requests to a Linux MTD device: raw flash (`mtd/mtd-abi.h`).
 //!
-//! Pages are read and written with their out-of-band bytes in one request (`MEMREAD`, Linux 6.1;
-//! `MEMWRITE`), those bytes placed where the error correction leaves room (`MTD_OPS_AUTO_OOB`).
+//! One request reads or writes a page with its out-of-band bytes (`MEMREAD`, Linux 6.1;
+//! `MEMWRITE`). Those bytes lie where the error correction leaves room (`MTD_OPS_AUTO_OOB`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -67,7 +67,7 @@ pub struct EccStatistics {
     pub uncorrectable_errors: u32,
     /// Wrong bits that were corrected.
     pub corrected_bitflips: u32,
-    /// The most of them in one codeword.
+    /// The most wrong bits that were corrected in one codeword.
     pub max_bitflips: u32,
 }
 
@@ -83,13 +83,13 @@ pub enum Kind {
 /// What a device says of itself. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// What it is.
+    /// The kind of flash.
     pub kind: Kind,
-    /// It can be written.
+    /// Whether it can be written.
     pub writable: bool,
-    /// Of an erase block.
+    /// Bytes of an erase block.
     pub erase_size: u32,
-    /// Of a page.
+    /// Bytes of a page.
     pub write_size: u32,
 }
 
@@ -107,14 +107,14 @@ impl AsFd for Mtd {
 }
 
 impl Mtd {
-    /// Takes a descriptor that was opened. `ENODEV`: it is none of an MTD device.
+    /// Takes an open descriptor. `ENODEV`: it belongs to no MTD device.
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
         let stat = fstat(&fd)?;
         let is_char = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
         if !is_char || major(stat.st_rdev) != CHAR_MAJOR {
             return Err(Errno::NODEV);
         }
-        // Each device has two nodes: for reading and writing, and for reading.
+        // Each device has two nodes: one for reading and writing, one for reading only.
         let number = minor(stat.st_rdev) / 2;
         Ok(Self { fd, number })
     }
@@ -124,7 +124,7 @@ impl Mtd {
         self.number
     }
 
-    /// What it is.
+    /// Returns what the device says of itself.
     pub fn info(&self) -> Result<Info, Errno> {
         // SAFETY: the descriptor is one of an MTD device (`new`), where MEMGETINFO writes exactly
         // one `struct mtd_info_user` through the pointer, which is what the getter has room for;
@@ -144,9 +144,9 @@ impl Mtd {
         })
     }
 
-    /// Reads a page's `data` and its first free out-of-band bytes; either may be empty. With the
-    /// errno come the statistics, which say more when it is `EUCLEAN` (corrected) or `EBADMSG` (not
-    /// to be corrected). `ENOTTY`: the kernel is older than 6.1.
+    /// Reads a page's `data` and its first free out-of-band bytes; either may be empty. The
+    /// statistics come with the errno and say more about `EUCLEAN` (corrected) and `EBADMSG` (not
+    /// correctable). `ENOTTY`: the kernel is older than 6.1.
     pub fn read(
         &self,
         start: u64,
@@ -198,7 +198,7 @@ impl Mtd {
         }
     }
 
-    /// Erases whole blocks. `EIO`: it failed.
+    /// Erases whole blocks. `EIO`: the erase failed.
     pub fn erase(&self, start: u64, len: u64) -> Result<(), Errno> {
         // SAFETY: the descriptor is one of an MTD device (`new`), where MEMERASE64 reads exactly
         // one `struct erase_info_user64` through the pointer: two u64, start and length, which is
@@ -223,7 +223,7 @@ impl Mtd {
     }
 }
 
-/// Where bytes are, for the kernel; none at all is no address.
+/// The address of bytes for the kernel; 0 when there are none.
 fn address<T>(pointer: *const T, len: usize) -> u64 {
     if len == 0 {
         0
@@ -232,14 +232,14 @@ fn address<T>(pointer: *const T, len: usize) -> u64 {
     }
 }
 
-/// A length or an address, of which nothing is lost.
+/// Converts a length or an address without loss.
 #[expect(clippy::as_conversions, reason = "`usize` has at most 64 bits")]
 const fn wide(n: usize) -> u64 {
     const { assert!(usize::BITS <= u64::BITS) };
     n as u64
 }
 
-/// MEMGETBADBLOCK: its answer is what the call returns.
+/// MEMGETBADBLOCK, whose answer is the return value of the call.
 struct GetBadBlock(i64);
 
 // SAFETY: the opcode is MEMGETBADBLOCK's, the pointer is to the `loff_t` in it, which the kernel

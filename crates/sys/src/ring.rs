@@ -1,7 +1,7 @@
 //! Many writes to one file in one system call, by io_uring.
 //!
-//! Nothing stays behind: every write has ended when the call returns, whatever became of it, so the
-//! memory that it took from is only borrowed.
+//! Every write has ended when the call returns, with or without success. So the call only borrows
+//! the memory that it writes from.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// One write: where, and pieces of memory that go there one after the other.
+/// One write: its offset, and the pieces of memory that are written there one after the other.
 pub type Write<'a> = (u64, &'a [IoSlice<'a>]);
 
-/// A ring. It belongs to whoever writes at the moment.
+/// A ring, used by one caller at a time.
 pub struct Ring {
     ring: IoUring,
 }
@@ -21,17 +21,17 @@ impl Ring {
     /// Writes under way at a time: enough to keep any device busy.
     pub const DEPTH: u16 = 64;
 
-    /// A new ring; an error where the kernel has none or this process may not have one.
+    /// Makes a ring; an error where the kernel has none or this process may not have one.
     pub fn new() -> Result<Self, Errno> {
         IoUring::new(Self::DEPTH.into())
             .map(|ring| Self { ring })
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
     }
 
-    /// Does all `writes`, in no order, and waits for their ends; `ended` hears how many bytes each
-    /// wrote, or why none. As with `pwritev2`, a write may be short, has at most `UIO_MAXIOV`
-    /// (1024) pieces, and with [`DSYNC`](ReadWriteFlags::DSYNC) in `how` is durable when it has
-    /// ended.
+    /// Does all `writes`, in any order, and waits for their ends. `ended` is called for each write
+    /// with the number of bytes written, or the error. As with `pwritev2`, a write may be short and
+    /// has at most `UIO_MAXIOV` (1024) pieces; with [`DSYNC`](ReadWriteFlags::DSYNC) in `how` it is
+    /// durable when it has ended.
     pub fn write_all(
         &mut self,
         file: BorrowedFd<'_>,
@@ -65,7 +65,7 @@ impl Ring {
         }
     }
 
-    /// Submits what was pushed and waits until all `n` have ended.
+    /// Submits the pushed writes and waits until all `n` have ended.
     fn finish(&mut self, n: usize, mut ended: impl FnMut(usize, Result<usize, Errno>)) {
         let mut left = n;
         while left > 0 {

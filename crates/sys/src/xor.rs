@@ -1,7 +1,8 @@
-//! The difference of two blocks, and in how many bits they differ, with the widest instructions
-//! that the processor has.
+//! The exclusive or of two blocks, and the number of bits in which they differ, by the widest
+//! instructions of the processor.
 
-/// Sets `out` to the exclusive or of `a` and `b`, and returns in how many bits they differ.
+/// Sets `out` to the exclusive or of `a` and `b`, and returns the number of bits in which they
+/// differ.
 ///
 /// # Panics
 /// The lengths are not equal, or no multiple of 8.
@@ -33,7 +34,7 @@ fn xor_avx2(a: &[u8], b: &[u8], out: &mut [u8]) -> u64 {
     xor_portable(a, b, out)
 }
 
-/// What the compiler makes vector instructions of, where it may.
+/// The compiler makes vector instructions of this where it may.
 #[inline(always)]
 fn xor_portable(a: &[u8], b: &[u8], out: &mut [u8]) -> u64 {
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);

@@ -6,7 +6,8 @@ use stetfs_format::{BlockNo, BlockSize, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Supe
 use stetfs_media::{Block, BlockDev, Class, Tag};
 use stetfs_scheme::LogExtent;
 
-/// What of the superblock says whether it is the same volume, and its journal at the same place.
+/// The parts of the superblock that say whether it is the same volume, with its journal at the same
+/// place.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     uuid: [u8; 16],
@@ -41,10 +42,10 @@ pub(super) struct Log {
     /// Blocks of the volume.
     pub(super) blocks: u64,
     pub(super) format: LogFormat,
-    /// The log proper, without the journal's superblock and the fast commits.
+    /// The log without the journal's superblock and the fast commits.
     first: u32,
     end: u32,
-    /// In the order of the log, with the number of the extent's first block in it.
+    /// The extents in the order of the log, each with the number of its first block there.
     extents: Vec<(u32, LogExtent)>,
 }
 
@@ -52,8 +53,8 @@ pub(super) struct Log {
 pub(super) type Start = Option<(u32, Tid)>;
 
 impl Log {
-    /// Finds the journal of the volume on `dev`; none when there is no volume, or no journal in it
-    /// that can be followed.
+    /// Finds the journal of the volume on `dev`; `None` when there is no volume, or its journal
+    /// cannot be followed.
     pub(super) fn find(dev: &dyn BlockDev) -> Option<(Self, Start)> {
         let mut raw = [0; SUPERBLOCK_SIZE];
         dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))
@@ -97,7 +98,7 @@ impl Log {
         Some((log, start))
     }
 
-    /// Takes what the journal's superblock says; none when it says nothing of use.
+    /// Takes over what the journal's superblock says; `None` when it is invalid or has no use.
     pub(super) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
         let head = JournalSuperblock::decode(raw, self.block.bytes()).ok()?;
         let len = self.extents.last().map_or(0, |(at, e)| at + e.len);
@@ -114,12 +115,12 @@ impl Log {
         &self.extents
     }
 
-    /// Blocks of the log proper.
+    /// Blocks of the log without the journal's superblock and the fast commits.
     pub(super) fn capacity(&self) -> u32 {
         self.end - self.first
     }
 
-    /// The number in the journal of a block of the volume: 0 is the journal's superblock.
+    /// Returns the number in the journal of a block of the volume; 0 is the journal's superblock.
     pub(super) fn number(&self, block: u64) -> Option<u32> {
         self.extents.iter().find_map(|(at, extent)| {
             let inside = block.checked_sub(extent.start.0)?;
@@ -127,19 +128,19 @@ impl Log {
         })
     }
 
-    /// Whether a number in the journal is one of the log proper.
+    /// Whether a block of the journal, by its number, is one of the log.
     pub(super) fn is_in_log(&self, at: u32) -> bool {
         (self.first..self.end).contains(&at)
     }
 
-    /// Where a block of the journal lies in the volume.
+    /// Returns where a block of the journal lies in the volume.
     pub(super) fn place(&self, at: u32) -> BlockNo {
         let n = self.extents.partition_point(|(first, _)| *first <= at);
         let (first, extent) = self.extents[n - 1];
         extent.start.plus((at - first).into())
     }
 
-    /// The block of the log `n` behind `at`, around the end.
+    /// Returns the block of the log `n` behind `at`, around the end.
     pub(super) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
         self.first + low32(next % u64::from(self.capacity()))

@@ -1,30 +1,31 @@
-//! Reads the journal of an ext4 volume as it passes, and remaps home what was logged: JFTL for a
-//! file system that knows nothing of it.
+//! Reads the journal of an ext4 volume as the kernel writes it, and remaps home what was logged:
+//! JFTL for a file system that knows nothing of it.
 //!
 //! In the paper (Lim, Choi, Park, HPCC 2007) the file system tells the device which home each
-//! journal block stands for. The kernel's jbd2 tells nobody, but writes it: into the descriptor
-//! blocks of its log. This layer finds the log, keeps a table of what is in it, and when the kernel
+//! journal block stands for. The kernel's jbd2 tells no device, but writes it into the descriptor
+//! blocks of its log. This layer finds the log and keeps a table of its content. When the kernel
 //! later writes home what a journal block holds, the home gets the journal block's page instead of
 //! a page of its own.
 //!
 //! # What makes it right
 //!
-//! 1. A home is remapped only to a copy that has exactly the content that is being written: by its
-//!    checksum in the table, then by reading the copy. Whatever the table says, what is read
-//!    afterwards is what was written; a wrong table only costs pages.
+//! 1. A home is remapped only to a copy with exactly the content that is being written: the layer
+//!    compares the checksum in its table, then reads the copy. So even with a wrong table, a read
+//!    returns what was written; a wrong table only costs pages.
 //! 2. The copy stays in the journal ([`JournalCopy::Kept`]): until the kernel writes over it,
 //!    recovery finds it there.
-//! 3. Remaps are collected until the next flush, because each list costs a page of the map at
-//!    least. Until then they are as a write in a volatile cache. Before anything else touches a
-//!    block that one of them names, home or copy, all are made.
+//! 3. Remaps are collected until the next flush, because each list costs at least a page of the
+//!    map. Until then they are like a write in a volatile cache. Before another request touches a
+//!    home or a copy that one of them names, all are made.
 //!
 //! # What is not remapped
 //!
-//! Blocks whose copy was escaped (their content begins with JBD2's magic, the copy does not); that
-//! are revoked; of which only a part is written; whose copy has been written over in a later lap of
-//! the log, or fallen out of a table that is shorter than the log; logged with
-//! `journal_async_commit`, where the commit block may come first. A volume with blocks smaller than
-//! the device's sectors is only passed through, as are volumes without a journal of their own.
+//! Some blocks are not remapped: blocks whose copy was escaped (their content begins with JBD2's
+//! magic, the copy does not); revoked blocks; blocks of which only a part is written; blocks whose
+//! copy was overwritten in a later lap of the log, or has fallen out of a table that is shorter
+//! than the log; blocks logged with `journal_async_commit`, where the commit block may come first.
+//! Volumes with blocks smaller than the device's sectors, and volumes without a journal of their
+//! own, are only passed through.
 //!
 //! The superblock and the journal's superblock are read again when they are written.
 
@@ -48,21 +49,21 @@ use stetfs_media::{
 use log::{Identity, Log, Start};
 use table::Table;
 
-/// Blocks of the log that are remembered unless told otherwise: 256 MiB of blocks of 4 KiB, in 4
-/// MiB of memory.
+/// How many blocks of the log are remembered by default: 256 MiB of blocks of 4 KiB, in 4 MiB of
+/// memory.
 pub const TABLE_BLOCKS: u32 = 1 << 16;
 
 /// The largest block of a volume, in bytes.
 const MAX_BLOCK: usize = 4096;
 
-/// What is written into the log, whatever the caller calls it.
+/// The tag of everything that is written into the log, whatever the caller calls it.
 const LOG_TAG: Tag = Tag::new(Class::Journal, Cause::Log);
 const LOG_READ: Tag = Tag::read(Class::Journal);
 
 /// Why a device cannot be snooped on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnoopError {
-    /// It has no [`Remap`].
+    /// The device has no [`Remap`].
     CannotRemap,
 }
 
@@ -76,10 +77,10 @@ impl std::fmt::Display for SnoopError {
 
 impl std::error::Error for SnoopError {}
 
-/// What was seen and done, in blocks of the volume unless named otherwise.
+/// Counts of what was seen and done, in blocks of the volume unless named otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SnoopStats {
-    /// Whether there is a journal that is followed.
+    /// Whether a journal was found and is followed.
     pub follows: bool,
     /// Transactions whose commit block has passed.
     pub commits: u64,
@@ -95,7 +96,7 @@ pub struct SnoopStats {
     pub escaped: u64,
 }
 
-/// The layer. See the module's description.
+/// The snooping layer. See the module's description.
 pub struct Snoop {
     below: Arc<dyn BlockDev>,
     sector: u64,
@@ -105,22 +106,21 @@ pub struct Snoop {
 
 struct State {
     log: Option<Log>,
-    /// The superblock was written: where the journal lies is to be looked up again when all of it
-    /// is there.
+    /// The superblock was written: look up the journal again when all of the volume is there.
     is_stale: bool,
     table: Table,
     /// Remaps that are still to be made, in sectors.
     pending: Vec<RemapPair>,
-    /// The blocks of the volume that they name.
+    /// The blocks of the volume that these name.
     touched: HashSet<u64>,
-    /// A copy from the log, to be compared.
+    /// Buffer for a copy from the log that is to be compared.
     copy: Block,
     stats: SnoopStats,
 }
 
 impl Snoop {
-    /// Puts the layer in front of a device, and looks whether there is a journal on it.
-    /// `table_blocks` of the log are remembered.
+    /// Puts the layer in front of a device, and looks for a journal on it. The table remembers
+    /// `table_blocks` blocks of the log.
     ///
     /// # Errors
     /// [`SnoopError`].
@@ -145,7 +145,7 @@ impl Snoop {
         Ok(snoop)
     }
 
-    /// What was seen and done.
+    /// Returns the counts of what was seen and done.
     pub fn stats(&self) -> SnoopStats {
         let state = self.state.lock();
         SnoopStats {
@@ -158,7 +158,7 @@ impl Snoop {
         self.below.remap().expect("asked for at the start")
     }
 
-    /// Looks where the journal lies. What is known of the log stays if it is the same one.
+    /// Looks up where the journal lies. The table stays if the journal is the same one.
     fn look(&self, state: &mut State) {
         let found = Log::find(&*self.below);
         let is_same = found.as_ref().map(|(log, _)| log) == state.log.as_ref();
@@ -186,7 +186,7 @@ impl Snoop {
         };
         let log = state.log.clone().expect("just found");
         let mut block = Block::zeroed(log.block.bytes());
-        // The blocks of data that the last descriptor has named and that were not read yet.
+        // Blocks of data that the last descriptor has named and that were not read yet.
         let mut data = 0;
         for _ in 0..log.capacity() {
             let place = log.block.start_of(log.place(at));
@@ -213,7 +213,7 @@ impl Snoop {
         }
     }
 
-    /// Makes the pending remaps before one of the blocks that they name is used otherwise.
+    /// Makes the pending remaps before a request touches one of the blocks that they name.
     fn settle_touched(&self, state: &mut State, blocks: &Range<u64>) -> Result<(), MediaError> {
         if state.pending.is_empty() {
             return Ok(());
@@ -230,13 +230,13 @@ impl Snoop {
         Ok(())
     }
 
-    /// Makes the pending remaps. When that fails they stay pending, and whoever wants them durable
-    /// is told.
+    /// Makes the pending remaps. When that fails they stay pending, and the request that wants them
+    /// durable gets the error.
     fn settle(&self, state: &mut State) -> Result<(), MediaError> {
         if state.pending.is_empty() {
             return Ok(());
         }
-        // A list costs a page: as much as programming a single one.
+        // A list costs a page, as much as programming a single page.
         let made = if state.pending.len() > 1 {
             state.stats.lists += 1;
             self.remap().remap(&state.pending, JournalCopy::Kept)
@@ -255,7 +255,7 @@ impl Snoop {
         Ok(())
     }
 
-    /// Writes home what was to be remapped.
+    /// Writes home the content of the pending remaps.
     fn copy(&self, state: &mut State) -> Result<(), MediaError> {
         let sector = &mut state.copy.bytes_mut()[..u64_as_usize(self.sector)];
         for pair in &state.pending {
@@ -283,7 +283,7 @@ impl Snoop {
         self.settle_touched(state, &touched)?;
         let is_log = state.number(touched.start).is_some();
         let tag = if is_log { LOG_TAG } else { tag };
-        // What is not remapped is written in requests as long as possible.
+        // Blocks that are not remapped are written in requests as long as possible.
         let mut written = 0;
         for (block, at) in whole_blocks(size, offset, data.len()) {
             if !self.take_home(state, block, &data[at.clone()])? {
@@ -314,8 +314,7 @@ impl Snoop {
         Ok(())
     }
 
-    /// Notes that a home gets its content from its copy in the log. False when there is no copy
-    /// that is the same.
+    /// Notes that a home gets its content from its copy in the log. False when no copy is the same.
     fn take_home(&self, state: &mut State, block: u64, content: &[u8]) -> Result<bool, MediaError> {
         let Some((log, copy)) = state.log.as_ref().zip(state.table.copy_of(block)) else {
             return Ok(false);
@@ -349,8 +348,8 @@ impl Snoop {
         Ok(true)
     }
 
-    /// The journal's superblock: another log, or another form of its records, makes what is known
-    /// worthless.
+    /// Handles a write of the journal's superblock. Another log, or another form of its records,
+    /// makes the table worthless.
     fn head_written(&self, state: &mut State, content: &[u8]) {
         let Some(log) = &mut state.log else {
             return;
@@ -400,7 +399,7 @@ impl Snoop {
     }
 }
 
-/// The blocks that are wholly within a write, and where in its data.
+/// Returns the blocks that lie wholly within a write, and where in its data each begins.
 fn whole_blocks(
     size: BlockSize,
     offset: u64,
@@ -411,7 +410,7 @@ fn whole_blocks(
     whole.map(|piece| (piece.block, piece.in_range()))
 }
 
-/// What a block of the log was.
+/// What a block of the log turned out to be.
 enum Seen {
     /// A descriptor, and the number of blocks of data that follow it.
     Descriptor(u32),
@@ -424,7 +423,7 @@ impl State {
         self.log.as_ref()?.number(block)
     }
 
-    /// The content of blocks is another one: what the log held there is gone.
+    /// Forgets blocks whose content has changed: what the log held there is gone.
     fn forget(&mut self, blocks: &Range<u64>) {
         let Some(log) = &self.log else {
             return;
@@ -438,7 +437,7 @@ impl State {
         }
     }
 
-    /// Takes note of a block of the log.
+    /// Notes the content of a block of the log.
     fn logged(&mut self, at: u32, content: &[u8]) -> Seen {
         let Some(log) = self.log.as_ref().filter(|log| log.is_in_log(at)) else {
             return Seen::Other;

@@ -1,18 +1,19 @@
-//! Which home each block of the log stands for. Its size is set when it is made, and it allocates
-//! nothing later.
+//! Which home each block of the log stands for. The table's size is set when it is made, and it
+//! allocates nothing later.
 
 use hashbrown::HashMap;
 use stetfs_format::width::{must_fit, u32_as_usize};
 
-/// What is known of a block of the log.
+/// What the table knows of a block of the log.
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// Its number in the log; 0, where the journal's superblock lies, for none.
+    /// Its number in the log; 0 for an unused entry, since the journal's superblock has that
+    /// number.
     at: u32,
     state: State,
     /// The transaction whose descriptor names it.
     tid: u32,
-    /// Of its content.
+    /// Checksum of its content.
     crc: u32,
     has_content: bool,
     home: u64,
@@ -20,12 +21,12 @@ struct Entry {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
-    /// Nobody has said what it is for.
+    /// No descriptor has said what it is for.
     #[default]
     Unclaimed,
     /// A descriptor names its home.
     Claimed,
-    /// So does a commit block: it may be found by its home.
+    /// A commit block follows too: the block may be found by its home.
     Committed,
 }
 
@@ -34,16 +35,16 @@ enum State {
 pub(super) struct Copy {
     /// Its number in the log.
     pub(super) at: u32,
-    /// Of its content.
+    /// Checksum of its content.
     pub(super) crc: u32,
 }
 
 pub(super) struct Table {
     /// By number in the log, modulo the length: a longer log forgets its older blocks.
     entries: Box<[Entry]>,
-    /// Places in `entries` of what is committed.
+    /// Places in `entries` of committed blocks, by home.
     by_home: HashMap<u64, u32>,
-    /// Places in `entries` of what is claimed.
+    /// Places in `entries` of claimed blocks.
     claimed: Vec<u32>,
 }
 
@@ -52,7 +53,7 @@ impl Table {
         let blocks = u32_as_usize(blocks.max(1));
         Self {
             entries: vec![Entry::default(); blocks].into(),
-            // Room for as many again, so that what was removed never makes it grow.
+            // Twice the room, so that removed entries never make it grow.
             by_home: HashMap::with_capacity(2 * blocks),
             claimed: Vec::with_capacity(blocks),
         }
@@ -72,7 +73,8 @@ impl Table {
         at % self.len()
     }
 
-    /// The entry of a block of the log, emptied if it was another's or is of no more use.
+    /// Returns the entry of a block of the log, emptied if it was another block's or is of no more
+    /// use.
     fn fresh(&mut self, at: u32) -> &mut Entry {
         let slot = self.slot(at);
         let entry = &mut self.entries[u32_as_usize(slot)];
@@ -89,8 +91,8 @@ impl Table {
         entry
     }
 
-    /// A block of the log is being written over: what it held is gone. A claim of the transaction
-    /// that writes it stays.
+    /// Notes that a block of the log is being overwritten: its old content is gone. A claim of the
+    /// transaction that writes it stays.
     pub(super) fn written(&mut self, at: u32) {
         let slot = self.slot(at);
         if self.entries[u32_as_usize(slot)].at == at {
@@ -98,14 +100,14 @@ impl Table {
         }
     }
 
-    /// A block of data was written into the log. Whether its descriptor comes before or after is
-    /// the same.
+    /// Notes that a block of data was written into the log. Its descriptor may come before or
+    /// after.
     pub(super) fn content(&mut self, at: u32, crc: u32) {
         let entry = self.fresh(at);
         (entry.crc, entry.has_content) = (crc, true);
     }
 
-    /// A descriptor says what a block of the log stands for.
+    /// Notes the home that a descriptor gives to a block of the log.
     pub(super) fn claim(&mut self, at: u32, home: u64, tid: u32) {
         let slot = self.slot(at);
         let entry = self.fresh(at);
@@ -116,7 +118,7 @@ impl Table {
         }
     }
 
-    /// A transaction is committed.
+    /// Notes that a transaction is committed.
     pub(super) fn commit(&mut self, tid: u32) {
         for slot in self.claimed.drain(..) {
             let entry = &mut self.entries[u32_as_usize(slot)];
@@ -124,7 +126,7 @@ impl Table {
                 continue;
             }
             if entry.tid != tid || !entry.has_content {
-                // An older one that was never committed.
+                // An older transaction that was never committed, or a claim without content.
                 *entry = Entry::default();
                 continue;
             }
@@ -138,7 +140,7 @@ impl Table {
         }
     }
 
-    /// The newest committed copy of a home.
+    /// Returns the newest committed copy of a home.
     pub(super) fn copy_of(&self, home: u64) -> Option<Copy> {
         let entry = &self.entries[u32_as_usize(*self.by_home.get(&home)?)];
         Some(Copy {
@@ -147,7 +149,7 @@ impl Table {
         })
     }
 
-    /// A home has its content, or needs it no more.
+    /// Forgets the copy of a home that has its content, or needs it no more.
     pub(super) fn release(&mut self, home: u64) {
         if let Some(slot) = self.by_home.remove(&home) {
             self.entries[u32_as_usize(slot)].state = State::Unclaimed;
@@ -199,7 +201,7 @@ mod tests {
         table.commit(7);
         table.content(2, 23);
         assert_eq!(found(&table, 100), None);
-        // The same as a descriptor or a record of the next lap.
+        // A descriptor or a record of the next lap does the same.
         for again in [
             |t: &mut Table| t.claim(2, 101, 8),
             |t: &mut Table| t.written(2),
@@ -221,7 +223,7 @@ mod tests {
             table.content(at, 10 + at);
             table.commit(tid);
         }
-        // 6 has taken the place of 2, both stand for 100.
+        // Block 6 has taken the place of 2; both stand for 100.
         assert_eq!(found(&table, 100), Some((6, 16)));
         assert_eq!(found(&table, 101), Some((1, 11)));
         table.release(101);

@@ -23,7 +23,7 @@ const KINDS: [&[&str]; 5] = [
     &["-t", "ext4", "-b", "4096", "-O", "fast_commit"],
 ];
 
-/// Whether mke2fs is there; says it aloud when it is not.
+/// Whether mke2fs is there; prints a message when it is not.
 fn has_mke2fs() -> bool {
     let found = Command::new("mke2fs").arg("-V").output().is_ok();
     if !found {
@@ -55,7 +55,8 @@ struct Bed {
 }
 
 impl Bed {
-    /// Both devices with the content of `volume`; `table` blocks of the log are remembered.
+    /// Makes both devices with the content of `volume`; the table remembers `table` blocks of the
+    /// log.
     fn new(volume: &RamDev, table: u32) -> Self {
         const PART: NandPart = parts::JFTL.flawless().with_blocks(800);
         let nand = Arc::new(NandSim::new(PART));
@@ -83,7 +84,8 @@ impl Bed {
         }
     }
 
-    /// Panics unless both devices read the same, as does the layer when it is mounted again now.
+    /// Panics unless both devices read the same, and so does the layer when it is mounted again
+    /// now.
     fn compare(&self, context: &str) {
         let read = |dev: &dyn BlockDev| {
             let mut all = vec![0; self.plain.size() as usize];
@@ -107,8 +109,8 @@ impl Bed {
     }
 }
 
-/// Requests that go to both devices of a bed; what is read comes from the layer, is compared, and
-/// fails loudly where it differs.
+/// Sends requests to both devices of a bed. Reads return the layer's content, and panic where the
+/// devices differ.
 struct Beside<'a>(&'a Bed);
 
 impl Layer for Beside<'_> {

@@ -1,4 +1,4 @@
-//! Journals written by our own jbd2.
+//! Journals that our own jbd2 writes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Bed, Beside, KINDS, has_mke2fs, volume};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// [`Beside`] for a mount, which wants to own it.
+/// Owns [`Beside`], as a mount wants.
 struct Shared(Arc<Bed>);
 
 impl Layer for Shared {
@@ -39,7 +39,7 @@ fn mount(bed: &Arc<Bed>, options: &str) -> Fs {
     Fs::mount(Arc::new(Shared(bed.clone())), options).unwrap().0
 }
 
-/// Files made, changed, shortened and deleted, each followed by an fsync, for several laps of the
+/// Makes, changes, shortens and deletes files, each time with an fsync, for several laps of the
 /// log.
 fn work(fs: &Fs) {
     let c = Caller::root();
@@ -52,7 +52,7 @@ fn work(fs: &Fs) {
         let made = fs.create(&c, fs.root(), name.as_bytes(), 0o644, RW);
         let file = made.or_else(|_| fs.lookup(&c, fs.root(), name.as_bytes()));
         let ino = file.unwrap().ino;
-        // One block in three begins as a record of the journal does, and is escaped.
+        // One block in three begins like a record of the journal, and is escaped.
         let mut content: Vec<u8> = (0..20_000).map(|i| (i * n / 7 + n) as u8).collect();
         for block in content.chunks_mut(4096).step_by(3) {
             block[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
@@ -77,14 +77,14 @@ fn everything_logged_comes_home_by_remaps() {
         let (seen, layer) = bed.stats();
         assert!(seen.follows && seen.commits > 50, "{kind:?} {seen:?}");
         assert!(seen.escaped > 50, "{kind:?} {seen:?}");
-        // Whatever was not written over, deleted or escaped before it came home.
+        // Remapped: all blocks that were not overwritten, deleted or escaped before they came home.
         assert!(seen.remapped > 50 && seen.lists > 0, "{kind:?} {seen:?}");
         assert!(layer.remapped_pages >= seen.remapped, "{kind:?} {layer:?}");
     }
 }
 
-/// The volume is left as a crash leaves it, and snooped on by a layer that has seen nothing of it:
-/// what recovery writes home is remapped, too.
+/// The volume is left as after a crash, and a new layer snoops on it: what recovery writes home is
+/// remapped, too.
 #[test]
 fn recovery_is_remapped() {
     if !has_mke2fs() {

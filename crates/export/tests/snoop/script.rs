@@ -1,5 +1,5 @@
-//! Random journals: records in any order within a transaction, laps, revokes, homes that come
-//! with another content, requests that touch half a block, power cuts.
+//! Random journals: records in any order within a transaction, laps, revokes, homes that get
+//! another content, requests that touch half a block, power cuts.
 
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ struct Writer<'a> {
     end: u32,
     at: u32,
     tid: Tid,
-    /// Homes that are used, few enough to meet again.
+    /// The homes in use, few enough to meet again.
     homes: Vec<u64>,
-    /// What was committed for a home and has not come home.
+    /// Committed content that has not come home yet, by home.
     due: Vec<(u64, Vec<u8>)>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Writer<'a> {
         place
     }
 
-    /// Few different contents, so that the same comes again.
+    /// Returns one of a few contents, so that the same comes again.
     fn content(&mut self) -> Vec<u8> {
         let mut content = vec![self.chance.below(5) as u8; self.format.block_size];
         if self.chance.below(6) == 0 {
@@ -141,7 +141,7 @@ impl<'a> Writer<'a> {
         }
         let commit_at = self.next();
         if self.chance.below(8) == 0 {
-            // Never committed: the next one begins behind it.
+            // The transaction was never committed: the next one begins behind it.
             self.tid = self.tid.next();
             return;
         }
@@ -157,8 +157,7 @@ impl<'a> Writer<'a> {
         self.due.extend(logged);
     }
 
-    /// Writes some homes: several in a request where they are neighbours, some with another
-    /// content.
+    /// Writes some homes: neighbours in one request, some with another content.
     fn checkpoint(&mut self) {
         let mut due = std::mem::take(&mut self.due);
         // The newest content of each.
@@ -187,7 +186,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What nobody expects of a journaling file system.
+    /// Does what no journaling file system does.
     fn disturb(&mut self) {
         let size = self.format.block_size as u64;
         let home = self.homes[self.chance.below(self.homes.len() as u64) as usize];

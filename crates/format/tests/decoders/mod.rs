@@ -1,9 +1,9 @@
-//! One function a decoder that takes any bytes and does with them whatever a caller may do:
-//! decode, look at everything, edit, encode. Used by the property tests and by the fuzz
-//! targets in `fuzz/`. A panic is the only failure.
+//! One function per decoder. It takes any bytes and does what a caller may do with them: decode,
+//! look at everything, edit, encode. The property tests and the fuzz targets in `fuzz/` use it. A
+//! panic is the only failure.
 //!
-//! The first byte chooses the volume (block size, features); the second whether the
-//! rest are the record itself or edits of a sound one.
+//! The first byte chooses the volume (block size, features). The second says whether the rest are
+//! the record itself or edits of a sound one.
 #![allow(dead_code, unreachable_pub)]
 
 use stetfs_format::acl::{Acl, AclEntry, Tag};
@@ -108,7 +108,7 @@ pub fn superblock(data: &[u8]) {
         volume.encode_into(&mut raw);
         raw
     });
-    // With a right checksum the checks behind it are reached.
+    // With a right checksum, the checks behind it are reached.
     if raw.len() >= 1024 && raw[0x65] & 4 != 0 {
         let checksum = crc32c(!0, &raw[..1020]);
         write_u32le(&mut raw, 1020, checksum);
@@ -421,7 +421,7 @@ pub fn dirent_block(data: &[u8]) {
         let name = vec![b'q'; length];
         dirent::insert(&mut scratch, slot, INO, FileType::Regular, &name, &sb);
         let after = DirBlock::decode(&scratch, &sb).expect("still a block");
-        // Damage may have made an entry of that name before.
+        // Damage may already have made an entry of that name.
         if whole && block.find(&name) == Ok(None) {
             let found = after.find(&name).expect("entries").expect("the new one");
             assert_eq!(found.inode, INO);
@@ -549,7 +549,7 @@ pub fn xattr_block(data: &[u8]) {
         let mut list: Vec<Xattr<'_>> = block.area().iter().collect();
         list.sort_by(|a, b| a.order(b.index, b.name));
         list.dedup_by(|a, b| a.order(b.index, b.name).is_eq());
-        // Values may overlap in a damaged block, so that all of them need not fit.
+        // Values may overlap in a damaged block, so the list need not fit.
         if xattr::fits_block(list.iter().copied(), &geometry) {
             let mut again = vec![0; raw.len()];
             xattr::encode_block(&mut again, &list, block.refcount, home, &geometry);
@@ -728,7 +728,7 @@ pub fn nand_header() -> NandHeader {
     }
 }
 
-/// Block 3 of that part, in which three pages were programmed.
+/// Block 3 of that part, with three programmed pages.
 pub fn nand_block() -> NandBlock {
     let mut block = NandBlock::erased(&nand_header().part.geometry);
     block.erases = 12;
@@ -741,8 +741,8 @@ pub fn nand_block() -> NandBlock {
     block
 }
 
-/// `raw` with the right checksum when its last byte is even, so that the checks behind it are
-/// reached.
+/// Returns `raw`, with the right checksum when its last byte is even: so the checks behind the
+/// checksum are reached.
 fn with_checksum(mut raw: Vec<u8>, at: usize, sum: impl Fn(&[u8]) -> u32) -> Vec<u8> {
     if raw.len() > at + 4 && raw.last().is_some_and(|last| last % 2 == 0) {
         write_u32le(&mut raw, at, 0);

@@ -105,7 +105,7 @@ struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        // Somebody may be looking into it.
+        // Another process may be looking into it.
         let unmounts = |_| {
             let out = Command::new("umount").arg(&self.0).output();
             let is_done = out.is_ok_and(|out| out.status.success());
@@ -118,8 +118,8 @@ impl Drop for Unmount {
     }
 }
 
-/// The output of a tool of e2fsprogs, errors too; `None`, said aloud, when it is not
-/// installed.
+/// Runs a tool of e2fsprogs and returns its status and output, errors too. `None`, with a message,
+/// when it is not installed.
 fn run(tool: &str, args: &[&str]) -> Option<(i32, String)> {
     let sbin = Path::new("/sbin").join(tool);
     let program = if sbin.exists() {
@@ -145,8 +145,8 @@ fn run(tool: &str, args: &[&str]) -> Option<(i32, String)> {
 }
 
 impl Image {
-    /// A fresh image. `None`, said aloud, when mke2fs is missing or does not know
-    /// the options.
+    /// Makes a fresh image. `None`, with a message, when mke2fs is missing or does not know the
+    /// options.
     pub fn make(args: &[&str], kib: u64) -> Option<Self> {
         let dir = TempDir::new().expect("a scratch directory");
         let path = dir.path().join("image");
@@ -178,27 +178,27 @@ impl Image {
         self.path.to_str().expect("a plain path")
     }
 
-    /// debugfs without writing.
+    /// Runs one command of debugfs, without writing.
     pub fn debugfs(&self, command: &str) -> String {
         let (_, output) = run("debugfs", &["-R", command, self.path_text()]).expect("debugfs");
         output
     }
 
-    /// A file of commands, of its own: tests that run at the same time share the image.
+    /// Writes commands into a file of their own: tests that run at the same time share the image.
     fn script(&self, commands: &str) -> String {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("script-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         self.file(&name, commands.as_bytes())
     }
 
-    /// debugfs without writing: many commands.
+    /// Runs many commands of debugfs, without writing.
     pub fn debugfs_all(&self, commands: &str) -> String {
         let script = self.script(commands);
         let (_, output) = run("debugfs", &["-f", &script, self.path_text()]).expect("debugfs");
         output
     }
 
-    /// debugfs with writing.
+    /// Runs commands of debugfs that write.
     pub fn change(&self, commands: &str) {
         let script = self.script(commands);
         let (status, output) =
@@ -212,19 +212,19 @@ impl Image {
         output
     }
 
-    /// e2fsck repairs or optimises.
+    /// Lets e2fsck repair or optimise.
     pub fn e2fsck(&self, options: &str) -> (i32, String) {
         run("e2fsck", &[options, self.path_text()]).expect("e2fsck")
     }
 
-    /// e2fsck finds nothing.
+    /// Asserts that e2fsck finds nothing.
     pub fn assert_clean(&self, what: &str) {
         let (status, output) = self.e2fsck("-fn");
         assert_eq!(status, 0, "{what}: {output}");
     }
 
-    /// Mounts the image with the kernel while `work` runs. False, said aloud, when that is
-    /// not possible here.
+    /// Mounts the image with the kernel while `work` runs. False, with a message, when this machine
+    /// cannot.
     pub fn while_mounted(&self, options: &[&str], work: impl FnOnce(&Path)) -> bool {
         let root = self.dir.path().join("mounted");
         std::fs::create_dir_all(&root).expect("a mount point");
@@ -246,7 +246,7 @@ impl Image {
         true
     }
 
-    /// The bytes of the image while it is mounted, at a moment when nothing writes to it.
+    /// Returns the bytes of the image while it is mounted, at a moment when nothing writes to it.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = std::fs::read(&self.path).expect("the image");
         for _ in 0..50 {
@@ -313,15 +313,15 @@ impl Image {
             }
             self.change(&script);
         }
-        // The first pass repairs what setting fields broke, and indexes directories.
+        // The first pass repairs what the set fields broke, and indexes directories.
         let (status, output) = self.e2fsck("-fyD");
         assert!(status < 4, "{output}");
         self.assert_clean("after filling");
     }
 }
 
-/// All of an image in memory, read through the crate under test. Whatever it meets is
-/// valid, so every error is a failed test.
+/// A whole image in memory, read through the crate under test. Everything in it is valid, so every
+/// error is a failed test.
 pub struct Volume {
     pub bytes: Vec<u8>,
     pub sb: Superblock,
@@ -397,8 +397,8 @@ impl Volume {
         found
     }
 
-    /// What a file maps, by extents or by pointers; runs of the latter are joined.
-    /// Of mapping blocks their checksum is checked too.
+    /// Returns what a file maps, by extents or by pointers; runs of pointers are joined. Checks the
+    /// checksums of mapping blocks too.
     pub fn map(&self, ino: InodeNo) -> Vec<Extent> {
         let inode = self.inode(ino);
         let mut map = Vec::new();
@@ -492,8 +492,8 @@ impl Volume {
     }
 }
 
-/// An image of each kind, filled. Tests that run at the same time share them; they are
-/// removed when the last lets go.
+/// Returns a filled image of each kind. Tests that run at the same time share the images; the last
+/// one to drop them removes them.
 fn every_kind() -> Arc<Vec<(&'static str, Image)>> {
     static SHARED: Mutex<Weak<Vec<(&str, Image)>>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -510,7 +510,7 @@ fn every_kind() -> Arc<Vec<(&'static str, Image)>> {
     images
 }
 
-/// Runs `test` on an image of each kind, filled; `test` must not change it.
+/// Runs `test` on a filled image of each kind; `test` must not change it.
 pub fn on_every_kind(test: impl Fn(&str, &Image)) {
     for (name, image) in every_kind().iter() {
         eprintln!("image: {name}");
