@@ -1,4 +1,4 @@
-//! Explores one workload: every moment, the states that it can leave, and what becomes of them.
+//! Explores one workload: every moment, the states that it can leave, and their outcomes.
 
 use std::path::Path;
 
@@ -24,23 +24,23 @@ use stetfs_testkit::rng::Rng;
 /// A state whose outcome is not allowed.
 #[derive(Clone, Debug)]
 pub struct Wrong {
-    /// What kind.
+    /// The kind of fault.
     pub fault: Fault,
-    /// In words.
+    /// The reason, in words.
     pub why: String,
-    /// The cut; none when the workload itself went wrong.
+    /// The cut; `None` when the workload itself went wrong.
     pub cut: Option<Cut>,
-    /// The cut during recovery.
+    /// The second cut, in the recovery or in `then`.
     pub nested: Option<Cut>,
-    /// What was done after the first cut: then the second one falls there.
+    /// The operations after the first cut; if there are any, the second cut falls into them.
     pub then: Option<Workload>,
 }
 
 impl Wrong {
-    /// What a report says of it, as it was found.
+    /// Reads a violation of a report back: the order of its workload, and the wrong state.
     ///
     /// # Errors
-    /// Its case is none.
+    /// The violation's case cannot be parsed.
     pub(super) fn as_found(violation: &Violation) -> Result<(Order, Self)> {
         let case: Case = violation.case.parse().context("a violation")?;
         let wrong = Self {
@@ -73,36 +73,36 @@ impl Wrong {
 /// What exploring a workload gave.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// The numbers, the workload itself not counted.
+    /// The numbers; the workload itself is not counted.
     pub counts: Counts,
-    /// What recoveries came to.
+    /// How often recoveries met each row of the recovery table.
     pub reached: Reached,
-    /// Wrong states, each kind of fault once, in the order in which they were found.
+    /// Wrong states, one for each kind of fault, in the order in which they were found.
     pub wrong: Vec<Wrong>,
-    /// Whether the budget ended before the workload.
+    /// True if the budget ended before the workload.
     pub unfinished: bool,
 }
 
-/// Moments of what is done after a power cut.
+/// At most so many moments of a chain are looked at.
 const CHAINED_MOMENTS: usize = 40;
 
 /// An outcome, with what is needed to use it for other states.
 struct Known {
     outcome: Outcome,
-    /// Where the state was: one of a recovery was not cut again.
+    /// Where the cut was. A state of a recovery was not cut again.
     depth: Depth,
-    /// By what it depended on, in the folds.
+    /// The group of the folds that has it.
     group: usize,
-    /// Where our checker and e2fsck do not agree.
+    /// The disagreement of our checker and e2fsck, if there is one.
     disagreement: Option<String>,
-    /// What the volume holds where e2fsck has replayed the journal, and not where we have.
+    /// The differences between the volume whose journal e2fsck replayed and ours, if there are any.
     replay: Option<String>,
-    /// The outcomes after a second cut, each once, with a cut that leads there.
+    /// The outcomes after a second cut, each once, with a cut that gives it.
     nested: Vec<(usize, Cut)>,
 }
 
 impl Known {
-    /// Why it is wrong, whatever the volume should hold.
+    /// Returns the reason why it is wrong, whatever the volume should hold.
     fn broken(&self) -> Option<(Fault, String)> {
         match &self.disagreement {
             Some(why) => Some((Fault::Disagreement, why.clone())),
@@ -111,8 +111,9 @@ impl Known {
     }
 }
 
-/// Explores a part of a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with
-/// the numbers so far. Moments that are in no part are counted with the first one.
+/// Explores a part of a run. `scratch` is a file for e2fsck. `go_on` is called at each moment, with
+/// the numbers so far; false ends the exploration. Moments that belong to no part are counted as
+/// left out with part 0.
 ///
 /// # Errors
 /// e2fsck cannot be run.
@@ -124,8 +125,8 @@ pub fn explore(
     scratch: &Path,
     go_on: &mut dyn FnMut(&Counts) -> bool,
 ) -> Result<Findings> {
-    // Of what is taken every so often, each workload begins elsewhere: it may have less than one
-    // turn.
+    // Each workload starts counting the "one in N" samples somewhere else, since a short workload
+    // may never reach N.
     let mut rng = Rng::new(effort.seed ^ record.moments());
     let phase = rng.below(1 << 20);
     let mut explorer = Explorer {
@@ -162,46 +163,46 @@ struct Explorer<'a> {
     subject: &'a mut Subject,
     scratch: &'a Path,
     go_on: &'a mut dyn FnMut(&Counts) -> bool,
-    /// It did not.
+    /// `go_on` has returned false.
     stopped: bool,
     rng: Rng,
-    /// Where in the turns it begins.
+    /// Where the counting of "one in N" begins.
     phase: u64,
     folds: Folds<usize>,
-    /// Outcomes by the key of the whole content.
+    /// Outcomes, by the key of the state's whole content.
     by_content: HashMap<u64, usize>,
     known: Vec<Known>,
-    /// Outcomes that are right, with those after a second cut, where these states are allowed.
+    /// Outcomes that are right, including those after a second cut, for these allowed states.
     right: HashSet<(usize, Allowed)>,
     /// States that were folded so far.
     folded: u64,
-    /// States of the workload that could be.
+    /// States of the workload that could have been folded so far.
     foldable: u64,
     found: Findings,
-    /// Random states from which the run may go on: the cut, and which states are allowed.
+    /// Random states from which the run may go on: the cut, the outcome, and the allowed states.
     sampled: Vec<(Cut, usize, Allowed)>,
-    /// Out of so many.
+    /// The number of states that these are sampled from.
     seen: u64,
 }
 
-/// The power is cut in the workload, or once more in a recovery.
+/// Where the power is cut: in the workload, or again in a recovery.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     Workload,
     Recovery,
 }
 
-/// A moment with what tells its states apart.
+/// A moment, with what is needed to find the outcome of any of its states.
 struct MomentLookup<'a> {
     moment: &'a Moment<'a>,
     depth: Depth,
-    /// Of states that need not be built for that.
+    /// `None` when a state of this moment must be built to be looked up.
     prepared: Option<(&'a States, Lookup<'a>)>,
     tracker: &'a DiffTracker,
 }
 
-/// So many more states are tried than are to be chosen by what recoveries read, as some hold what
-/// an earlier one held.
+/// The guide may propose up to this many times as many states as are wanted, since some of them
+/// repeat earlier states.
 const TRIES: usize = 4;
 
 impl Explorer<'_> {
@@ -211,7 +212,7 @@ impl Explorer<'_> {
         let most = self.effort.moments;
         let mut wanted =
             Effort::spread(all, &record.tapes.pre_flush_moments(), most, &mut self.rng);
-        // Little is pending then, and nothing that was promised may be missing.
+        // At these moments little is pending, and everything that was promised must be there.
         wanted.extend(record.acknowledged());
         wanted.sort_unstable();
         wanted.dedup();
@@ -303,7 +304,7 @@ impl Explorer<'_> {
         Ok(outcomes)
     }
 
-    /// States so far that no earlier one held.
+    /// Returns the number of states so far that no earlier state equalled.
     fn distinct(&self, depth: Depth) -> u64 {
         match depth {
             Depth::Workload => self.found.counts.states_distinct,
@@ -311,7 +312,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// The outcome of a choice at a moment.
+    /// Returns the outcome of the state that `keep` leaves at a moment.
     fn outcome_of(&mut self, lookup: &mut MomentLookup<'_>, keep: &Keep) -> Result<usize> {
         let (moment, depth) = (lookup.moment, lookup.depth);
         if let Some((states, lookup)) = &mut lookup.prepared {
@@ -324,7 +325,7 @@ impl Explorer<'_> {
         self.outcome(&mut lookup, &states.state(keep), depth, || left)
     }
 
-    /// The outcome of a state, recovered if no other one tells it.
+    /// Returns the outcome of a state. Recovers the state if no known outcome applies to it.
     fn outcome(
         &mut self,
         lookup: &mut Lookup<'_>,
@@ -332,7 +333,8 @@ impl Explorer<'_> {
         depth: Depth,
         left: impl FnOnce() -> Contents,
     ) -> Result<usize> {
-        // In a recovery states are judged that need no third cut; in the workload they do not do.
+        // A second cut needs no third, so it may use any outcome. A first cut needs an outcome
+        // whose recovery could be cut.
         let will_do = |known: &Known| depth == Depth::Recovery || known.depth == Depth::Workload;
         if let Some(outcome) = self.by_content.get(&state.key())
             && will_do(&self.known[*outcome])
@@ -358,14 +360,14 @@ impl Explorer<'_> {
         Ok(outcome)
     }
 
-    /// Whether a state that could be folded is recovered and cut again by itself all the same: what
-    /// the first recovery did not look at, as old blocks of a log, may matter to the second.
+    /// True if a state that could be folded is recovered and cut again all the same. Bytes that the
+    /// first recovery did not read, such as old blocks of a log, may matter to the second recovery.
     fn goes_its_own_way(&mut self, depth: Depth) -> bool {
         self.foldable += u64::from(depth == Depth::Workload);
         depth == Depth::Workload && is_due(self.phase + self.foldable, self.effort.nest_folded)
     }
 
-    /// Recovers a folded state and compares its outcome with the one that was predicted.
+    /// Recovers a folded state and compares its outcome with the predicted one.
     fn audit(&mut self, predicted: usize, left: &Contents) {
         self.found.counts.audits += 1;
         let outcome = self.subject.recover(left).outcome;
@@ -376,7 +378,7 @@ impl Explorer<'_> {
         if !same && known.outcome.broken.is_none() {
             let why = "a state that holds the same wherever it was read had another outcome";
             known.outcome.broken = Some((Fault::Nondeterminism, why.to_owned()));
-            // Whatever was judged by it has to be judged again.
+            // Verdicts that rest on this outcome must be found again.
             self.right.clear();
         }
     }
@@ -433,7 +435,7 @@ impl Explorer<'_> {
         Ok(id)
     }
 
-    /// Cuts the power again at each moment of a recovery.
+    /// Cuts the power again at moments of a recovery.
     fn cut_again(&mut self, id: usize, left: &Contents, tapes: &Tapes) -> Result<()> {
         let (mut tracker, mut history) = (
             DiffTracker::new(self.record.start.clone()),
@@ -467,7 +469,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Samples the states to go on from, each with the same chance.
+    /// Adds a state to the sample of states to go on from; each state has the same chance.
     fn sample(&mut self, outcome: usize, allowed: &Allowed, at: u64, keep: &Keep) {
         self.seen += 1;
         let most = self.effort.chains;
@@ -488,7 +490,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Goes on from the states that were sampled, and cuts the power in what is done then.
+    /// Goes on from the sampled states, and cuts the power in the operations that follow.
     fn go_on_from_sampled(&mut self, workload: &Workload) -> Result<()> {
         self.found.counts.chains_sampled = self.sampled.len() as u64;
         for (cut, outcome, allowed) in std::mem::take(&mut self.sampled) {
@@ -499,7 +501,7 @@ impl Explorer<'_> {
             ) else {
                 continue;
             };
-            // The model knows no other.
+            // The model can go on only from exactly this state.
             let is_exact = |seen| oracle.is_exactly(seen, state);
             if !outcome.seen.as_ref().is_some_and(is_exact) {
                 continue;
@@ -580,11 +582,12 @@ impl Explorer<'_> {
         }
     }
 
-    /// Why an outcome is wrong where these states are allowed.
+    /// Returns the reason why an outcome is wrong where these states are allowed.
     fn verdict(&self, id: usize, allowed: &Allowed) -> Option<(Fault, String)> {
         let known = &self.known[id];
         let judged = || known.outcome.judge(&self.record.oracle, allowed).err();
-        // Last, as in `Subject::judge`: what breaks the promise is the same fault whoever is asked.
+        // The replay comes last, as in `Subject::judge`: a broken promise is the same fault whether
+        // or not e2fsck was asked.
         let replayed = || known.replay.clone().map(|why| (Fault::Replay, why));
         known.broken().or_else(judged).or_else(replayed)
     }

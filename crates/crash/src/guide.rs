@@ -7,8 +7,8 @@
 //!
 //! The choice begins with two *bases*: none and all of the pending pieces. From a base the guide
 //! *flips* one whole change, which adds it or leaves it out. It flips only changes of which the
-//! base's recovery has read something. If the next recovery reads a set of units that no recovery at
-//! this moment has read before, the change *decides*. Then the new state becomes a base too, and
+//! base's recovery has read something. If the next recovery reads a set of units that no recovery
+//! at this moment has read before, the change *decides*. Then the new state becomes a base too, and
 //! one piece of the change is flipped alone in both bases. The bases take turns. So deciding
 //! changes meet in every combination, if there are few of them, on every medium, and however many
 //! pending pieces nobody reads.

@@ -1,28 +1,36 @@
-//! Power cuts: a workload on simulated media, the power cut at every moment, the states that the
-//! media may be left in recovered and judged. `stetfs crash` is this crate with a command line.
+//! Explores power cuts: it runs a workload on simulated media, cuts the power at every moment, and
+//! recovers and judges the states that the media may then be left in. `stetfs crash` is this crate
+//! with a command line.
 //!
-//! - [`target`]: what is judged: a scheme of the registry, in a mode, on a volume.
-//! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or random.
+//! What is run:
+//! - [`target`]: a scheme of the registry, in a mode, on a volume.
+//! - [`workload`], [`workloads`]: the operations, as text, enumerated, written down or random.
 //! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut;
-//!   [`watch`]: what is read from them; [`flash`]: volumes on a NAND part.
-//! - [`turns`]: in which order it is done, and who goes on when several are at work.
+//!   [`watch`]: the bytes that are read from them; [`flash`]: volumes on a NAND part.
+//! - [`turns`]: the order of the operations, and which thread runs when there are several.
 //! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
-//! - [`states`]: which of the states at a moment are looked at; [`guide`]: those that are chosen by
-//!   what recoveries read; [`fold`]: which need no recovery of their own.
-//! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
-//! - [`oracle`]: what may be found after a cut, by the model and the scheme's promise.
-//! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within
+//!
+//! What is looked at, and judged:
+//! - [`states`]: which states of a moment are looked at; [`guide`]: those that are chosen by what
+//!   recoveries read; [`fold`]: those that need no recovery of their own.
+//! - [`subject`]: recovers a state, reads it, checks it, writes to it.
+//! - [`oracle`]: the contents that are allowed after a cut, by the model and the scheme's promise.
+//! - [`explore`]: all of this for one workload; [`campaign`]: for many, on several threads, within
 //!   a budget.
-//! - [`case`]: the name of a case by which it is replayed; [`minimize`]: the smallest workload that
-//!   still fails.
-//! - [`report`]: what was found, as numbers and cases.
+//!
+//! What is found:
+//! - [`case`]: a failure's name, which replays it; [`minimize`]: the smallest workload that still
+//!   fails.
+//! - [`report`]: numbers and cases.
+//! - [`exploration`]: explorations with their request: shards, their sum, resuming; [`explored`]:
+//!   the rows of results/explored.md.
 //! - [`caught`]: panics of the code under test, as values.
-//! - [`lies`]: a device without a barrier, which the judges must catch.
+//! - [`lies`]: a device that ignores flushes, which the judges must catch; [`damage`]: media with
+//!   wrong bits.
 //!
-//! - [`exploration`]: explorations with what was asked of them, in shards, added up, resumed;
-//!   [`explored`]: the rows of results/explored.md; [`damage`]: media with wrong bits.
-//!
-//! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a
+//! The judges are independent of the code under test. The model decides what a volume may hold.
+//! e2fsck and a checker of its own (`stetfs-check`) decide whether its structure is sound, and
+//! these two must agree.
 //! checker of its own (`stetfs-check`) whether it is sound, and those two must agree.
 
 #![forbid(unsafe_code)]

@@ -1,25 +1,25 @@
-//! Which of the states that a power cut can leave are looked at.
+//! Chooses which of the states that a power cut can leave are looked at.
 //!
-//! Of moments, where there are too many, those just before a flush or fence are taken first; in
-//! what may be left then, everything is included that could be left since the one before. Those at
-//! which a sync has returned are taken besides, all of them.
+//! If there are too many moments, those just before a flush or fence are taken first: every state
+//! that was possible since the one before is still possible then. All moments at which a sync
+//! returned are taken besides.
 //!
-//! At a moment n pieces are pending that make a difference: 2^n states. With up to
-//! [`Effort::exhaustive`] pieces every one is taken. With more:
+//! If n pending pieces make a difference at a moment, it has 2^n states. With up to
+//! [`Effort::exhaustive`] pieces, every state is taken. With more, a selection is:
 //!
 //! - none and all;
-//! - up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order;
-//!   those that end with a change first, then those that tear one);
+//! - up to [`Effort::prefixes`] prefixes in the order of the writes, as a device leaves that writes
+//!   in order; first those that end with a whole change, then those that tear one;
 //! - [`Effort::random`] random subsets;
-//! - up to [`Effort::guided`] states that differ from all before them and are chosen by what the
-//!   recoveries of others have read ([`guide`](super::guide)): whole changes that are missing alone
-//!   or there alone, those that decide what else is read in every combination, and then torn.
+//! - up to [`Effort::guided`] states that the [`guide`](super::guide) chooses by what other
+//!   recoveries have read: whole changes that are missing alone or there alone, deciding changes in
+//!   every combination, and then torn ones.
 //!
-//! How many states there would have been is counted beside those that were taken.
+//! The number of states that were not taken is counted.
 //!
-//! A workload is looked at in several [turns](Effort::turn), so that a budget that ends an
-//! exploration has seen something of each: first only where syncs have returned, then at a part of
-//! its moments after the other.
+//! A workload is looked at in several [turns](Effort::turn), so that an exploration that runs out
+//! of budget has seen something of each workload: first the moments at which syncs returned, then
+//! one part of its moments after the other.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -37,45 +37,44 @@ use stetfs_testkit::rng::Rng;
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Up to so many pieces, every subset.
+    /// With at most this many pieces, every subset is taken.
     pub exhaustive: usize,
-    /// Beyond that, so many prefixes.
+    /// With more pieces: at most this many prefixes.
     pub prefixes: usize,
-    /// And so many random subsets.
+    /// With more pieces: this many random subsets.
     pub random: usize,
-    /// And so many that are chosen by what recoveries read.
+    /// With more pieces: at most this many states that the guide chooses.
     pub guided: usize,
-    /// At most so many moments of a workload.
+    /// At most this many moments of a workload.
     pub moments: usize,
-    /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its
-    /// moments. 0: none.
+    /// One in this many distinct recoveries of a workload is cut again, at each of its moments. 0:
+    /// none.
     pub nest_every: usize,
-    /// At most so many moments of a recovery.
+    /// At most this many moments of a recovery.
     pub nest_moments: usize,
-    /// Of the states that read the same as one that was cut again, one in so many is too. 0: none.
+    /// One in this many states that were folded is cut again by itself. 0: none.
     pub nest_folded: usize,
-    /// Of the distinct recoveries, one in so many is shown to e2fsck. 0: only failures.
+    /// e2fsck checks one in this many recovered volumes. 0: only those that our checker finds
+    /// damaged.
     pub e2fsck_every: usize,
-    /// Of the states that were folded into another one, one in so many is recovered all the same.
-    /// 0: none.
+    /// One in this many folded states is recovered all the same. 0: none.
     pub audit_every: usize,
-    /// Of so many states of a workload the run goes on, to be cut once more.
+    /// The run goes on from this many states of a workload, to be cut again (chains).
     pub chains: usize,
-    /// Of a workload whose operations overlap so many more orders are looked at, only where
-    /// somebody was told that something is durable: most of what goes wrong between threads shows
-    /// there, if it is their order.
+    /// A workload whose operations overlap is run in this many more orders, and cut only where a
+    /// sync has returned. Most faults between threads show there, if the order brings them about.
     pub orders: u64,
-    /// Where chance comes from.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// Some of the moments that were chosen of a workload: of each [`Part::OF`] after each other, those
-/// from one to before another.
+/// A part of the moments that were chosen for a workload: of each [`Part::OF`] moments in a row,
+/// those from `first` to before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     first: usize,
     end: usize,
-    /// Whether what is left out is looked at in other parts, so that nobody counts it here.
+    /// True if other parts look at what this part leaves out, so that it is not counted here.
     is_extra: bool,
 }
 
@@ -85,13 +84,13 @@ impl Part {
     /// All moments.
     pub const WHOLE: Self = Self::of(0, Self::OF);
 
-    /// All moments, before the parts of which each has some.
+    /// All moments, in a turn that comes before the parts and does not count what it leaves out.
     const BEFORE: Self = Self {
         is_extra: true,
         ..Self::WHOLE
     };
 
-    /// All of them in a few turns: each costs recoveries that the one before had too, so they grow.
+    /// The parts of the turns. They grow, since each turn repeats recoveries of the one before.
     const TURNS: [Self; 3] = [Self::of(0, 1), Self::of(1, 3), Self::of(3, Self::OF)];
 
     const fn of(first: usize, end: usize) -> Self {
@@ -103,25 +102,25 @@ impl Part {
         }
     }
 
-    /// Whether what it leaves out is left out in all.
+    /// True if what it leaves out counts as left out.
     pub fn counts(self) -> bool {
         !self.is_extra
     }
 
-    /// Whether it has the `nth` of the moments that were chosen.
+    /// True if it has the `nth` of the chosen moments.
     pub fn has(self, nth: usize) -> bool {
         (self.first..self.end).contains(&(nth % Self::OF))
     }
 }
 
-/// What is looked at of a workload at a time.
+/// What is looked at of a workload at one time.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// The workload, in the order in which it is carried out.
     pub workload: Workload,
-    /// How much of what is left at a moment.
+    /// How many states of a moment are looked at.
     pub effort: Effort,
-    /// At which of its moments.
+    /// Which of its moments are looked at.
     pub part: Part,
 }
 
