@@ -1,16 +1,16 @@
-//! Directories: finds, adds, changes and removes a name, in a linear or an indexed directory.
+//! Directories, linear and indexed: finding, adding, changing and removing a name.
 //!
-//! A directory is *linear* (its blocks are searched one after the other) or *indexed* (block 0
-//! holds the root of a tree by hash, `htree.rs`); the blocks with entries look alike (`leaf.rs`).
-//! As in the kernel, a directory starts with one linear block and is turned into an indexed one
-//! when that block is full, if the volume has `dir_index`.
+//! The blocks of a *linear* directory are searched one after the other. Block 0 of an *indexed* one
+//! holds the root of a tree by hash (`htree.rs`). The blocks with entries look alike (`leaf.rs`).
+//! As in the kernel, a directory starts with one linear block and becomes indexed when that block
+//! is full, if the volume has `dir_index`.
 //!
 //! Invariants:
 //! 1. The caller holds the directory's `lock`: shared to search, alone to change. A [`Place`] is
-//!    good while that lock is held and the directory is not changed otherwise.
+//!    valid as long as that lock is held and the directory is not changed otherwise.
 //! 2. A name is at most once in a directory: [`place`] has looked before [`insert`] is called.
-//! 3. Every change writes the bytes that differ and the block's checksum in one handle. The block
-//!    that was read is let go before the write, so that the write need not copy it.
+//! 3. Every change writes the bytes that differ and the block's checksum in one handle. A borrowed
+//!    block is dropped before it is written, so that the write need not copy it.
 //! 4. A new block is allocated before anything else is changed, so that "no space" changes nothing.
 
 use stetfs_format::dirent;
@@ -31,7 +31,7 @@ pub(crate) mod leaf;
 
 use block::{Dir, Found, NewEntry, Place, append, apply, file_type, found, is_empty_block, put};
 
-/// The entry `name`, if there is one.
+/// Returns the entry `name`, if there is one.
 #[inline]
 pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     if dir.is_indexed() {
@@ -54,7 +54,7 @@ fn find_linear(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// Finds "." or ".." of an indexed directory, which are at the same place in every root.
+/// Finds "." or ".." of an indexed directory, which are in the root at fixed offsets.
 fn find_dot(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     let block = htree::read_root(dir)?;
     let size = dir.vol.geo.block_size();
@@ -62,7 +62,7 @@ fn find_dot(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     Ok(hit.map(|hit| found(&block, hit)))
 }
 
-/// The entry ".." of a directory.
+/// Returns the entry ".." of a directory.
 pub(crate) fn dotdot(dir: Dir<'_>) -> Result<Found> {
     find(dir, b"..")?.ok_or_else(|| Inconsistent::NoDotDot(dir.inode.ino).into())
 }
@@ -70,7 +70,7 @@ pub(crate) fn dotdot(dir: Dir<'_>) -> Result<Found> {
 /// Returns where `name`, which must not exist, can be put.
 ///
 /// # Errors
-/// [`Error::Exists`], or what reading finds.
+/// [`Error::Exists`], or an error of reading the directory.
 pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     if is_dot_or_dotdot(name) {
         return Err(Error::Exists);
@@ -95,7 +95,7 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     Ok(place)
 }
 
-/// The block of entries that a new name goes to. Block 0 stands for all of a linear directory.
+/// Returns the block of entries for a new name. Block 0 stands for all of a linear directory.
 pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
     if dir.is_indexed() {
         htree::leaf_for(dir, name)
@@ -104,7 +104,8 @@ pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
     }
 }
 
-/// The longest record, in bytes, that the leaf `at` has room for; of a linear directory, any block.
+/// Returns the longest record, in bytes, that leaf `at` has room for; in a linear directory, any
+/// block.
 pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
     let all = if dir.is_indexed() {
         at.0..at.0.saturating_add(1)
@@ -120,8 +121,8 @@ pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
     Ok(longest)
 }
 
-/// Adds a name at a place that [`place`] has found. The caller stores the directory's inode, since
-/// the directory may have grown.
+/// Adds a name at a place from [`place`]. The caller stores the directory's inode, since the
+/// directory may have grown.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -131,7 +132,7 @@ pub(crate) fn insert(
     entry: NewEntry<'_>,
 ) -> Result<()> {
     if !vol.geo.dir_index {
-        // An index that is not kept up would hide the new name from readers that trust it
+        // The index will not be kept up, and would hide the new name from readers that trust it
         // (`ext4_update_dx_flag`).
         st.raw.flags.remove(InodeFlags::INDEX);
     }
@@ -172,7 +173,7 @@ fn grow(
     append(vol, h, inode, st, &block, entry.source).map(|_| ())
 }
 
-/// Removes an entry that [`find`] has found.
+/// Removes an entry from [`find`].
 pub(crate) fn remove(
     vol: &Volume,
     h: &Handle,
@@ -185,7 +186,7 @@ pub(crate) fn remove(
     apply(Dir::open(vol, inode, st)?, h, found.pblk, block, &changes)
 }
 
-/// Points an entry that [`find`] has found to another inode.
+/// Points an entry from [`find`] to another inode.
 pub(crate) fn replace(
     vol: &Volume,
     h: &Handle,
@@ -199,14 +200,14 @@ pub(crate) fn replace(
     let block = vol.journal.read(found.pblk, Class::Directory)?;
     let changes = leaf::replace(&block, found.hit.offset, ino, file_type(vol, mode));
     if found.lblk == LBlock(0) && dir.is_indexed() {
-        // In an indexed directory, only ".." is changed here. Its block ends with an index, not
-        // with a dirent tail.
+        // In an indexed directory, only ".." changes here. Its block ends with an index, not with a
+        // dirent tail.
         return split::apply(dir, h, found.pblk, block, &changes);
     }
     apply(dir, h, found.pblk, block, &changes)
 }
 
-/// True when the directory has only "." and "..".
+/// Whether the directory has only "." and "..".
 pub(crate) fn is_empty(dir: Dir<'_>) -> Result<bool> {
     if dir.is_indexed() {
         return htree::is_empty(dir);

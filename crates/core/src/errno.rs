@@ -1,7 +1,7 @@
-//! The one table from what an operation answered to the errno that a caller in C gets, from the
+//! The one table from the [`Kind`] of an error to the errno that a caller in C gets, from the
 //! kernel above a mount or from the library.
 //!
-//! Every [`Kind`] has exactly one, the one that the kernel's ext4 gives for the same reason; the
+//! Every [`Kind`] has exactly one errno, which the kernel's ext4 returns for the same reason. The
 //! compiler refuses a table with a kind missing.
 
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::error::Kind;
 
 impl Kind {
-    /// The errno of this answer.
+    /// Returns the errno of this kind.
     pub fn errno(self) -> Errno {
         match self {
             Self::NotFound => Errno::NOENT,

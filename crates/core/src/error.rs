@@ -1,10 +1,9 @@
 //! What can go wrong, as callers see it.
 //!
-//! Three kinds of answer: what POSIX lets a call say (`NotFound`, `NoSpace`, ...), damage found on
-//! the volume ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that
-//! contradict each other), and failures of what lies below (media, journal). [`Error::kind`] maps
-//! each to exactly one [`Kind`], which has one errno (`errno.rs`); nothing else in this crate knows
-//! one.
+//! There are three sorts of error: answers that POSIX allows (`NotFound`, `NoSpace`, ...), damage
+//! found on the volume ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that
+//! contradict each other), and failures of the layers below (media, journal). [`Error::kind`] maps
+//! each to one [`Kind`], which has one errno. Only `errno.rs` knows the errnos.
 
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
 use stetfs_journal::{Broken, JournalError};
@@ -24,11 +23,11 @@ macro_rules! answers {
         #[derive(Debug, Clone, thiserror::Error)]
         pub enum Error {
             $($(#[$doc])* #[error($text)] $name,)*
-            /// A record on the volume fails one of its checks, which says where it is (EUCLEAN,
-            /// which ext4 calls EFSCORRUPTED).
+            /// A record on the volume fails one of its checks (EUCLEAN, which ext4 calls
+            /// EFSCORRUPTED).
             #[error("{0}")]
             Corrupt(Box<Corrupt>),
-            /// The same, with the place.
+            /// A record on the volume fails one of its checks, with its place (EUCLEAN).
             #[error("{0}")]
             CorruptAt(Box<Corruption>),
             /// Two records, each valid alone, contradict each other (EUCLEAN).
@@ -46,20 +45,20 @@ macro_rules! answers {
             /// Another group that wrote to this file was committed first (EBUSY).
             #[error("inode {0} was changed by another group, which was committed first")]
             Conflict(InodeNo),
-            /// A group is more than one transaction holds (EFBIG).
+            /// A group is larger than one transaction (EFBIG).
             #[error(
                 "the group may change {wanted} blocks, and one transaction of this volume holds \
                     {limit}: commit less at once, or make the journal larger"
             )]
             GroupTooBig {
-                /// Blocks that the group may change, those of maps and inodes among them.
+                /// How many blocks the group may change, with those of maps and inodes.
                 wanted: u32,
-                /// The most that can be.
+                /// How many blocks one transaction holds.
                 limit: u32,
             },
         }
 
-        /// What an [`Error`] amounts to; one errno each.
+        /// What an [`Error`] means to a caller. Each kind has one errno.
         ///
         /// ```
         /// use stetfs::{Error, Kind, MountError};
@@ -77,7 +76,7 @@ macro_rules! answers {
         }
 
         impl Error {
-            /// The errno-like answer for this error.
+            /// Returns the kind of this error.
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$name => Kind::$name,)*
@@ -96,7 +95,7 @@ macro_rules! answers {
 }
 
 answers! {
-    /// No entry of that name, or no such inode (ENOENT).
+    /// There is no entry of that name, or no such inode (ENOENT).
     NotFound = "no such file or directory",
     /// An entry of that name exists (EEXIST).
     Exists = "file exists",
@@ -106,7 +105,7 @@ answers! {
     IsDirectory = "is a directory",
     /// The directory holds entries (ENOTEMPTY).
     NotEmpty = "directory not empty",
-    /// The permission bits or the ACL say no (EACCES).
+    /// The permission bits or the ACL forbid it (EACCES).
     Access = "permission denied",
     /// The operation itself is not allowed to this caller or on this file (EPERM).
     NotPermitted = "operation not permitted",
@@ -126,17 +125,17 @@ answers! {
     Invalid = "invalid argument",
     /// The file would become larger than the format allows (EFBIG).
     TooBig = "file too large",
-    /// No such extended attribute (ENODATA).
+    /// The file has no such extended attribute (ENODATA).
     NoData = "no data available",
-    /// The caller's buffer, or the attribute's name, is too small or too long (ERANGE).
+    /// The caller's buffer is too small, or the attribute's name is too long (ERANGE).
     Range = "numerical result out of range",
-    /// The attribute's value is larger than any can be (E2BIG).
+    /// The attribute's value is larger than the format allows (E2BIG).
     ArgTooBig = "argument list too long",
     /// The volume or the file cannot do this (EOPNOTSUPP).
     NotSupported = "operation not supported",
-    /// In use (EBUSY).
+    /// The volume or the file is in use (EBUSY).
     Busy = "device or resource busy",
-    /// Nothing there: a seek beyond the data (ENXIO).
+    /// There is nothing there: a seek beyond the data (ENXIO).
     NoSuchDevice = "no such device or address",
     /// The inode was freed, or its number was given to another file (ESTALE).
     Stale = "stale file handle",
@@ -155,7 +154,7 @@ fn journal_kind(e: &JournalError) -> Kind {
             SchemeError::Nvm(_) | SchemeError::Unknown(_) | SchemeError::Option { .. },
         ) => Kind::Invalid,
         JournalError::Shutdown => Kind::ShutDown,
-        // As the kernel answers once a journal has stopped (ext4_journal_check_start).
+        // The kernel's answer once a journal has stopped (ext4_journal_check_start).
         JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
         _ => Kind::Io,
     }
@@ -172,10 +171,10 @@ fn mount_kind(e: &MountError) -> Kind {
     }
 }
 
-/// Records that contradict each other. Each variant is one check.
+/// Records that contradict each other. Each variant belongs to one check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistent {
-    /// Bitmaps, descriptors and what is freed contradict each other.
+    /// Bitmaps, descriptors and freed runs contradict each other.
     #[error(transparent)]
     Alloc(AllocationDamage),
     /// The records of a file's map contradict each other.
@@ -184,7 +183,7 @@ pub enum Inconsistent {
     /// An entry or the orphan list names an inode that is not in use.
     #[error("inode {0} is referenced but not in use")]
     UnusedInode(InodeNo),
-    /// An inode number outside the volume, or one that no file may have.
+    /// An inode number is outside the volume, or none that a file may have.
     #[error("inode number {0} is out of range")]
     InodeNumber(InodeNo),
     /// A directory has no block where one must be.
@@ -195,7 +194,7 @@ pub enum Inconsistent {
         /// The missing block.
         lblk: LBlock,
     },
-    /// A directory's size is not a whole number of blocks, or zero.
+    /// A directory's size is zero, or no whole number of blocks.
     #[error("directory inode {ino} has size {size}")]
     DirectorySize {
         /// The directory.
@@ -213,13 +212,13 @@ pub enum Inconsistent {
         /// The byte in the block.
         offset: usize,
     },
-    /// A directory whose block 0 has no entry "..".
+    /// Block 0 of a directory has no entry "..".
     #[error("directory inode {0} has no entry \"..\"")]
     NoDotDot(InodeNo),
-    /// Going up by ".." from a directory never comes to the root.
+    /// Following ".." from a directory never reaches the root.
     #[error("directory inode {0} is not below the root")]
     NotBelowRoot(InodeNo),
-    /// A directory is named in one directory, and its ".." names another one.
+    /// A directory has its name in one directory, and its ".." leads to another one.
     #[error(
         "directory inode {ino} is named in directory inode {parent}, and its \"..\" is inode \
             {dotdot}"
@@ -227,12 +226,12 @@ pub enum Inconsistent {
     DirectoryElsewhere {
         /// The directory.
         ino: InodeNo,
-        /// Where it is named.
+        /// The directory that has its name.
         parent: InodeNo,
-        /// Where it says that it is.
+        /// The directory that its ".." leads to.
         dotdot: InodeNo,
     },
-    /// The hash tree of a directory leads from block to block without end, or back.
+    /// The hash tree of a directory leads in circles, or back.
     #[error("directory inode {ino}: the hash tree goes astray at hash {hash:#010x}")]
     IndexAstray {
         /// The directory.
@@ -248,10 +247,10 @@ pub enum Inconsistent {
         /// Its block.
         lblk: LBlock,
     },
-    /// The chain of orphans comes to an inode for the second time.
+    /// The chain of orphans reaches an inode for the second time.
     #[error("the list of orphans comes to inode {0} again")]
     OrphanLoop(InodeNo),
-    /// A block of the orphan file is not there.
+    /// A block of the orphan file is missing.
     #[error("the orphan file (inode {ino}) has a hole at block {lblk}")]
     OrphanFileHole {
         /// The orphan file.
@@ -259,7 +258,7 @@ pub enum Inconsistent {
         /// The missing block.
         lblk: LBlock,
     },
-    /// A block that belongs to the volume's own structures is mapped by a file.
+    /// A file maps a block of the volume's own structures.
     #[error("block {block}, which inode {ino} uses, holds the volume's own structures")]
     SystemBlock {
         /// The file.
@@ -267,19 +266,19 @@ pub enum Inconsistent {
         /// The block.
         block: BlockNo,
     },
-    /// A symbolic link without a target, or with one that does not fit.
+    /// A symbolic link has no target, or one that does not fit.
     #[error("symbolic link inode {ino} has size {size}")]
     SymlinkSize {
         /// The link.
         ino: InodeNo,
-        /// The size it claims, in bytes.
+        /// Its size in bytes, as the inode says.
         size: u64,
     },
 }
 
 impl Error {
-    /// Whether an operation that meets the error has to give up in the middle, and why. Other
-    /// errors are answers: the operation has seen to it that what it changed is whole.
+    /// Returns why an operation that meets this error must give up in the middle; `None` for an
+    /// answer, before which the operation completed or undid its changes.
     pub(crate) fn breaks(&self) -> Option<Broken> {
         match self {
             Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Some(Broken::ByDamage),

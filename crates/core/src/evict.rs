@@ -1,8 +1,8 @@
 //! Freeing inodes whose last link and last open are gone.
 //!
-//! A small file goes in the very handle that removed its last name ([`evict_in`]), without a trace
-//! in the orphan list. A large one is on that list until its last block is free. What was never
-//! committed is simply forgotten.
+//! A small file is freed in the handle that removed its last name ([`evict_in`]), and never enters
+//! the orphan list. A large one is on that list until its last block is free. Data that was never
+//! committed is just forgotten.
 
 use stetfs_format::width::low32;
 use stetfs_journal::Handle;
@@ -20,9 +20,9 @@ use stetfs_format::LBlock;
 /// Credits that a caller of [`evict_in`] adds to its own.
 pub(crate) const EVICT_CREDITS: u32 = 20;
 
-/// Frees the inode in `h`, or begins to: false means that it is on the orphan list now and the
-/// caller must call [`evict`] when it has closed `h`. The caller holds the inode's lock for
-/// writing.
+/// Frees the inode in `h`. Returns false when it needs more handles: then the inode is on the
+/// orphan list, and the caller must call [`evict`] after closing `h`. The caller holds the inode's
+/// lock for writing.
 pub(crate) fn evict_in(
     vol: &Volume,
     h: &Handle,
@@ -42,14 +42,14 @@ pub(crate) fn evict_in(
     st.set_size(0);
     st.raw.dtime = low32(vol.clock.seconds());
     vol.store_inode(h, inode, st)?;
-    // Before the number is free: whoever takes it puts an inode of its own into the cache.
+    // Before the number is free: its next user puts a new inode into the cache.
     st.gone = true;
     vol.icache.remove(inode.ino);
     vol.alloc.free_inode(h, inode.ino, was_dir)?;
     Ok(true)
 }
 
-/// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no
+/// Frees the inode in as many handles as needed. The caller holds its lock for writing and no
 /// handle.
 pub(crate) fn evict(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     let step = |h: &Handle| {
@@ -60,7 +60,8 @@ pub(crate) fn evict(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Whether `i_block` maps blocks: not in device files, pipes, sockets and short symbolic links.
+/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets and short symbolic
+/// links.
 fn has_blocks(st: &InodeState) -> bool {
     st.is_reg() || st.is_dir() || (st.is_lnk() && !st.is_fast_symlink())
 }

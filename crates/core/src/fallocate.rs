@@ -1,10 +1,10 @@
 //! Preallocation, holes and zeroed ranges.
 //!
 //! Preallocated blocks are unwritten extents: they read as zeros until data is placed in them. Each
-//! handle allocates or frees what its credits allow and leaves a valid file, so a crash in between
-//! shows a shorter preallocation or a smaller hole, and nothing needs the orphan list. Files with
-//! ext3's block pointers cannot say "unwritten"; in them only holes can be punched, as in the
-//! kernel.
+//! handle allocates or frees what its credits allow and leaves a valid file. So a crash in between
+//! leaves a shorter preallocation or a smaller hole, and nothing needs the orphan list. Files with
+//! ext3's block pointers have no unwritten blocks; as in the kernel, only holes can be punched in
+//! them.
 
 use std::ops::Range;
 
@@ -24,22 +24,22 @@ use crate::truncate;
 use crate::types::{Caller, FallocateMode};
 use crate::volume::Volume;
 
-/// The most blocks that one handle allocates: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
+/// How many blocks one handle allocates at most: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 const RUN_MAX: u32 = 32_767;
 
-/// Credits for zeroing the edges of a range and what is behind the old end of the file: three
-/// blocks and the superblock.
+/// Credits for zeroing the edges of a range and the rest of the last block: three blocks and the
+/// superblock.
 const EDGE_CREDITS: u32 = 4;
 
-/// Credits for allocating or changing one run, and for storing the inode.
+/// Returns the credits for allocating or changing one run, and for storing the inode.
 fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
     mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + blocks::INODE_CREDITS
 }
 
-/// Does what `mode` says to `[offset, offset + len)`.
+/// Does what `mode` says to the bytes `[offset, offset + len)`.
 ///
 /// # Errors
-/// `Invalid` for an empty range, `NotSupported` for modes and files that cannot, `TooBig`,
+/// `Invalid` for an empty range, `NotSupported` for modes and files that do not allow it, `TooBig`,
 /// `NoSpace`.
 pub(crate) fn fallocate(
     vol: &Scope<'_>,
@@ -82,7 +82,7 @@ pub(crate) fn fallocate(
         }
         return done;
     }
-    // Before anything that can be seen, so that a full volume is left as it was.
+    // Before any change that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end, |_| ())?;
     if vol.journal.terms().places_new {
         remove(vol, inode, offset..end, grow)?;
@@ -118,7 +118,7 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     }
     let punch = mode.contains(FallocateMode::PUNCH_HOLE);
     let flags = st.raw.flags;
-    // Appending to an append-only file is allowed, changing what is there is not (vfs_fallocate).
+    // An append-only file may be appended to, but not changed (vfs_fallocate).
     if flags.contains(InodeFlags::IMMUTABLE)
         || flags.contains(InodeFlags::APPEND) && !(mode - FallocateMode::KEEP_SIZE).is_empty()
     {
@@ -133,7 +133,7 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     Ok(())
 }
 
-/// Stores an inode that was changed, with its times.
+/// Stores a changed inode, with its times.
 fn store_changed(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     set_times(vol, st);
     inode.settle_size(vol, st);
@@ -145,15 +145,15 @@ fn set_times(vol: &Volume, st: &mut InodeState) {
     st.raw.ctime = st.raw.mtime;
 }
 
-/// The blocks that lie wholly in a byte range.
+/// Returns the blocks that lie wholly in a byte range.
 fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
     let first = vol.end_block(bytes.start).0;
     let end = vol.block_of(bytes.end).0;
     first..end.max(first)
 }
 
-/// Zeroes what the range covers of blocks that it does not cover wholly and, where it begins beyond
-/// the end of the file, what is behind that in the last block.
+/// Zeroes the parts of the first and last block that the range covers only partly. If the range
+/// begins beyond the end of the file, also zeroes the rest of the file's last block.
 fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start > size {
@@ -176,7 +176,7 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
     }
 }
 
-/// Makes a hole. What lies beyond the end of the file is left alone.
+/// Makes a hole, up to the file's last block.
 fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start >= size {
@@ -184,8 +184,8 @@ fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             store_changed(vol, h, inode, &mut inode.state.write())
         });
     }
-    // To the end of the last block: what is behind the end of the file is zero, so the block can
-    // go.
+    // Up to the end of the last block, which can go as a whole: it is zero behind the end of the
+    // file.
     let end = if bytes.end >= size {
         vol.geo.block.offset_of(vol.blocks_for(size))
     } else {
@@ -194,12 +194,12 @@ fn punch(vol: &Scope<'_>, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     remove(vol, inode, bytes.start..end, |_| ())
 }
 
-/// Makes the range read as zeros: the edges are written, whole blocks go. At last `change` makes
-/// the other changes of the inode.
+/// Makes the range read as zeros: writes the edges and frees whole blocks. In the last handle,
+/// `change` makes the other changes of the inode.
 ///
-/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit
-/// ([`places_new`](stetfs_scheme::Terms::places_new)): unwritten blocks in the same places would be
-/// taken for new while what is committed still has their content.
+/// ZERO_RANGE uses this too where a scheme writes new blocks home before the commit
+/// ([`places_new`](stetfs_scheme::Terms::places_new)). Such a scheme would take blocks that became
+/// unwritten for new ones, although their committed content is still there.
 fn remove(
     vol: &Scope<'_>,
     inode: &Inode,
@@ -226,9 +226,9 @@ fn remove(
     })
 }
 
-/// Writes the edges of the range and does `step` in the same handle, which mostly is the only one:
-/// then a crash leaves all of it or nothing. Repeats `step` in further handles until it says that
-/// all is done. `credits` are those of a handle in which something else needs so many.
+/// Writes the edges of the range and does `step` in the same handle. Mostly one handle is enough,
+/// and a crash leaves all of the change or nothing. Repeats `step` in further handles until it
+/// returns true. `credits(n)` returns the credits of a handle that needs `n` for something else.
 fn with_edges(
     vol: &Scope<'_>,
     inode: &Inode,
@@ -247,8 +247,8 @@ fn with_edges(
     Ok(())
 }
 
-/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they
-/// are. At last `change` makes the other changes of the inode.
+/// Makes the range read as zeros: writes the edges, and makes whole blocks unwritten where they
+/// are. In the last handle, `change` makes the other changes of the inode.
 fn zero(
     vol: &Scope<'_>,
     inode: &Inode,
@@ -276,7 +276,7 @@ fn zero(
             }
             at = at.plus(len);
         }
-        // Also when there was no space for the map: what changed before is part of the transaction.
+        // Also when the map had no space: the earlier changes are part of the transaction.
         let is_done = at >= end;
         if is_done {
             change(&mut st);
@@ -286,8 +286,8 @@ fn zero(
     })
 }
 
-/// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly
-/// is the only one, `change` makes the other changes of the inode.
+/// Gives every hole of the range unwritten blocks. In the last handle, and mostly there is only
+/// one, `change` makes the other changes of the inode.
 fn preallocate(
     vol: &Scope<'_>,
     c: &Caller,
@@ -305,8 +305,8 @@ fn preallocate(
     })
 }
 
-/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks of delayed
-/// data give up their reservation, because they have a home now.
+/// Fills the first holes from `at` on in one handle; returns where it stopped. Delayed blocks give
+/// up their reservation, because they have a home now.
 fn preallocate_some(
     vol: &Scope<'_>,
     c: &Caller,
@@ -315,7 +315,7 @@ fn preallocate_some(
     end: u32,
     change: impl Fn(&mut InodeState),
 ) -> Result<LBlock> {
-    // The state must be free while a handle is waited for: a commit takes it to place data.
+    // Do not hold the state while waiting for a handle: a commit takes it to place data.
     let credits = step_credits(vol, &inode.state.read());
     vol.with_handle(credits, |h| {
         let mut st = inode.state.write();
@@ -351,7 +351,7 @@ fn preallocate_some(
                 state: MapState::Unwritten,
             };
             if let Err(e) = mapping::insert(vol, h, inode, &mut st, run) {
-                // No space for the map, of which nothing was changed.
+                // The map has no space for it, and is unchanged.
                 vol.alloc.free(h, pblk, len, Class::Data)?;
                 result = Err(e);
                 break;

@@ -1,13 +1,13 @@
 //! Reading and writing file contents.
 //!
-//! Reading asks the file's cached blocks first and the mapping second: a block leaves the cache
-//! only after the mapping shows where it went, so what is in neither is a hole. Everything else
-//! goes from home straight into the caller's memory.
+//! Reading looks into the file's cached blocks first and into the mapping second. A block leaves
+//! the cache only after the mapping shows where it went, so a block that is in neither is a hole.
+//! Everything else is read from home straight into the caller's memory.
 //!
 //! Writing allocates nothing. Each block that has no place yet takes one reserved block
 //! ([`InodeState::reserved`]) and gets its place when the transaction commits (`place.rs`);
-//! unwritten extents have theirs already. A write is one handle, unless it is larger than a quarter
-//! of what a transaction can hold.
+//! unwritten extents already have theirs. A write is one handle, unless it is larger than a quarter
+//! of a transaction.
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
@@ -29,14 +29,14 @@ use crate::truncate;
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
 
-/// Reads at `offset`; returns how many bytes there were before the end of the file.
+/// Reads at `offset`; returns how many bytes were read, up to the end of the file.
 pub(crate) fn read(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> Result<usize> {
     let _guard = inode.lock.read();
     let size = {
         let st = inode.state.read();
         st.check_live()?;
         match st.raw.mode & mode::S_IFMT {
-            // A damaged inode may claim more than can be.
+            // A damaged inode may claim more than is possible.
             mode::S_IFREG => st.raw.size.min(size_limit(vol, &st)),
             mode::S_IFDIR => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid),
@@ -80,7 +80,7 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
     Ok(())
 }
 
-/// Reads the next `count` blocks, none of which is cached; returns what is left of `out`.
+/// Reads the next `count` blocks, none of which is cached; returns the rest of `out`.
 fn read_part<'a>(
     vol: &Volume,
     inode: &Inode,
@@ -112,7 +112,7 @@ fn read_gap(
     let is_cached = vol.dev.host_cached() || vol.journal.terms().is_buffer_cache;
     let most = vol.opts.kept_read.unwrap_or(vol.opts.memory / 64);
     let keep = !is_cached && usize_as_u64(out.len()) <= most;
-    // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those
+    // The runs cannot move while the inode's lock is held: commits place only dirty blocks, which
     // are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
     let mut skip = skip;
@@ -183,7 +183,7 @@ fn read_run(
     Ok(())
 }
 
-/// The target of a symbolic link: in the inode when it is short, else in a block of its own.
+/// Returns the target of a symbolic link: from the inode when it is short, else from its block.
 ///
 /// # Errors
 /// `Invalid` for anything but a symbolic link; `Inconsistent::SymlinkSize`.
@@ -218,7 +218,8 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     Ok(target)
 }
 
-/// Writes at `offset`, or at the end with [`WriteFlags::APPEND`]; returns where, and how much.
+/// Writes at `offset`, or at the end with [`WriteFlags::APPEND`]; returns where, and how many
+/// bytes.
 pub(crate) fn write(
     vol: &Scope<'_>,
     c: &Caller,
@@ -233,7 +234,7 @@ pub(crate) fn write(
     if bytes.is_empty() {
         return Ok((offset, 0));
     }
-    // All of it or nothing; but pages from a cache above are what they are.
+    // All or nothing. But pages from a cache above are no single write.
     let is_whole = inode.is_atomic()
         && !flags.contains(WriteFlags::CACHED)
         && usize_as_u64(bytes.len()) <= atomic::write_max(vol);
@@ -260,7 +261,7 @@ pub(crate) fn write(
         ) {
             Ok(n) => done += n,
             Err(e) if done > 0 && flags.contains(WriteFlags::WHOLE) => {
-                // The file was told to be longer with each part.
+                // Each part made the file longer.
                 if inode.state.read().raw.size > size {
                     truncate::set_size(vol, inode, size, |_, _| Ok(()))?;
                 }
@@ -273,7 +274,7 @@ pub(crate) fn write(
     Ok((offset, done))
 }
 
-/// Where the write goes and how many bytes may follow from there.
+/// Returns where the write goes and how many bytes may follow from there.
 pub(crate) fn check_write(
     vol: &Volume,
     inode: &Inode,
@@ -290,7 +291,7 @@ pub(crate) fn check_write(
         });
     }
     let append = flags.contains(WriteFlags::APPEND);
-    // What a page cache above sends was accepted before; flags set since then do not take it back.
+    // A page cache above had accepted these bytes before: flags set since then do not forbid them.
     if !flags.contains(WriteFlags::CACHED) {
         let append_only = st.raw.flags.contains(InodeFlags::APPEND);
         let appends = append || flags.contains(WriteFlags::AT_END);
@@ -306,8 +307,8 @@ pub(crate) fn check_write(
     Ok((offset, limit - offset))
 }
 
-/// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written,
-/// or all of it if it is to be whole.
+/// Writes as many bytes as one handle takes; returns their number. Writes at least one block, or
+/// everything if `is_whole`.
 fn write_chunk(
     vol: &Scope<'_>,
     c: &Caller,
@@ -331,7 +332,7 @@ fn write_chunk(
     }
     let found = loop {
         match reserve(vol, c, inode, first, count) {
-            // On a full volume as much is written as there is room for.
+            // On a full volume, write as much as there is room for.
             Err(Error::NoSpace) if count > 1 && !is_whole => count /= 2,
             result => break result?,
         }
@@ -342,22 +343,21 @@ fn write_chunk(
     } else {
         0
     };
-    // All that it can come to, so that the write is not cut short by a commit that lets nobody have
-    // more.
+    // Ask for all credits at once, so that no commit cuts the write short by refusing more.
     let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
     let credits = credits.min(vol.journal.max_credits());
     let mut copied = Copied::default();
     let result = vol.with_handle(credits, |h| {
         let result = copy_in(vol, h, inode, (first, skip), bytes, &found, &mut copied);
         if copied.bytes == 0 {
-            // Nothing is half done.
+            // Nothing was changed.
             return Ok(result);
         }
         if is_whole {
             result?;
         }
-        // What was copied before an error counts: each block is written entirely or not at all, and
-        // no more was promised.
+        // Blocks copied before an error count: only single blocks are promised to be written
+        // entirely or not at all.
         let end = offset + usize_as_u64(copied.bytes);
         finish_write(vol, h, inode, end, copied.reserved, flags).map(Ok)
     });
@@ -365,14 +365,15 @@ fn write_chunk(
     result?.map(|()| copied.bytes)
 }
 
-/// Reserves what a write of these blocks needs.
+/// Reserves space for a write to these blocks.
 fn reserve(vol: &Scope<'_>, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let found = look_up(vol, inode, first, count)?;
     reserve_blocks(vol, c, found.new, found.converts)?;
     Ok(found)
 }
 
-/// Reserves so many blocks, for data of which some may be unwritten and become written.
+/// Reserves `new` blocks. With `converts`, some of the data goes to unwritten blocks, whose map may
+/// grow.
 pub(crate) fn reserve_blocks(vol: &Scope<'_>, c: &Caller, new: u32, converts: bool) -> Result<()> {
     if converts {
         vol.alloc.check_room_for_maps(vol.retries())?;
@@ -396,16 +397,15 @@ pub(crate) fn takes(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Resul
     Ok(vol.geo.block.offset_of(new.into()))
 }
 
-/// What a write finds where it goes.
+/// What a write finds in the blocks that it goes to.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The number of blocks that need a reserved block: those in holes that are not delayed
-    /// already. It holds until the inode's lock is released, because commits place only delayed
-    /// blocks.
+    /// How many blocks need a reserved block: those in holes that are not delayed already. The
+    /// number holds until the inode's lock is released, because commits place only delayed blocks.
     pub(crate) new: u32,
-    /// Some are unwritten and become written.
+    /// Some blocks are unwritten and become written.
     pub(crate) converts: bool,
-    /// The number of pieces in which the blocks lie that this write will delay.
+    /// In how many pieces the blocks lie that this write will delay.
     pub(crate) places: u32,
     /// The first run, with the [`InodeState::map_changes`] at which it was read; look again if
     /// that has changed. `None` when the block is cached: its page knows its home.
@@ -415,13 +415,13 @@ pub(crate) struct Found {
 pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let data = inode.data(vol);
     if count == 1 && data.home_of(first).is_some() {
-        // Nobody takes its place away meanwhile, though a commit may give it another one.
+        // The block keeps a place while the lock is held, though a commit may give it another one.
         return Ok(Found::default());
     }
     let st = inode.state.read();
     let runs = runs_of(vol, inode, &st, first, count)?;
     let (mut new, mut converts, mut places) = (0, false, 0);
-    // Where the piece before ends.
+    // Where the previous piece ends.
     let mut behind = None;
     for run in runs.iter().filter(|run| run.state != MapState::Written) {
         converts |= run.state == MapState::Unwritten;
@@ -441,16 +441,16 @@ pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) ->
     })
 }
 
-/// What one handle wrote.
+/// What one handle copied.
 #[derive(Default)]
 pub(crate) struct Copied {
     bytes: usize,
-    /// Blocks that took a reserved block.
+    /// How many blocks took a reserved block.
     pub(crate) reserved: u32,
 }
 
-/// What is at `lblk`, up to `max` blocks of it, while a handle is open: no commit gives blocks
-/// places then.
+/// Returns the run at `lblk`, of at most `max` blocks. A handle is open, so no commit gives blocks
+/// places meanwhile.
 fn run_at(vol: &Volume, inode: &Inode, lblk: LBlock, max: u32, found: &Found) -> Result<Run> {
     if found.run.is_none()
         && let Some(pblk) = inode.data(vol).home_of(lblk)
@@ -470,7 +470,7 @@ fn run_at(vol: &Volume, inode: &Inode, lblk: LBlock, max: u32, found: &Found) ->
     }
 }
 
-/// Copies into the file's blocks.
+/// Copies bytes into the file's blocks.
 pub(crate) fn copy_in(
     vol: &Volume,
     h: &Handle,
@@ -505,7 +505,7 @@ pub(crate) fn copy_in(
     Ok(())
 }
 
-/// Size, times and the reservation, after data was written up to `end`.
+/// Updates size, times and reservation after data was written up to `end`.
 pub(crate) fn finish_write(
     vol: &Volume,
     h: &Handle,

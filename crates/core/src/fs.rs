@@ -1,9 +1,9 @@
 //! The public operations. Each checks that the volume is up, calls the module that does the work,
 //! and reports damage.
 //!
-//! Files are named by inode number. A number stays a file's own as long as the file has a name or
-//! is open ([`Fs::open`], [`Fs::create`], [`Fs::release`]); after that an operation on it answers
-//! [`Error::Stale`], or another file has it, with another generation.
+//! Files are named by inode number. A number means the same file as long as the file has a name or
+//! is open ([`Fs::open`], [`Fs::create`], [`Fs::release`]). After that an operation on the number
+//! returns [`Error::Stale`], or another file has the number, with another generation.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ use crate::{
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
 ///
-/// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was
-/// confirmed is lost, the next mount recovers. Nothing is written any more when that has returned.
+/// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing confirmed is
+/// lost, and the next mount recovers. When the drop returns, nothing is written any more.
 ///
 /// ```
 /// # mod making { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/making/mod.rs")); }
@@ -67,7 +67,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Fs(Arc<Mounted>);
 
-/// What all clones share.
+/// The state that all clones share.
 struct Mounted(Arc<Volume>);
 
 impl Deref for Mounted {
@@ -84,61 +84,63 @@ impl Drop for Mounted {
     }
 }
 
-/// What the persistent memory beside a volume is, and has done.
+/// The persistent memory beside a volume, and its traffic.
 #[derive(Debug, Clone, Serialize)]
 pub struct NvmStats {
-    /// What it is, and what its content survives.
+    /// Which medium it is, and what its content survives.
     pub medium: String,
-    /// What was stored to it and loaded from it.
+    /// The bytes stored to it and loaded from it.
     pub traffic: MeterSnapshot,
 }
 
-/// What a volume is doing, for people and for JSON.
+/// The state of a volume, for people and for JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stats {
     /// The journaling scheme.
     pub scheme: &'static str,
-    /// What the volume is on; of memory also how it is made durable and what that survives.
+    /// Which medium the volume is on; for memory also how stores become durable and what they
+    /// survive.
     pub medium: String,
-    /// By what means of the medium committed blocks get home without being copied, if they do.
+    /// How the medium brings committed blocks home without a copy; `None` when they are copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaps: Option<&'static str>,
-    /// Bytes that callers have read from files.
+    /// How many bytes callers have read from files.
     pub bytes_read: u64,
-    /// Bytes that callers have written to files.
+    /// How many bytes callers have written to files.
     pub bytes_written: u64,
-    /// One write of at most so many bytes, to any file, is there entirely or not at all after a
-    /// crash; 0 when file data is not journaled.
+    /// How long a write to any file may be to survive a crash entirely or not at all, in bytes; 0
+    /// when file data is not journaled.
     pub atomic_write_max: u64,
-    /// Of which files one write is one transaction or nothing of it in any case.
+    /// Which files are atomic with every mode of the scheme: one write is one transaction, or
+    /// nothing of it.
     pub atomic_files: AtomicFiles,
-    /// If it has at most so many bytes; 0 when there are no such files.
+    /// How long a write to these files may be for that, in bytes; 0 when there are no such files.
     pub marked_write_max: u64,
-    /// What the device below has done.
+    /// The traffic of the device.
     pub device: MeterSnapshot,
-    /// The persistent memory beside it, where the scheme has some.
+    /// The persistent memory beside it; `None` if the scheme has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvm: Option<NvmStats>,
     /// The scheme's cache in that memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheStats>,
-    /// What the scheme chose for blocks, where it has a choice.
+    /// How often the scheme chose each action for a block, where it has a choice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<ActionCount>,
-    /// Transactions, blocks, caches.
+    /// The journal's transactions, blocks and caches.
     pub journal: JournalStats,
-    /// Inodes in memory.
+    /// How many inodes are in memory.
     pub inodes_cached: usize,
-    /// Free blocks, reserved ones counted as used.
+    /// How many blocks are free; reserved blocks count as used.
     pub blocks_free: u64,
-    /// Free inodes.
+    /// How many inodes are free.
     pub inodes_free: u64,
-    /// Damage was found.
+    /// Whether damage was found.
     pub has_errors: bool,
-    /// Nothing can be changed.
+    /// Whether nothing can be changed.
     pub read_only: bool,
-    /// Why nothing that is written now becomes durable, if so: an error has stopped the journal, or
-    /// the image is not all there any more.
+    /// Why writes no longer become durable: an error has stopped the journal, or a part of the
+    /// image is gone. `None` if they do.
     pub stopped: Option<String>,
 }
 
@@ -153,28 +155,28 @@ impl Fs {
         Ok((Self(Arc::new(Mounted(vol))), report))
     }
 
-    /// Commits everything and leaves a clean ext4 image. Every later operation answers
+    /// Commits everything and leaves a clean ext4 image. Every later operation returns
     /// [`Error::ShutDown`].
     ///
     /// # Errors
-    /// Of the journal or the device; the image may then need recovery, and nothing confirmed is
-    /// lost.
+    /// An error of the journal or the device. The image may then need recovery; nothing confirmed
+    /// is lost.
     pub fn unmount(&self) -> Result<()> {
         mount::unmount(&self.0)
     }
 
-    /// What the clones share.
+    /// Returns the volume that the clones share.
     pub(crate) fn volume(&self) -> &Volume {
         &self.0
     }
 
-    /// Runs an operation, which must not run another one.
+    /// Runs an operation, which must not run another one inside it.
     pub(crate) fn run<T>(&self, op: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         let _share = self.0.world.share();
         self.finish(op)
     }
 
-    /// Runs what all others see as one operation.
+    /// Runs several changes that all others see as one operation.
     pub(crate) fn run_alone<T>(&self, op: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.0.world.alone();
         self.finish(op)
@@ -191,21 +193,22 @@ impl Fs {
         result
     }
 
-    /// Whether this is the same mount.
+    /// Whether both are the same mount.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The inode of the root directory.
+    /// Returns the inode of the root directory.
     pub fn root(&self) -> InodeNo {
         ROOT_INO
     }
 
-    /// Makes a change of names or attributes; gives the attributes that the inode has then which it
-    /// is about: what was made, named, set, or has lost a name. The methods below make one each.
+    /// Makes a change of names or attributes. Returns the attributes, after the change, of the
+    /// inode that was made, named or set, or that lost a name. Each of the methods below makes one
+    /// such change.
     ///
     /// # Errors
-    /// Those of the change; what the journal says.
+    /// Those of the change; an error of the journal.
     pub fn change(&self, c: &Caller, change: &Change<'_>) -> Result<Attr> {
         self.run(|vol| {
             let inode = apply(vol, c, change)?;
@@ -216,17 +219,17 @@ impl Fs {
 
     // -- names --
 
-    /// The inode that `name` in directory `parent` names; `.` and `..` too.
+    /// Returns the entry `name` in directory `parent`; `.` and `..` too.
     pub fn lookup(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<Entry> {
         self.run(|vol| path::entry_of(vol, &*namei::lookup(vol, c, &*vol.iget(parent)?, name)?))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
         self.run(|vol| file::readlink(vol, &*vol.iget(ino)?))
     }
 
-    /// Makes a regular file and opens it, or opens the one that is there (unless
+    /// Makes a regular file and opens it, or opens the existing one (unless
     /// [`OpenFlags::EXCLUSIVE`]).
     pub fn create(
         &self,
@@ -245,7 +248,8 @@ impl Fs {
                     return Err(e);
                 }
             } else {
-                // Open until here so that it cannot go; from here on as `flags` say.
+                // It was open so that it could not be freed; from here on it is open as `flags`
+                // say.
                 let opened = open::open(vol, c, made.inode.ino, flags);
                 open::release(vol, made.inode.ino)?;
                 opened?;
@@ -255,8 +259,8 @@ impl Fs {
     }
 
     /// Makes a regular file without a name in the file system of directory `parent` and opens it
-    /// (O_TMPFILE). It is gone when it is closed or after a crash, unless [`link`](Self::link) gave
-    /// it a name, which it cannot with [`OpenFlags::EXCLUSIVE`].
+    /// (O_TMPFILE). Closing it or a crash frees it, unless [`link`](Self::link) gave it a name,
+    /// which [`OpenFlags::EXCLUSIVE`] forbids.
     pub fn create_unnamed(
         &self,
         c: &Caller,
@@ -278,7 +282,7 @@ impl Fs {
             .map(Entry::from)
     }
 
-    /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
+    /// Makes a regular file, device, pipe or socket; `rdev` is the major and minor number.
     pub fn mknod(
         &self,
         c: &Caller,
@@ -309,7 +313,7 @@ impl Fs {
             .map(Entry::from)
     }
 
-    /// Removes a name of something that is no directory.
+    /// Removes a name of anything but a directory.
     pub fn unlink(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
         self.change(c, &Change::Unlink((parent, name))).map(drop)
     }
@@ -319,7 +323,7 @@ impl Fs {
         self.change(c, &Change::Rmdir((parent, name))).map(drop)
     }
 
-    /// Renames.
+    /// Renames, as `flags` say.
     pub fn rename(
         &self,
         c: &Caller,
@@ -333,9 +337,9 @@ impl Fs {
         self.change(c, &Change::Rename(from, to, flags)).map(drop)
     }
 
-    /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each`
-    /// returns false, which means that it did not take the entry. A cookie stays good while entries
-    /// come and go.
+    /// Calls `each` with entries, beginning at `cookie` (0: from the start, then
+    /// [`DirEntry::next`]), until it returns false, which means that it did not take the entry. A
+    /// cookie stays valid while entries come and go.
     pub fn readdir(
         &self,
         ino: InodeNo,
@@ -355,28 +359,28 @@ impl Fs {
         self.run(|vol| path::resolve(vol, c, ROOT_INO, path, follow))
     }
 
-    /// Walks to the directory that holds the last name of `path`; gives that directory and the
+    /// Walks to the directory that holds the last name of `path`; returns that directory and the
     /// name.
     pub fn resolve_parent<'p>(&self, c: &Caller, path: &'p [u8]) -> Result<(Entry, &'p [u8])> {
         self.run(|vol| path::resolve_parent(vol, c, ROOT_INO, path))
     }
 
     /// Fails when the directory `ino`, which was found in the directory `parent`, says by its ".."
-    /// that it is in another one. For who walks a tree: one that has no such directory and none
-    /// that two names lead to has no circle either.
+    /// that it is in another one. A program that walks a tree meets no circle if this succeeds for
+    /// every directory and no two names lead to one.
     pub fn check_parent(&self, ino: InodeNo, parent: InodeNo) -> Result<()> {
         self.run(|vol| namei::check_parent(vol, &*vol.iget(ino)?, parent))
     }
 
     // -- attributes --
 
-    /// All attributes.
+    /// Returns all attributes.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         self.run(|vol| attr::getattr(vol, &*vol.iget(ino)?))
     }
 
-    /// The attributes of each of these, in order, as [`getattr`](Self::getattr) gives them. Those
-    /// that are not in memory are read together.
+    /// Calls `each` with the attributes of each inode, in order, as [`getattr`](Self::getattr)
+    /// returns them. Inodes that are not in memory are read together.
     pub fn getattrs(&self, inos: &[InodeNo], each: &mut dyn FnMut(Result<Attr>)) -> Result<()> {
         self.run(|vol| {
             let mut is_ahead = false;
@@ -391,17 +395,17 @@ impl Fs {
         })
     }
 
-    /// Changes attributes; gives them as they are then.
+    /// Changes attributes; returns all of them as they are afterwards.
     pub fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
         self.change(c, &Change::SetAttr(ino, set))
     }
 
-    /// Whether the caller may use the file so.
+    /// Fails unless the caller may use the file as `want` says.
     pub fn access(&self, c: &Caller, ino: InodeNo, want: Access) -> Result<()> {
         self.run(|vol| perm::permission(vol, c, &*vol.iget(ino)?, want))
     }
 
-    /// The flags that lsattr shows.
+    /// Returns the flags that lsattr shows.
     pub fn get_flags(&self, ino: InodeNo) -> Result<InodeFlags> {
         self.run(|vol| attr::get_flags(&*vol.iget(ino)?))
     }
@@ -411,7 +415,7 @@ impl Fs {
         self.change(c, &Change::SetFlags(ino, flags)).map(drop)
     }
 
-    /// The inode's generation.
+    /// Returns the inode's generation.
     pub fn generation(&self, ino: InodeNo) -> Result<u32> {
         self.run(|vol| Ok(vol.iget(ino)?.state.read().raw.generation))
     }
@@ -422,13 +426,13 @@ impl Fs {
             .map(drop)
     }
 
-    /// The value of an extended attribute, by its full name (`user.x`).
+    /// Returns the value of an extended attribute, by its full name (`user.x`).
     pub fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name, None))
     }
 
     /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the
-    /// mode with them.
+    /// mode too.
     pub fn setxattr(
         &self,
         c: &Caller,
@@ -441,7 +445,7 @@ impl Fs {
             .map(drop)
     }
 
-    /// The names of the extended attributes that the caller may see, each ended by a NUL.
+    /// Returns the names of the extended attributes that the caller may see, each ended by a NUL.
     pub fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
         self.run(|vol| xattr::list(vol, c, &*vol.iget(ino)?, None))
     }
@@ -453,8 +457,8 @@ impl Fs {
 
     // -- contents --
 
-    /// Opens a file or directory: checks permission and keeps the inode, even when its last name
-    /// goes, until [`release`](Self::release).
+    /// Opens a file or directory: checks permission, and keeps the inode until
+    /// [`release`](Self::release) even if it loses its last name.
     pub fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
         self.run(|vol| open::open(vol, c, ino, flags))
     }
@@ -464,14 +468,15 @@ impl Fs {
         self.run(|vol| open::release(vol, ino))
     }
 
-    /// From now on an inode that loses its last name, and is no regular file or symbolic link,
-    /// keeps its number and attributes until [`forget`](Self::forget): for a cache above this one
+    /// From now on keeps the number and attributes of an inode that loses its last name until
+    /// [`forget`](Self::forget), unless it is a regular file or symbolic link. For a cache above
     /// that knows inodes by their numbers.
     pub fn hold_removed(&self) {
         self.0.held.begin();
     }
 
-    /// The cache above has forgotten an inode.
+    /// Ends what [`hold_removed`](Self::hold_removed) keeps for an inode, which the cache above has
+    /// forgotten.
     pub fn forget(&self, ino: InodeNo) -> Result<()> {
         self.run(|vol| {
             if vol.held.forget(ino) {
@@ -482,7 +487,7 @@ impl Fs {
         })
     }
 
-    /// Reads at `offset`; gives how much there was before the end of the file.
+    /// Reads at `offset`; returns how many bytes were read, up to the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.run(|vol| {
             let inode = vol.iget(ino)?;
@@ -493,18 +498,19 @@ impl Fs {
         })
     }
 
-    /// Writes at `offset`; gives how much was written. Durable after [`fsync`](Self::fsync).
+    /// Writes at `offset`; returns how many bytes were written. Durable after
+    /// [`fsync`](Self::fsync).
     pub fn write(&self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.write_with(c, ino, offset, bytes, WriteFlags::empty())
             .map(|(_, n)| n)
     }
 
-    /// Writes at the end; gives where that was and how much was written.
+    /// Writes at the end; returns where that was and how many bytes were written.
     pub fn append(&self, c: &Caller, ino: InodeNo, bytes: &[u8]) -> Result<(u64, usize)> {
         self.write_with(c, ino, 0, bytes, WriteFlags::APPEND)
     }
 
-    /// Writes as `flags` say; gives where and how much.
+    /// Writes as `flags` say; returns where and how many bytes.
     pub fn write_with(
         &self,
         c: &Caller,
@@ -526,20 +532,20 @@ impl Fs {
         })
     }
 
-    /// The free bytes that a write of `len` bytes at `offset` would take: none for blocks that
-    /// are placed, preallocated or delayed, because those have or were promised their blocks.
+    /// Returns how many free bytes a write of `len` bytes at `offset` would take. Blocks that are
+    /// placed, preallocated or delayed take none, because they have or were promised their blocks.
     pub fn takes(&self, ino: InodeNo, offset: u64, len: u64) -> Result<u64> {
         self.run(|vol| file::takes(vol, &*vol.iget(ino)?, offset, len))
     }
 
-    /// Fails unless the volume may be changed: it was mounted read-only, an error has stopped the
-    /// journal, or it was shut down.
+    /// Fails unless the volume may be changed. It may not if it was mounted read-only, if an error
+    /// has stopped the journal, or if it was shut down.
     pub fn check_writable(&self) -> Result<()> {
         self.0.check_writable()
     }
 
-    /// Whether a [`Group`](crate::Group) can write to this file: its data is journaled, all the
-    /// volume's or this file's alone (`chattr +j`, `atomic=all`).
+    /// Whether a [`Group`](crate::Group) can write to this file, because its data is journaled: all
+    /// data of the volume is, or this file's (`chattr +j`, `atomic=all`).
     pub fn can_group(&self, ino: InodeNo) -> Result<bool> {
         self.run(|vol| Ok(atomic::can_group(vol, &*vol.iget(ino)?)))
     }
@@ -556,12 +562,12 @@ impl Fs {
         self.run(|vol| fallocate::fallocate(vol, c, &*vol.iget(ino)?, mode, offset, len))
     }
 
-    /// The next data or hole at or after `offset`.
+    /// Returns the next data or hole at or after `offset`.
     pub fn seek(&self, ino: InodeNo, offset: u64, whence: Whence) -> Result<u64> {
         self.run(|vol| seek::seek(vol, &*vol.iget(ino)?, offset, whence))
     }
 
-    /// Tells which ranges of the file are mapped, until `each` returns false.
+    /// Calls `each` with the mapped ranges of the file until it returns false.
     pub fn fiemap(
         &self,
         ino: InodeNo,
@@ -572,8 +578,8 @@ impl Fs {
         self.run(|vol| seek::fiemap(vol, &*vol.iget(ino)?, offset, len, each))
     }
 
-    /// Copies up to `len` bytes from one file to another (or within one, not overlapping); gives
-    /// how many. Holes of the source become holes where the target ends.
+    /// Copies up to `len` bytes from one file to another (or within one, not overlapping); returns
+    /// the number copied. Past the target's end, holes of the source stay holes.
     pub fn copy_range(
         &self,
         c: &Caller,
@@ -592,19 +598,18 @@ impl Fs {
         })
     }
 
-    /// Returns when the file's changes are durable; with `datasync` only those that reading it back
-    /// needs.
+    /// Makes the file's changes durable; with `datasync` only those that reading it back needs.
     pub fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
         self.run(|vol| sync::fsync(vol, &*vol.iget(ino)?, datasync))
     }
 
     // -- the volume --
 
-    /// Returns when everything done before is durable.
+    /// Makes everything done before durable.
     pub fn sync(&self) -> Result<()> {
         self.run(|vol| {
-            // Opened for reading only, there is nothing; made read-only by an error, something may
-            // be lost.
+            // A mount for reading only has nothing to sync. One that an error made read-only may
+            // have lost something.
             if matches!(vol.journal.stopped(), Some(JournalError::ReadOnly)) {
                 return Ok(());
             }
@@ -615,11 +620,11 @@ impl Fs {
         })
     }
 
-    /// What the clock does every `commit` seconds, for who keeps the time himself: commits what was
-    /// done before. Delayed data stays delayed.
+    /// Commits what was done before, as the clock does every `commit` seconds. For programs that
+    /// keep the time themselves. Delayed data stays delayed.
     ///
     /// # Errors
-    /// Of the journal or the device.
+    /// An error of the journal or the device.
     pub fn commit(&self) -> Result<()> {
         self.run(|vol| Ok(vol.journal.commit_running()?))
     }
@@ -628,26 +633,26 @@ impl Fs {
     /// `dirty_expire`: the next commit places it and makes it durable.
     ///
     /// # Errors
-    /// Of the journal or the device.
+    /// An error of the journal or the device.
     pub fn expire(&self) -> Result<()> {
         self.run(|vol| Ok(vol.journal.enlist_older(Duration::ZERO)?))
     }
 
-    /// Space, counts, limits.
+    /// Returns space, counts and limits.
     pub fn statfs(&self) -> Result<StatFs> {
         self.run(|vol| Ok(open::statfs(vol)))
     }
 
-    /// Bytes of new data for which the caller can still be promised a place. A write of less may
-    /// fail all the same: reservations also keep room for the maps of what they are for.
+    /// Returns how many bytes of new data the caller can still be promised a place for, at most. A
+    /// shorter write may fail too: reservations also keep room for maps.
     pub fn room(&self, c: &Caller) -> u64 {
         let vol = &self.0;
         let blocks = vol.alloc.room(vol.alloc.may_use_root_blocks(c));
         vol.geo.block.offset_of(blocks)
     }
 
-    /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives
-    /// the bytes discarded.
+    /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len` bytes;
+    /// returns the number of bytes discarded.
     ///
     /// # Errors
     /// `NotPermitted` without privilege; `Invalid` for a range beyond the volume or shorter than a
@@ -656,12 +661,12 @@ impl Fs {
         self.run(|vol| open::trim(vol, c, offset, len, min_len))
     }
 
-    /// Commits everything, and brings home some of what a scheme's cache in persistent memory has:
-    /// as much as takes a moment. How many of its blocks are not home then; 0 for a scheme without
-    /// such a cache, which has brought home everything.
+    /// Commits everything, and brings home some blocks of a scheme's cache in persistent memory: as
+    /// many as take a moment. Returns how many of its blocks are not home yet. A scheme without
+    /// such a cache brings everything home; it returns 0.
     ///
     /// # Errors
-    /// Of the journal or the device.
+    /// An error of the journal or the device.
     pub fn drain_some(&self) -> Result<u64> {
         self.run(|vol| Ok(vol.journal.drain_some()?))
     }
@@ -674,10 +679,10 @@ impl Fs {
         self.run(|vol| mount::shutdown(vol, how))
     }
 
-    /// Whether the file is one of those that are marked (`chattr +j`), or all of them are
-    /// (`atomic=`): one write of at most [`Stats::marked_write_max`] bytes is one transaction or
-    /// nothing of it, in every mode of the scheme. On a full volume it is refused as a whole, and
-    /// not cut short. False also where the scheme cannot do it.
+    /// Whether the file is atomic in every mode of the scheme: one write of at most
+    /// [`Stats::marked_write_max`] bytes is one transaction, or nothing of it. It is if it is
+    /// marked (`chattr +j`), or all files are atomic (`atomic=`), and the scheme can do it. On a
+    /// full volume such a write fails as a whole and is not cut short.
     pub fn is_atomic(&self, ino: InodeNo) -> Result<bool> {
         self.run(|vol| Ok(vol.iget(ino)?.is_atomic()))
     }
@@ -687,13 +692,13 @@ impl Fs {
         self.run(|vol| Ok(is_synchronous(&*vol.iget(ino)?)))
     }
 
-    /// The volume's label, without the zeros behind it.
+    /// Returns the volume's label, without the zeros behind it.
     pub fn label(&self) -> Vec<u8> {
         self.0.sb.read().label().to_vec()
     }
 
-    /// Gives the volume another label (FS_IOC_SETFSLABEL); durable when the call returns. The
-    /// copies of the superblock keep the old one.
+    /// Changes the volume's label (FS_IOC_SETFSLABEL); durable when the call returns. The copies of
+    /// the superblock keep the old label.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] unless the caller is privileged; [`Error::Invalid`] for more than 16
@@ -713,7 +718,7 @@ impl Fs {
         })
     }
 
-    /// [`Stats::marked_write_max`].
+    /// Returns [`Stats::marked_write_max`].
     pub fn marked_write_max(&self) -> u64 {
         match atomic::which(&self.0) {
             AtomicFiles::None => 0,
@@ -721,18 +726,18 @@ impl Fs {
         }
     }
 
-    /// What a crash may do to the data of any file.
+    /// Returns what a crash may do to the data of any file.
     pub fn promise(&self) -> DataPromise {
         atomic::promise(&self.0)
     }
 
-    /// A write that is longer than so many bytes from the beginning of a block on is several
-    /// handles, each of so much: a crash may leave the first of them.
+    /// Returns how many bytes one handle writes, from the beginning of a block on. A longer write
+    /// takes several handles, and a crash may leave only the first of them.
     pub fn handle_write_max(&self) -> u64 {
         blocks::handle_write_max(&self.0)
     }
 
-    /// What the volume is doing.
+    /// Returns the state of the volume.
     pub fn stats(&self) -> Stats {
         let vol = &self.0;
         let state = vol.state.load(Ordering::Relaxed);
@@ -762,18 +767,18 @@ impl Fs {
         }
     }
 
-    /// What the journaling scheme says of itself.
+    /// Returns the journaling scheme's description of itself.
     pub fn about(&self) -> &'static About {
         self.0.journal.about()
     }
 
-    /// What the scheme has agreed to.
+    /// Returns what the scheme has agreed to.
     pub fn terms(&self) -> &Terms {
         self.0.journal.terms()
     }
 
-    /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with
-    /// 128-byte inodes.
+    /// Returns the resolution of the inodes' timestamps: a nanosecond, or a second with inodes of
+    /// 128 bytes.
     pub fn time_step(&self) -> Duration {
         if self.has_birth_times() {
             Duration::from_nanos(1)
@@ -782,17 +787,17 @@ impl Fs {
         }
     }
 
-    /// Whether inodes of this volume say when they were made: not those of 128 bytes.
+    /// Whether inodes hold the time of their making: all but those of 128 bytes.
     pub fn has_birth_times(&self) -> bool {
         self.0.geo.inode_size() > GOOD_OLD_INODE_SIZE
     }
 
-    /// The device below.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<dyn BlockDev> {
         &self.0.dev
     }
 
-    /// How it was mounted.
+    /// Returns the options of the mount.
     pub fn options(&self) -> &MountOptions {
         &self.0.opts
     }
@@ -806,8 +811,8 @@ fn stopped(vol: &Volume) -> Option<String> {
     }
 }
 
-/// Makes a change; gives the inode that it is about, which may have lost its last name. It is
-/// durable then where the flags of what was changed ask for that.
+/// Makes a change; returns the inode that it is about, which may have lost its last name. Makes
+/// changes of names and sizes durable where flags ask for that (`chattr +D`, `+S`).
 fn apply(vol: &Scope<'_>, c: &Caller, change: &Change<'_>) -> Result<Arc<Inode>> {
     let on = |ino, set: &dyn Fn(&Inode) -> Result<()>| {
         let inode = vol.iget(ino)?;
@@ -857,12 +862,12 @@ fn apply(vol: &Scope<'_>, c: &Caller, change: &Change<'_>) -> Result<Arc<Inode>>
     }
 }
 
-/// Whether what is done to it is durable when it returns (`chattr +S`).
+/// Whether the file has the flag that makes each write durable when it returns (`chattr +S`).
 fn is_synchronous(inode: &Inode) -> bool {
     inode.state.read().raw.flags.contains(InodeFlags::SYNC)
 }
 
-/// Makes the change of a name durable, in directories of which that was asked (`chattr +D`, `+S`).
+/// Makes a change of names durable if one of the directories asks for that (`chattr +D`, `+S`).
 fn settle(vol: &Volume, dirs: &[&Inode]) -> Result<()> {
     let marked = InodeFlags::DIRSYNC | InodeFlags::SYNC;
     for dir in dirs {
