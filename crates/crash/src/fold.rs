@@ -1,15 +1,15 @@
-//! Which states need not be recovered, because one that is the same to the recovery already was.
+//! Decides which states need no recovery, since an earlier state looked the same to its recovery.
 //!
-//! Recovering and judging a state is a function of what is read from the media before it is written
-//! there (`watch.rs`): the same bytes in these units, the same outcome, whatever the others
-//! hold. Most of what a power cut keeps or loses is never read - the body of a transaction that has
-//! no commit record, the homes that a replay is about to write - so thousands of states have the
-//! outcome of one. This presumes that the code under test is deterministic; a share of the folded
-//! states is recovered all the same, to see that it is so.
+//! The outcome of a state is a function of the bytes that its recovery and its judges read before
+//! they are written (`watch.rs`). Two states that agree in these units have the same outcome,
+//! whatever the other units hold. Most bytes that a power cut keeps or loses are never read: the
+//! body of a transaction without a commit record, the homes that a replay is about to write. So
+//! thousands of states share one outcome. This assumes that the code under test is deterministic. A
+//! sample of the folded states is recovered all the same, to test this.
 //!
-//! A state is described by the units in which it differs from one reference, each with a *delta*:
-//! the difference of the hashes of its content and the reference's. Sums of deltas (64 bits) then
-//! tell contents apart, of everything or of a set of units.
+//! A state is described by the units in which it differs from one reference. Each such unit has a
+//! *delta*: the difference between the hashes of its content and of the reference's. Sums of deltas
+//! (64 bits) then tell contents apart, of the whole or of a set of units.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use super::watch::UnitSet;
 use crate::media::contents::Contents;
 use crate::media::kind::{UNIT, Unit};
 
-/// Units that differ from the reference, each with its delta.
+/// The units that differ from the reference, each with its delta.
 pub type Deltas = BTreeMap<Unit, u64>;
 
-/// What a word of a unit adds to the hash of the whole: a folded multiplication, as in wyhash. Not
-/// for adversaries.
+/// Returns the share of one word in the hash of the whole: a folded multiplication, as in wyhash.
+/// It does not withstand adversaries.
 fn word_hash(unit: Unit, at: usize, word: u64) -> u64 {
     let place = ((u64::from(unit) << 6) | (at as u64 / 8)).wrapping_mul(0xa076_1d64_78bd_642f);
     let product = u128::from(word ^ place) * u128::from(place ^ 0xe703_7ed1_a0b4_28db);
@@ -36,8 +36,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// The difference that these bytes make, in whole words at byte `at` of a unit, to those that are
-/// there in the reference.
+/// Returns the delta of these bytes, whole words at byte `at` of a unit, against the same bytes of
+/// the reference.
 fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
     let words = bytes.chunks_exact(8).zip(reference[at..].chunks_exact(8));
     let places = (at..).step_by(8);
@@ -49,8 +49,8 @@ fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
         }))
 }
 
-/// Follows contents that differ little from one to the next, and says how each differs from the
-/// reference.
+/// Goes from one content to the next, and knows how each differs from the reference. It is fast
+/// when neighbouring contents differ little.
 #[derive(Clone)]
 pub struct DiffTracker {
     reference: Contents,
@@ -59,7 +59,7 @@ pub struct DiffTracker {
 }
 
 impl DiffTracker {
-    /// A tracker that stands at the reference.
+    /// A tracker at the reference.
     pub fn new(reference: Contents) -> Self {
         Self {
             last: reference.clone(),
@@ -68,7 +68,8 @@ impl DiffTracker {
         }
     }
 
-    /// Goes on to `contents`, in time proportional to what has changed since the last.
+    /// Goes to `contents`, in time proportional to the changes since the last content, and returns
+    /// its deltas.
     pub fn go_to(&mut self, contents: &Contents) -> &Deltas {
         for unit in contents.unshared(&self.last) {
             let (now, before) = (contents.unit(unit), self.reference.unit(unit));
@@ -82,35 +83,35 @@ impl DiffTracker {
     }
 }
 
-/// The states of a moment, each told by its deltas without being built.
+/// The states of a moment, each described by deltas, without being built.
 pub struct States {
-    /// Deltas of what is the same in all states.
+    /// The deltas that all states have.
     fixed: Vec<(Unit, u64)>,
-    /// The sum of them.
+    /// The sum of `fixed`.
     fixed_sum: u64,
-    /// What pieces write, and what is there when none of them is.
+    /// The places that pieces write, with their content without the pieces.
     places: Vec<Place>,
-    /// What each relevant piece does, by its number.
+    /// The effect of each relevant piece, by its number.
     effects: Vec<(usize, Effect)>,
 }
 
-/// A place that pieces write: a whole sector, of which a delta tells the content, or a word, of
-/// which pieces may write a part.
+/// A place that pieces write: a whole sector, whose content a delta describes; or a word, of which
+/// pieces may write a part.
 #[derive(Clone, Copy)]
 struct Place {
     unit: Unit,
-    /// The byte in the unit and, for a word, its content in the reference.
+    /// For a word: its first byte in the unit, and its content in the reference.
     word: Option<(usize, u64)>,
-    /// Without any of the pieces: the delta, or the word.
+    /// Its content without any of the pieces: a delta, or a word.
     absent: u64,
 }
 
-/// What a piece makes of a place.
+/// The effect of a piece on a place.
 #[derive(Clone, Copy)]
 enum Effect {
-    /// It is this, all of it.
+    /// The whole place has this delta.
     Sector { place: usize, delta: u64 },
-    /// These bits of the word are those.
+    /// The bits of the word in `mask` become `bits`.
     Word { place: usize, mask: u64, bits: u64 },
 }
 
@@ -122,22 +123,22 @@ pub struct State {
 }
 
 impl State {
-    /// What tells its content from that of every other state of the run.
+    /// Returns the key of its content, which differs for every other content of the run.
     pub fn key(&self) -> u64 {
         self.sum
     }
 }
 
 impl States {
-    /// The states of `moment`; none when it has a piece in several units, or sectors and words in
-    /// one.
+    /// Describes the states of `moment`. `None` when a piece lies in several units, or a unit has
+    /// both whole sectors and words to be written.
     pub fn of(
         moment: &Moment<'_>,
         relevant: &[PieceOf],
         tracker: &mut DiffTracker,
     ) -> Option<Self> {
-        // Whatever is certain, the rest absent. A piece that makes a difference is not covered by
-        // anything certain.
+        // The certain content, with all pieces absent. No certain change covers a piece that makes
+        // a difference.
         let certain = moment.contents_of(|_| false);
         tracker.go_to(&certain);
         let mut made = Self {
@@ -147,8 +148,8 @@ impl States {
             effects: Vec::new(),
         };
         let mut known: BTreeMap<(Unit, usize), usize> = BTreeMap::new();
-        // Of each unit with places: whether that is one for all of it, and what of its delta is
-        // theirs.
+        // For each unit with places: whether one place is the whole unit, and the part of its delta
+        // that belongs to the places.
         let mut units: BTreeMap<Unit, (bool, u64)> = BTreeMap::new();
         for piece in relevant {
             let write = moment.unit_write(piece)?;
@@ -199,7 +200,7 @@ impl States {
         }
     }
 
-    /// The one state of which these are the deltas.
+    /// A single state, with these deltas.
     pub fn single(deltas: &Deltas) -> Self {
         Self {
             fixed_sum: sum(deltas.values().copied()),
@@ -209,7 +210,7 @@ impl States {
         }
     }
 
-    /// The state in which just those pieces are there.
+    /// Returns the state in which exactly the pieces are there that `keep` names.
     pub fn state(&self, keep: &Keep) -> State {
         let mut places: Vec<u64> = self.places.iter().map(|place| place.absent).collect();
         for (number, effect) in &self.effects {
@@ -238,12 +239,12 @@ fn sum(deltas: impl Iterator<Item = u64>) -> u64 {
     deltas.fold(0, u64::wrapping_add)
 }
 
-/// The outcomes so far, found by what they depended on.
+/// The outcomes so far, found by the content of the units that they depended on.
 pub struct Folds<T> {
     groups: Vec<Group<T>>,
 }
 
-/// Outcomes that depended on the same units.
+/// Outcomes that depended on the same set of units.
 struct Group<T> {
     read: UnitSet,
     by_content: HashMap<u64, T>,
@@ -256,7 +257,7 @@ impl<T> Default for Folds<T> {
 }
 
 impl<T: Copy> Folds<T> {
-    /// Prepares looking up the states of a moment.
+    /// Prepares the states of a moment for [`find`](Self::find).
     pub fn lookup<'a>(&self, states: &'a States) -> Lookup<'a> {
         Lookup {
             states,
@@ -268,7 +269,8 @@ impl<T: Copy> Folds<T> {
         }
     }
 
-    /// The outcome of a state, when it is known by what it depends on.
+    /// Returns the outcome of a state, if an earlier state had the same content in all units on
+    /// which its outcome depended.
     pub fn find(&self, lookup: &mut Lookup<'_>, state: &State) -> Option<T> {
         for group in &self.groups[lookup.groups.len()..] {
             lookup.groups.push(Part::of(lookup.states, &group.read));
@@ -277,8 +279,8 @@ impl<T: Copy> Folds<T> {
         parts.find_map(|(group, part)| group.by_content.get(&part.key(state)).copied())
     }
 
-    /// Notes the outcome of a state that was recovered, and what it depended on: the number of the
-    /// group that is found by.
+    /// Adds the outcome of a recovered state and the units on which it depended. Returns the number
+    /// of its group.
     pub fn add(&mut self, lookup: &Lookup<'_>, state: &State, read: &UnitSet, outcome: T) -> usize {
         let key = Part::of(lookup.states, read).key(state);
         let known = self.groups.iter().position(|group| group.read == *read);
@@ -293,24 +295,24 @@ impl<T: Copy> Folds<T> {
         at
     }
 
-    /// What the outcomes of a group depended on.
+    /// Returns the units on which the outcomes of a group depended.
     pub fn read(&self, group: usize) -> &UnitSet {
         &self.groups[group].read
     }
 
-    /// Different sets of units that outcomes depended on.
+    /// Returns the number of groups: different sets of units on which outcomes depended.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 }
 
-/// The states of a moment as each group sees them.
+/// The states of a moment, prepared for each group.
 pub struct Lookup<'a> {
     states: &'a States,
     groups: Vec<Part>,
 }
 
-/// Of a moment's states what lies in a set of units.
+/// The part of a moment's states that lies in a set of units.
 struct Part {
     fixed_sum: u64,
     places: Vec<usize>,
@@ -367,7 +369,7 @@ mod tests {
                     }
                 }
                 (3, _) => {
-                    // What is there already.
+                    // Writes bytes that are there already.
                     dev.read_at(at, &mut bytes, tag).expect("a read");
                     dev.write_at(at, &bytes, tag).expect("a write");
                 }
@@ -376,7 +378,7 @@ mod tests {
         }
     }
 
-    /// The key of a state that is not built must be that of the content when it is.
+    /// A state that is not built must have the key of its built content.
     #[test]
     fn keys_tell_contents_apart() {
         for (seed, kind) in (0..20).flat_map(|seed| [(seed, Kind::Block), (seed, Kind::Pmem)]) {
@@ -408,7 +410,8 @@ mod tests {
         }
     }
 
-    /// A state is folded into one that holds the same where that one was read, and into no other.
+    /// A state is folded into a recovered one that agrees with it in all units that were read then,
+    /// and into no other.
     #[test]
     fn states_fold_by_what_was_read() {
         let start = Contents::of_block_device(Image::new(SIZE));
@@ -424,7 +427,7 @@ mod tests {
         let mut tracker = DiffTracker::new(start.clone());
         let moment = tapes.moment(1).expect("the end");
         let states = States::of(&moment, &moment.relevant(), &mut tracker).expect("states");
-        // A reader of the first two sectors, which wrote the second before.
+        // A reader of the first two sectors that has written the second before.
         let reader = Media::new(&start);
         let dev = reader.shown_watched().expect("a device").home;
         dev.write_at(512, &[1; 512], tag).expect("a write");

@@ -29,13 +29,13 @@ use super::watch::UnitSet;
 use crate::media::kind::Unit;
 use stetfs_testkit::rng::Rng;
 
-/// So many times as often as others changes are flipped that decide.
+/// Flips of a deciding change count a `DECIDES`th, so it is flipped that much more often.
 const DECIDES: usize = 4;
 
-/// A change by the medium and its position on the tape.
+/// A change: its medium, and its position on the tape.
 type Change = (usize, usize);
 
-/// What was flipped at the moments of a run so far.
+/// How often each change was flipped at the moments of a run so far, and which changes decide.
 #[derive(Default)]
 pub struct FlipHistory {
     flips: HashMap<Change, usize>,
@@ -43,7 +43,7 @@ pub struct FlipHistory {
 }
 
 impl FlipHistory {
-    /// How long a change can wait: the less, the sooner it is flipped.
+    /// Returns the rank of a change: the lowest is flipped first.
     fn rank(&self, change: Change) -> usize {
         let flips = self.flips.get(&change).copied().unwrap_or(0);
         if self.decide.contains(&change) {
@@ -57,25 +57,25 @@ impl FlipHistory {
 /// Chooses states of a moment.
 pub struct Guide<'a> {
     pieces: &'a [PieceOf],
-    /// Where each piece lies; none where that is not known.
+    /// The units of each piece; `None` where they are not known.
     units: Vec<Option<Range<Unit>>>,
-    /// The pieces of each change.
+    /// The pieces of each change, as indices.
     changes: Vec<Range<usize>>,
     bases: VecDeque<Base>,
-    /// What recoveries have read so far.
+    /// The sets of units that recoveries of this moment have read so far.
     reads: HashSet<UnitSet>,
     history: &'a mut FlipHistory,
     rng: Rng,
 }
 
-/// A state to go on from.
+/// A state from which changes are flipped.
 struct Base {
     is_there: Vec<bool>,
-    /// Pieces that are flipped together.
+    /// The flips to come, each as the pieces that are flipped together.
     flips: VecDeque<Range<usize>>,
 }
 
-/// A state that was chosen, and what it was made of.
+/// A state that was chosen, and the pieces that were flipped for it.
 pub struct Step {
     is_there: Vec<bool>,
     flipped: Range<usize>,
@@ -113,7 +113,7 @@ impl<'a> Guide<'a> {
         units.is_none_or(|mut units| units.any(|unit| read.contains(unit)))
     }
 
-    /// A new base, of which this was read.
+    /// Adds a base, whose recovery has read `read`. `torn` is flipped first.
     fn begin(&mut self, is_there: Vec<bool>, read: &UnitSet, torn: Option<Range<usize>>) {
         self.reads.insert(read.clone());
         let is_read = |change: &Range<usize>| change.clone().any(|piece| self.is_read(piece, read));
@@ -134,13 +134,13 @@ impl<'a> Guide<'a> {
         });
     }
 
-    /// One piece of a change; none when it has no more.
+    /// Returns one random piece of a change; `None` when the change has only one.
     fn one_of(&mut self, change: &Range<usize>) -> Option<Range<usize>> {
         let piece = change.start + self.rng.below(change.len() as u64) as usize;
         (change.len() > 1).then_some(piece..piece + 1)
     }
 
-    /// The next state; none when there is nothing left to flip.
+    /// Returns the next state; `None` when nothing is left to flip.
     pub fn choose(&mut self) -> Option<Step> {
         loop {
             let mut base = self.bases.pop_front()?;
@@ -163,7 +163,8 @@ impl<'a> Guide<'a> {
         }
     }
 
-    /// Says what the recovery of a state has read that [`choose`](Self::choose) gave last.
+    /// Takes note of what the recovery of a state has read. `step` must be the newest that
+    /// [`choose`](Self::choose) has returned.
     pub fn learn(&mut self, step: Step, read: &UnitSet) {
         if self.reads.contains(read) {
             return;
@@ -178,7 +179,7 @@ impl<'a> Guide<'a> {
         self.begin(step.is_there, read, torn);
     }
 
-    /// The state as a choice.
+    /// Returns the rule that keeps the pieces of a state.
     pub fn keep(&self, step: &Step) -> Keep {
         let those = |is_there: bool| -> BTreeSet<usize> {
             let both = self.pieces.iter().zip(&step.is_there);
@@ -209,7 +210,7 @@ mod tests {
         left.unit(unit)[0] != 0
     }
 
-    /// Reads units 0 and 1, and unit 2 if the first is set, and unit 3 if the second is.
+    /// Reads units 0 and 1. Reads unit 2 if unit 0 is set, and unit 3 if unit 1 is.
     fn read_of(left: &Contents) -> UnitSet {
         let media = Media::new(left);
         let dev = media.shown_watched().expect("a device").home;
@@ -224,8 +225,8 @@ mod tests {
         media.watched().read
     }
 
-    /// What decides meets in every combination, with what is read then there and missing; nothing
-    /// is flipped that nobody reads.
+    /// Deciding changes meet in every combination, each with the unit that is then read, there and
+    /// missing. Changes that nobody reads are not flipped.
     #[test]
     fn what_decides_meets_in_every_combination() {
         let start = Contents::of_block_device(Image::new(u64::from(UNITS) * UNIT));

@@ -29,9 +29,8 @@
 //!   wrong bits.
 //!
 //! The judges are independent of the code under test. The model decides what a volume may hold.
-//! e2fsck and a checker of its own (`stetfs-check`) decide whether its structure is sound, and
-//! these two must agree.
-//! checker of its own (`stetfs-check`) whether it is sound, and those two must agree.
+//! e2fsck and our own checker (`stetfs-check`) decide whether its structure is sound, and these two
+//! must agree.
 
 #![forbid(unsafe_code)]
 

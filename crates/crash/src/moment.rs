@@ -1,9 +1,9 @@
-//! When the power goes off, and what can then be left of the media.
+//! Moments of a power cut, and what each may leave of the media.
 //!
-//! Of a block device and of memory any choice of the pending *pieces* can be there. Of a NAND part
-//! all that was done is there, and the one change that is in flight ends in one of several ways
-//! ([`Outcome`]); it counts as a piece for each way but the first, that it had not begun: of those
-//! that are kept, the last counts.
+//! Of a block device and of memory, a cut may leave any choice of the pending *pieces*. Of a NAND
+//! part, a cut leaves all earlier changes, and the one change in flight ends in one of several ways
+//! ([`Outcome`]). Each way counts as a piece, except the first: the change had not begun. If
+//! several of these pieces are kept, the last one counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,7 +34,8 @@ impl TapeOf {
         }
     }
 
-    /// Units of the medium, where that is known: a NAND part is the only one, or the last.
+    /// Returns the units of the medium; `None` for a NAND part, which is the only medium or the
+    /// last.
     fn units(&self) -> Option<u64> {
         match self {
             Self::Plain(_, tape) => Some(units_of(tape.start())),
@@ -72,7 +73,7 @@ enum PointOf {
 }
 
 impl PointOf {
-    /// Pieces, those included that make no difference.
+    /// Returns the number of pieces, including those that make no difference.
     fn pieces(&self) -> usize {
         match self {
             Self::Plain(_, point) => point.pieces().len(),
@@ -106,8 +107,8 @@ impl Tapes {
         Self { tapes }
     }
 
-    /// The changes from this one on, in their order: the medium, counted from the home device on,
-    /// and how its tape shows the change.
+    /// Returns the changes from `from` on, in their order: the medium (0 is the home device), and
+    /// the change as its tape prints it.
     pub fn shown_since(&self, from: u64) -> impl Iterator<Item = (usize, String)> {
         let mut changes = BTreeMap::new();
         for (medium, tape) in self.tapes.iter().enumerate() {
@@ -125,13 +126,13 @@ impl Tapes {
         changes.into_values()
     }
 
-    /// Changes on all media.
+    /// Returns the number of changes on all media.
     pub fn changes(&self) -> u64 {
         let ends = self.tapes.iter().filter_map(|tape| tape.numbers().last());
         ends.max().map_or(0, |last| last + 1)
     }
 
-    /// The moments after `wanted` changes, which ascend, as far as there are so many.
+    /// Returns the moments after `wanted` changes, as far as the tapes reach. `wanted` must ascend.
     pub fn moments(
         &self,
         wanted: impl IntoIterator<Item = u64>,
@@ -146,13 +147,14 @@ impl Tapes {
         })
     }
 
-    /// The moment after `at` changes; none when there are not so many.
+    /// Returns the moment after `at` changes; `None` when there are fewer changes.
     pub fn moment(&self, at: u64) -> Option<Moment<'_>> {
         self.moments([at]).next()
     }
 
-    /// The moments just before a flush or fence: then more is pending than ever since the one
-    /// before, and what could be left earlier can still be. A NAND part has none.
+    /// Returns the moments just before a flush or fence. There, more is pending than at any moment
+    /// since the one before, and every state that was possible since then still is. A NAND part has
+    /// none.
     pub fn pre_flush_moments(&self) -> BTreeSet<u64> {
         let of_tape = |tape: &TapeOf| {
             let TapeOf::Plain(_, tape) = tape else {
@@ -170,17 +172,17 @@ impl Tapes {
     }
 }
 
-/// A moment at which the power of all media goes off.
+/// A moment at which the power of all media fails.
 pub struct Moment<'a> {
     at: u64,
     tapes: &'a Tapes,
     media: Vec<PointOf>,
 }
 
-/// A piece of a moment, numbered over all media.
+/// A piece at a moment, with its number over all media.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceOf {
-    /// Its number, by which a [`Keep`] knows it.
+    /// The number by which a [`Keep`] names it.
     pub number: usize,
     medium: usize,
     what: What,
@@ -190,12 +192,12 @@ pub struct PieceOf {
 enum What {
     /// Bytes that are there or not.
     Piece(Piece),
-    /// A way in which the change at this position of the tape can end.
+    /// A way in which the change at this position of the tape ends.
     Ending(usize, Outcome),
 }
 
 impl PieceOf {
-    /// Which change it is a part of: the medium and the position on its tape.
+    /// Returns the change that it is a part of: the medium, and the position on its tape.
     pub fn change(&self) -> (usize, usize) {
         let entry = match self.what {
             What::Piece(piece) => piece.entry,
@@ -204,7 +206,7 @@ impl PieceOf {
         (self.medium, entry)
     }
 
-    /// Whether it is one of several of which only one can be.
+    /// True if it is one of several ways to end a change.
     pub fn is_alternative(&self) -> bool {
         matches!(self.what, What::Ending(..))
     }
@@ -215,19 +217,19 @@ impl PieceOf {
 pub struct UnitWrite<'a> {
     /// The unit.
     pub unit: Unit,
-    /// Where in it.
+    /// The first byte in the unit.
     pub at: usize,
     /// The bytes.
     pub bytes: &'a [u8],
 }
 
 impl Moment<'_> {
-    /// How many changes had been carried out.
+    /// Returns the number of changes before it.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// The pieces that make a difference, in the order in which they were written.
+    /// Returns the pieces that make a difference, in the order in which they were written.
     pub fn relevant(&self) -> Vec<PieceOf> {
         let mut relevant = Vec::new();
         let mut first = 0;
@@ -259,17 +261,17 @@ impl Moment<'_> {
         relevant
     }
 
-    /// Pieces, those included that make no difference.
+    /// Returns the number of pieces, including those that make no difference.
     pub fn pieces(&self) -> usize {
         self.media.iter().map(PointOf::pieces).sum()
     }
 
-    /// What is left of the media when just the pieces are there that `keep` names.
+    /// Returns the contents of the media when exactly the pieces are there that `keep` names.
     pub fn contents(&self, keep: &Keep) -> Contents {
         self.contents_of(|number| keep.keeps(number))
     }
 
-    /// The same with the choice as a function.
+    /// Does the same with the choice as a function.
     pub fn contents_of(&self, keep: impl Fn(usize) -> bool) -> Contents {
         let mut first = 0;
         let mut left = Vec::with_capacity(self.media.len());
@@ -280,7 +282,7 @@ impl Moment<'_> {
         Contents::new(left)
     }
 
-    /// Where a piece lies; none when it is a change of a NAND part.
+    /// Returns the units in which a piece lies; `None` for a change of a NAND part.
     pub fn units(&self, piece: &PieceOf) -> Option<Range<Unit>> {
         let What::Piece(Piece { offset, len, .. }) = piece.what else {
             return None;
@@ -294,8 +296,8 @@ impl Moment<'_> {
         self.tapes.tapes[..medium].iter().map(TapeOf::units).sum()
     }
 
-    /// Where a piece lies and its bytes; none when it has none (a discard, a change of a NAND part)
-    /// or lies in several units.
+    /// Returns the bytes of a piece and where they lie; `None` when it has no bytes (a discard, a
+    /// change of a NAND part) or lies in several units.
     pub fn unit_write(&self, piece: &PieceOf) -> Option<UnitWrite<'_>> {
         let (
             What::Piece(Piece {
@@ -328,7 +330,7 @@ impl Moment<'_> {
         })
     }
 
-    /// What the pieces are that `keep` leaves out or keeps, whichever are fewer: for people.
+    /// Describes for people which of the pending pieces `keep` keeps.
     pub fn describe(&self, keep: &Keep) -> String {
         let relevant = self.relevant();
         let mut by_write: BTreeMap<String, [usize; 2]> = BTreeMap::new();

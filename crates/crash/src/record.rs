@@ -24,8 +24,8 @@ use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::tree::{are_alike, differences};
 use stetfs_testkit::world::{Outcome, Reply, World, moment};
 
-/// Something in front of the home device, through which the volume under test sees it: a liar, for
-/// tests of the judge.
+/// Wraps the home device for the volume under test: with a device that lies, for tests of the
+/// judge.
 pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
 
 /// A run: every change of the media, and the states that the operations went through.
@@ -34,29 +34,29 @@ pub struct Record {
     pub target: Target,
     /// Every change of the media.
     pub tapes: Tapes,
-    /// What the media held when the setup was durable, or before the mount when there is no setup.
+    /// The content of the media after the setup, or before the mount when there is no setup.
     pub start: Contents,
-    /// How many changes there had been then: the power is cut from there on.
+    /// The number of changes by then: the power is cut from there on.
     pub begin: u64,
-    /// What may be found: state n is that after n operations.
+    /// The allowed states: state n is the one after n operations.
     pub oracle: Oracle,
-    /// Of each operation, and of the unmount at the end.
+    /// The marks of each operation, and of the unmount at the end.
     marks: Vec<Mark>,
 }
 
 /// An operation of a run.
 struct Mark {
-    /// How many changes of the media there had been when it began.
+    /// The number of changes of the media when it began.
     begun: u64,
-    /// And when it returned.
+    /// The number of changes when it returned.
     returned: u64,
-    /// The state that it vouches for when it has returned.
+    /// The state that is durable when it has returned.
     vouches: usize,
-    /// Whose data is durable too when it has returned.
+    /// The files whose data is durable when it has returned.
     synced: Synced,
 }
 
-/// What is seen of the volume, while a group of writes is open or just ended, is not the model's.
+/// While a group is open or has just ended, the volume shows something else than the model.
 #[derive(Debug, thiserror::Error)]
 #[error("after operation {number}, \"{line}\", others see of the group:\n{differences}")]
 pub struct WrongTree {
@@ -65,7 +65,7 @@ pub struct WrongTree {
     differences: String,
 }
 
-/// An answer that is not the model's.
+/// An answer that differs from the model's.
 #[derive(Debug, thiserror::Error)]
 #[error("operation {number}, \"{line}\", answers {found}; the model says {expected}")]
 pub struct WrongAnswer {
@@ -77,7 +77,7 @@ pub struct WrongAnswer {
 
 impl Record {
     /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and
-    /// unmounts it.
+    /// unmounts the volume.
     ///
     /// # Errors
     /// [`WrongAnswer`], [`WrongTree`], [`Panicked`](super::caught::Panicked), or the volume cannot
@@ -86,7 +86,7 @@ impl Record {
         Self::make_behind(target, fresh, workload, None)
     }
 
-    /// The same behind something in front of the device.
+    /// Does the same, with something in front of the device.
     ///
     /// # Errors
     /// As [`make`](Self::make).
@@ -137,8 +137,8 @@ impl Record {
         Self::finish(target, run, model, workload, begin, start)
     }
 
-    /// Goes on after a power cut that left this, which holds a state of the model: mounts it and
-    /// carries out the operations. The power is cut from the end of the recovery on.
+    /// Goes on after a power cut that left `left`, which holds a state of the model: mounts the
+    /// volume and carries out the operations. The power is cut from the end of the recovery on.
     ///
     /// # Errors
     /// As [`make`](Self::make).
@@ -198,8 +198,8 @@ impl Record {
         })
     }
 
-    /// What a cut after `at` changes may leave: the states from the newest that was vouched for
-    /// before it to that of the last operation that had begun.
+    /// Returns the states that a cut after `at` changes may leave: from the newest that an
+    /// operation had made durable by then, to that of the last operation that had begun.
     pub fn allowed(&self, at: u64) -> Allowed {
         let begun = self.marks.partition_point(|mark| mark.begun <= at);
         let mut vouched = 0;
@@ -211,13 +211,14 @@ impl Record {
             }
         }
         Allowed {
-            // The last mark is the unmount's, which changes nothing that can be seen.
+            // The last mark is that of the unmount, which changes nothing that can be seen.
             states: vouched..=begun.min(self.marks.len() - 1),
             placed,
         }
     }
 
-    /// The moments at which somebody was told that what he had done is durable.
+    /// Returns the moments at which an operation returned and thereby acknowledged a newer state as
+    /// durable.
     pub fn acknowledged(&self) -> impl Iterator<Item = u64> {
         let more = |&(before, mark): &(&Mark, &Mark)| mark.vouches > before.vouches;
         let pairs = self
@@ -229,17 +230,17 @@ impl Record {
         returned.filter(|at| (self.begin..=self.tapes.changes()).contains(at))
     }
 
-    /// Moments from the end of the setup to the end of the unmount.
+    /// Returns the number of moments from the end of the setup to the end of the unmount.
     pub fn moments(&self) -> u64 {
         self.tapes.changes() - self.begin + 1
     }
 }
 
-/// Syncs that are under way at once, beside the operation of the first thread.
+/// Syncs and commits that may run at once, beside the operations of the first thread.
 const SYNCS: usize = 3;
 
-/// Carries out the operations of a workload in its order; the states that they go through, and of
-/// each operation its mark.
+/// Carries out the operations of a workload in its order. Returns the states that they go through,
+/// and a mark for each operation.
 fn carry_out(
     workload: &Workload,
     turns: &Arc<Turns>,
@@ -296,7 +297,7 @@ fn carry_out(
                         turns.until(0);
                     }
                     let found = library.apply(op);
-                    // How much a transaction holds, the model does not know.
+                    // The model does not know how much a transaction holds.
                     if let Some(before) = before.filter(|_| found == Err(Errno::FBIG)) {
                         *model = before;
                         expected = model.refuse_group(op);
@@ -325,8 +326,8 @@ fn carry_out(
     for (i, (done, at)) in returned.into_inner() {
         let found = done?.map_err(|error| error.kind().errno());
         if found == Err(Errno::STALE) {
-            // What it was to sync was removed meanwhile, which nobody has told the library it is
-            // still used. It vouches for nothing.
+            // The file was removed before its sync began, since nothing tells the library that it
+            // is still in use. Such a sync makes nothing durable.
             continue;
         }
         agree(
@@ -347,13 +348,13 @@ fn is_in_group(op: &Op) -> bool {
     )
 }
 
-/// What the model says to an operation, which it and the library do at the same time.
+/// Applies an operation to the model, at the library's time, and returns the model's answer.
 fn predict(model: &mut Model, library: &Library, op: &Op) -> Outcome {
     library.set_time(model.tick());
     model.apply(op)
 }
 
-/// What others see: nothing of what is staged before the commit, all of it then.
+/// Checks what others see of a group: nothing before its commit, all of it afterwards.
 fn look(number: usize, op: &Op, model: &Model, library: &Library) -> Result<()> {
     let (expected, seen) = (model.tree(), library.tree()?);
     if are_alike(&expected, &seen) {

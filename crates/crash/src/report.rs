@@ -1,4 +1,4 @@
-//! What an exploration found, as numbers and as cases: for people and for JSON.
+//! The findings of an exploration, as numbers and as cases: for people and for JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,24 +11,24 @@ use stetfs_scheme::RecoveryCase;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// What a power cut left cannot be mounted, read or unmounted.
+    /// A state cannot be mounted, read or unmounted.
     Recovery,
     /// The recovered volume is damaged.
     Structure,
     /// Our checker and e2fsck do not agree about the recovered volume.
     Disagreement,
-    /// e2fsck replays the journal to something else than we do.
+    /// The volume whose journal e2fsck replayed differs from ours.
     Replay,
-    /// The volume holds what it may not hold, or lacks what it must hold.
+    /// The volume holds something that is not allowed, or lacks something that it must hold.
     Contents,
-    /// The recovered volume does not take writes, or is damaged by them.
+    /// The recovered volume refuses writes, or is damaged by them.
     Use,
     /// The code under test panicked.
     Panic,
-    /// A state that reads the same as another one had another outcome: the code under test is not
-    /// deterministic.
+    /// A folded state, which reads the same as another, had another outcome: the code under test is
+    /// not deterministic.
     Nondeterminism,
-    /// An operation of the workload answered wrongly, before any power cut.
+    /// An operation of the workload gave a wrong answer, before any power cut.
     Answer,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Fault {
 
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// Numbers of an exploration. They saturate.
+        /// The numbers of an exploration. They saturate.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counts {
             $($(#[$about])* pub $name: u64,)*
@@ -63,7 +63,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// What came since `earlier`.
+            /// Returns the difference from `earlier` to now.
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name - earlier.$name,)* }
             }
@@ -74,66 +74,67 @@ macro_rules! counts {
 counts! {
     /// Workloads explored.
     workloads,
-    /// Workloads that the budget cut short or left out; some of them have had turns.
+    /// Workloads that the budget cut short or left out. Some of them have had turns.
     workloads_unfinished,
-    /// Orders of workloads that were looked at besides, only where a sync had returned.
+    /// Further orders of workloads, looked at only where a sync had returned.
     orders,
     /// Moments looked at.
     moments,
-    /// Moments of the workloads that were passed over.
+    /// Moments of the workloads that were not looked at.
     moments_left_out,
-    /// States judged: every choice of what is left at a moment of a workload.
+    /// States judged: one for each choice of pieces at a moment of a workload.
     states,
-    /// Among them, those whose media hold something that no earlier state of the workload held.
+    /// Among them, states that no earlier state of the workload equalled.
     states_distinct,
-    /// States that there would have been at the moments looked at beyond those that were judged.
+    /// Possible states of those moments that were not judged.
     states_left_out,
     /// Moments of recoveries looked at.
     nested_moments,
-    /// Moments of recoveries that were cut again that were passed over.
+    /// Moments of the recoveries that were cut again that were not looked at.
     nested_moments_left_out,
-    /// States after a second cut, during recovery.
+    /// States after a second cut, in a recovery.
     nested,
     /// Among them, the distinct ones.
     nested_distinct,
-    /// States that there would have been at those moments beyond those that were judged.
+    /// Possible states of those moments that were not judged.
     nested_left_out,
     /// States that were sampled for the run to go on from.
     #[serde(rename = "chains_drawn")]
     chains_sampled,
-    /// Runs that went on from one. From the others they could not: the volume holds what is
-    /// allowed, and not just a state of the model, or nothing was left to do.
+    /// Runs that went on from such a state. The others could not: the volume holds something
+    /// allowed that is not exactly a state of the model, or no operation was left.
     chains,
-    /// Moments looked at in what was done then.
+    /// Moments of these runs that were looked at.
     chained_moments,
-    /// Moments of that which were passed over.
+    /// Moments of these runs that were not looked at.
     chained_moments_left_out,
-    /// States after a cut there.
+    /// States after a cut in these runs.
     chained,
-    /// States that there would have been at those moments beyond those that were judged.
+    /// Possible states of those moments that were not judged.
     chained_left_out,
-    /// Recoveries that were carried out. All other states hold the same bytes wherever one of these
-    /// was read, so have its outcome.
+    /// Recoveries that were carried out. Every other state agrees with one of these wherever that
+    /// one was read, and so has its outcome.
     recoveries,
     /// Recoveries that were cut again.
     recoveries_cut,
-    /// Folded states that were recovered all the same, to see that they have the predicted outcome.
+    /// Folded states that were recovered all the same, to compare the outcome with the predicted
+    /// one.
     audits,
-    /// Recovered volumes that were shown to e2fsck.
+    /// Recovered volumes that e2fsck checked.
     e2fsck,
-    /// Among them, those about which our checker and e2fsck agreed.
+    /// Among them, those on which our checker and e2fsck agreed.
     e2fsck_agreed,
-    /// States whose journal was replayed by e2fsck too.
+    /// States whose journal e2fsck replayed too.
     replayed,
-    /// Among them, those that held the same then.
+    /// Among them, those that then held the same.
     replayed_alike,
-    /// States whose outcome is not allowed, and workloads that answered wrongly.
+    /// States whose outcome is not allowed, and workloads that gave a wrong answer.
     violations,
 }
 
 impl Counts {
-    /// What a run that went on after a power cut adds to the numbers of its workload, where these
-    /// are its own.
+    /// Takes the numbers of a run that went on after a power cut as numbers of chains, for adding
+    /// them to those of its workload.
     pub(super) fn of_chain(&self) -> Self {
         Self {
             chained_moments: self.moments,
@@ -152,13 +153,12 @@ impl Counts {
     }
 }
 
-/// How many recoveries reached each case of the scheme's recovery table. The key is the case's
-/// [`found`](RecoveryCase::found).
+/// How many recoveries met each row of the scheme's recovery table, by the text of the row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached(BTreeMap<String, u64>);
 
 impl Reached {
-    /// Adds the cases that one recovery reached.
+    /// Counts another recovery, which met these rows.
     pub(super) fn add(&mut self, rows: &[&'static RecoveryCase]) {
         for row in rows {
             match self.0.get_mut(row.found) {
@@ -168,7 +168,7 @@ impl Reached {
         }
     }
 
-    /// Returns how many recoveries reached that case.
+    /// Returns the number of recoveries that met this row.
     pub fn times(&self, row: &RecoveryCase) -> u64 {
         self.0.get(row.found).copied().unwrap_or(0)
     }
@@ -185,18 +185,18 @@ impl AddAssign<&Self> for Reached {
 /// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// What kind.
+    /// The kind of fault.
     pub fault: Fault,
-    /// What is wrong, in words.
+    /// The reason, in words.
     pub why: String,
-    /// What replays it.
+    /// The case that replays it.
     pub case: String,
-    /// Which changes were there at the cut.
+    /// The changes that were there after the cut.
     pub left: String,
-    /// The workload it was found in, by name.
+    /// The name of its workload.
     pub workload: String,
-    /// The smallest workload that was found to fail in the same way, one operation a line, when it
-    /// was looked for.
+    /// The smallest workload that was found to fail in the same way, one operation a line. `None`
+    /// if none was looked for.
     pub minimized: Option<String>,
 }
 
@@ -205,14 +205,14 @@ pub struct Violation {
 pub struct Report {
     /// The numbers.
     pub counts: Counts,
-    /// How often recoveries reached each case.
+    /// How often recoveries met each row of the recovery table.
     #[serde(default, rename = "met")]
     pub reached: Reached,
-    /// Workloads that never ran, not even to be looked at where syncs have returned, by their
-    /// titles. None: it is of a time when nobody took note.
+    /// The titles of workloads that never ran, not even in their first turn. `None` in reports from
+    /// before this was noted.
     #[serde(default)]
     pub never_ran: Option<Vec<String>>,
-    /// Seconds that it took; of several one after the other.
+    /// Seconds of run time; for several explorations, the sum.
     pub seconds: f64,
     /// Threads that worked.
     pub jobs: usize,
@@ -221,7 +221,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether each workload has run at least once. Without that an exploration says nothing of
+    /// True if each workload has run at least once. Otherwise the exploration says nothing about
     /// what it is named after.
     pub fn has_run_all(&self) -> bool {
         match &self.never_ran {
@@ -230,7 +230,7 @@ impl Report {
         }
     }
 
-    /// States judged in a second, those after a second cut included.
+    /// Returns the states judged per second, including those after a second cut.
     pub fn states_a_second(&self) -> f64 {
         (self.counts.states + self.counts.nested) as f64 / self.seconds.max(1e-9)
     }

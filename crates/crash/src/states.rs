@@ -155,10 +155,11 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// As much as does not take too long. The recoveries of a workload of one operation are all cut
-    /// again; those of others are much the same. In memory a commit is dozens of changes of
-    /// hundreds of words, and on flash of hundreds of pages, and nearly every state of them differs
-    /// from the others in what recovery reads.
+    /// Returns an effort that does not take too long for this workload and target. All recoveries
+    /// of a workload of one operation are cut again; those of longer workloads are much alike, so
+    /// fewer are. In memory a commit is dozens of changes of hundreds of words, and on flash of
+    /// hundreds of pages. Nearly all of their states differ in what recovery reads, so less is
+    /// looked at there.
     pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
         let mut fitted = self;
         if workload.is_long() {
@@ -194,7 +195,8 @@ impl Effort {
         fitted
     }
 
-    /// Each order in which a workload is carried out, with what is looked at in it: first its own.
+    /// Returns each order in which a workload is carried out, its own first, with what is looked at
+    /// in it.
     pub fn looks(self, workload: &Workload, target: &Target) -> Vec<Look> {
         let fitted = self.fitted(workload, target);
         let own = Look::at(workload.clone(), fitted, Part::WHOLE);
@@ -202,18 +204,20 @@ impl Effort {
         std::iter::once(own).chain(others).collect()
     }
 
-    /// In how many turns a workload is looked at, where workloads take turns.
+    /// Returns the number of turns in which a workload is looked at.
     pub fn turns(workload: &Workload) -> usize {
         1 + Self::parts(workload).len()
     }
 
-    /// What is looked at of a workload in its `nth` turn: in the first its own order where somebody
-    /// was told that something is durable, in each other a part of its moments and some of the
-    /// orders besides. All turns together are [`looks`](Self::looks).
+    /// Returns what is looked at of a workload in its `nth` turn. The first turn looks at its own
+    /// order, only where a sync has returned. Each further turn looks at a part of its moments and
+    /// at some of the further orders. All turns together are [`looks`](Self::looks).
     ///
-    /// Panics when it has no such turn.
+    /// # Panics
+    /// There is no such turn.
     pub fn turn(self, workload: &Workload, target: &Target, nth: usize) -> Vec<Look> {
-        /// Orders besides that the turns of a long workload end with.
+        /// Further orders that were looked at when each turn of a long workload but the last has
+        /// ended.
         const ORDERS: [u64; 2] = [4, 32];
         let fitted = self.fitted(workload, target);
         let parts = Self::parts(workload);
@@ -238,8 +242,8 @@ impl Effort {
         others.chain([own]).collect()
     }
 
-    /// The parts of its moments, a turn each. Of a short workload the states of neighbouring
-    /// moments have much in common, so they are looked at together.
+    /// Returns the parts of a workload's moments, one for each turn. Neighbouring moments of a
+    /// short workload have many states in common, so they are looked at together.
     fn parts(workload: &Workload) -> &'static [Part] {
         if workload.is_long() {
             &Part::TURNS
@@ -248,7 +252,7 @@ impl Effort {
         }
     }
 
-    /// Some of the orders besides, briefly.
+    /// Returns some of the further orders, with a brief effort.
     fn others(self, workload: &Workload, some: Range<u64>) -> impl Iterator<Item = Look> {
         let seed = match workload.order {
             Order::Overlap(seed) => Some(seed),
@@ -263,7 +267,8 @@ impl Effort {
         })
     }
 
-    /// All or nothing of what is pending, and only where somebody was told something.
+    /// Returns an effort for the moments at which a sync returned: none and all of the pending
+    /// pieces.
     fn brief(self) -> Self {
         Self {
             exhaustive: 0,
@@ -281,8 +286,8 @@ impl Effort {
         }
     }
 
-    /// Moments of `all`, at most so many: first of `pre_flush`, the moments just before something
-    /// settles, then others; both evenly spread.
+    /// Returns at most `most` moments of `all`: first those in `pre_flush`, then others, both
+    /// evenly spread.
     pub fn spread(
         all: Range<u64>,
         pre_flush: &BTreeSet<u64>,
@@ -299,7 +304,7 @@ impl Effort {
         taken
     }
 
-    /// Lengths of the prefixes that are taken, those that end with a change first.
+    /// Returns the lengths of the prefixes that are taken: first those that end with a change.
     fn prefixes(&self, relevant: &[PieceOf]) -> impl Iterator<Item = usize> {
         let ends_a_change = |k: &usize| relevant[*k].change() != relevant[k - 1].change();
         let (whole, torn): (Vec<_>, Vec<_>) = (1..relevant.len()).partition(ends_a_change);
@@ -313,14 +318,15 @@ impl Effort {
         spread(whole, most).into_iter().chain(spread(torn, left))
     }
 
-    /// How many states of a moment with these pieces are chosen by what recoveries read.
+    /// Returns how many states of a moment with these pieces the guide may choose.
     pub fn guided(&self, relevant: &[PieceOf]) -> usize {
         let is_all_taken =
             relevant.len() <= self.exhaustive || relevant.iter().all(PieceOf::is_alternative);
         if is_all_taken { 0 } else { self.guided }
     }
 
-    /// The other choices at a moment with these pieces: all first, then none if that differs.
+    /// Returns the other choices at a moment with these pieces: all first, then none if that
+    /// differs.
     pub fn choices(&self, relevant: &[PieceOf], rng: &mut Rng) -> Vec<Keep> {
         let n = relevant.len();
         let set = |those: &[PieceOf]| {
@@ -335,20 +341,21 @@ impl Effort {
         }
         choices.push(Keep::None);
         if relevant.iter().all(PieceOf::is_alternative) {
-            // The last is the whole one.
+            // Keeping the last alternative is the state `Keep::All`.
             let single = |piece: &PieceOf| Keep::Only([piece.number].into());
             choices.extend(relevant[..n - 1].iter().map(single));
             return choices;
         }
         if n <= self.exhaustive {
-            // Not the empty set and not the whole one.
+            // All subsets but the empty and the whole one.
             for bits in 1..(1u64 << n) - 1 {
                 let those = (0..n).filter(|i| bits >> i & 1 == 1);
                 choices.push(Keep::Only(those.map(|i| relevant[i].number).collect()));
             }
             return choices;
         }
-        // The pieces of one medium are numbered in their order; those of several are not.
+        // Pieces of one medium are numbered in the order of the writes; pieces of several media are
+        // not.
         let in_order = relevant.is_sorted_by_key(|piece| piece.number);
         choices.extend(self.prefixes(relevant).map(|k| {
             if in_order {
@@ -362,7 +369,7 @@ impl Effort {
     }
 }
 
-/// At most so many of them, evenly spread from a random start.
+/// Returns at most `most` of `those`, evenly spread from a random start.
 fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
     if most == 0 {
         return Vec::new();
@@ -372,7 +379,7 @@ fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
     those.iter().copied().skip(start).step_by(step).collect()
 }
 
-/// How many states a moment with these pieces has; as many as a `u64` counts when there are more.
+/// Returns the number of states of a moment with these pieces; it saturates.
 pub fn possible(relevant: &[PieceOf]) -> u64 {
     if relevant.iter().all(PieceOf::is_alternative) {
         return relevant.len() as u64 + 1;
@@ -389,8 +396,8 @@ mod tests {
     use crate::workloads::script::Script;
     use stetfs_testkit::image::EXT4_1K;
 
-    /// Whatever is looked at at once is looked at in one of the turns, and once; and before any of
-    /// it all workloads have been looked at where syncs have returned.
+    /// The looks of all turns are those of `looks`, each once. In the first turn every workload is
+    /// looked at where syncs have returned.
     #[test]
     fn turns_are_all_of_it() {
         let target = Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target");
