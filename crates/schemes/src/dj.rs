@@ -146,8 +146,8 @@ static NVM_CHECKPOINT: OptionAbout = OptionAbout {
     what: "how much of the NVRAM is filled before a checkpoint",
 };
 
-/// The first block of the journal's inode that holds blocks: JBD2's superblock and our header are
-/// before it.
+/// The first block of the journal's inode that holds logged blocks, behind JBD2's superblock and
+/// our header.
 const FIRST: u32 = 2;
 
 /// The number of a region's first transaction.
@@ -161,16 +161,16 @@ struct Dj {
     mode: DataMode,
     rule: Rule,
     journal: Mutex<Journal>,
-    /// The memory of the transaction before.
+    /// The buffers of the last transaction, for the next one.
     draft: Mutex<Draft>,
 }
 
-/// What of the volume's journal is in use.
+/// The part of the volume's journal that is in use.
 struct Journal {
-    /// The block that is written next, and how many may be.
+    /// The block that is written next, and the number of blocks that may be written.
     next: u32,
     free: u32,
-    /// Blocks of each transaction of the log.
+    /// The number of journal blocks of each transaction in the log.
     taken: VecDeque<u32>,
 }
 
@@ -179,11 +179,11 @@ struct DeltaVersion {
     content: BlockRef,
     /// Its newest tag.
     tag: TagWord,
-    /// The transaction that it is from.
+    /// The transaction that made it.
     newest: Tid,
-    /// The transactions that a replay takes it from. None: it is home.
+    /// The transactions from which a replay would make it; empty: it is home.
     transactions: SmallVec<[Tid; 2]>,
-    /// The last of them that has all of it. None: they rest on home.
+    /// The last of them that has all of it; `None`: the deltas rest on home.
     whole: Option<Tid>,
 }
 
@@ -248,7 +248,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         period,
     };
     let span = Span::empty(start.at, start.sequence);
-    // All of them may be whole, and half of the tags may be of freed blocks.
+    // A quarter of what fits: each block may be whole, and half of the tags may be of freed blocks.
     let tags = capacity / 8 / Record::length(1, 0);
     let tags = u32::try_from(tags).unwrap_or(u32::MAX);
     let terms = Terms {
@@ -292,7 +292,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((Box::new(dj), terms, report))
 }
 
-/// The journal's blocks, as many as its superblock says that there are.
+/// Returns the journal area, with the length that its superblock gives.
 fn journal_area(args: &OpenArgs) -> Result<JournalArea> {
     let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let mut raw = Block::zeroed(args.block_size);
@@ -302,14 +302,14 @@ fn journal_area(args: &OpenArgs) -> Result<JournalArea> {
     Ok(area)
 }
 
-/// Where the region's log goes on, and whether something in it is to be brought home.
+/// The place where the region's log goes on, and whether a recovery must bring it home.
 struct Start {
     at: u64,
     sequence: Tid,
     is_left: bool,
 }
 
-/// Makes the region ours or opens it again.
+/// Begins a region, or opens the volume's own again.
 fn take_region(args: &OpenArgs, area: &JournalArea) -> Result<(Pair, DeltaRegion, Start)> {
     let nvm = owner::memory(&ABOUT, args)?;
     let look = recovery::Contents {
@@ -373,8 +373,8 @@ impl OnLog for Dj {
         }
     }
 
-    /// With room for descriptor and commit record, every block being in the journal. What becomes a
-    /// delta is decided when it is known how much room there is.
+    /// Reserves room for descriptor and commit record, as if every block went to the journal.
+    /// `write` decides which blocks become deltas, when the room is known.
     fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Draft, u64) {
         let tags = sorted.logged.len() + sorted.revoked.len();
         let draft = std::mem::take(&mut *self.draft.lock());
@@ -456,7 +456,7 @@ impl OnLog for Dj {
             };
             index.insert(block.home, version);
         }
-        // Its contents are in the index, or were escaped copies.
+        // The index has the contents; the others were escaped copies.
         draft.wholes.clear();
         *self.draft.lock() = draft;
     }

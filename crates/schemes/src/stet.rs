@@ -150,27 +150,28 @@ struct Stet {
     uuid: [u8; 16],
     epoch: u64,
     rule: Rule,
-    /// The content of a block of which nothing is known.
+    /// Zeros: the old content of a new block.
     zeros: BlockRef,
-    /// What lies between two writes home is written along, if it is no more.
+    /// The longest gap between two pieces that go home, in bytes, that is written along with them.
     jump_bytes: u64,
-    /// The memory of the record before.
+    /// The buffer of the last record, for the next one.
     record: Mutex<Record>,
 }
 
-/// A checkpoint in the background takes one of so many parts of what is in use, the oldest. Larger
-/// ones are written in better order, smaller ones leave more in the log that may be freed or
-/// overwritten before it goes home.
+/// A checkpoint in the background takes the oldest of this many parts of the used log. Larger parts
+/// are written in better order; smaller ones leave more versions in the log that may be freed or
+/// overwritten before they go home.
 const PARTS: u64 = 4;
 
-/// Bytes that a checkpoint writes home at a time.
+/// Bytes that a checkpoint reads and writes home at a time.
 const BATCH: usize = 8 << 20;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    // Whatever they say, they must say it rightly before something is written.
+    // A wrong option is an error before anything is written.
     let wish = Wish::of(&ABOUT, &args.options)?;
-    // What is in memory beside the volume is read from there, and may be freed before it goes home.
+    // Memory beside the volume serves reads, and its blocks may be freed before they go home: so it
+    // is filled further.
     let usual = if args.nvm.is_some() { 90 } else { 50 };
     let fill = filled(&ABOUT, &args.options, usual)?;
     match args.options.value(&LOG) {
@@ -195,7 +196,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         home: if place.is_beside() {
             u32_as_usize(args.dev.sector_size())
         } else {
-            // A log in the volume may have longer units than the device has now.
+            // A log in the volume may have longer units than the present device.
             unit
         },
         is_beside: place.is_beside(),
@@ -245,7 +246,7 @@ impl OnLog for Stet {
         self.content_of(version.content())
     }
 
-    /// What is on a device would have to be read, which costs more than it saves.
+    /// On a device the old block would have to be read, which costs more than it saves.
     fn wants_changes(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
         if self.log.index.holds_any(home, 1) {
             return Ok(true);
@@ -253,7 +254,7 @@ impl OnLog for Stet {
         let Some(pmem) = self.log.dev.pmem() else {
             return Ok(false);
         };
-        // A delta is written twice, a whole block once.
+        // A delta is written twice, a whole block once: so half a block is the limit.
         let (start, least) = (self.offset(home), self.log.block_size / 2 + 1);
         changes_less(&**pmem, start, content, least)
     }
@@ -302,8 +303,8 @@ impl OnLog for Stet {
         draft.describe_placed(&to, &sorted.home);
         draft.record.revoke(&sorted.revoked);
         self.rule.is_sealed(draft.record.bytes() - bytes);
-        // With blocks in place there is one even if it has nothing to say: otherwise the one before
-        // would stay the last, which recovery compares with what is in place.
+        // With blocks in place there is a record even if it is empty. Otherwise the one before
+        // would stay the last, whose blocks recovery compares with their places.
         let len = if draft.record.is_empty() && draft.placed.is_empty() {
             0
         } else {
@@ -341,7 +342,7 @@ impl OnLog for Stet {
         Ok(len)
     }
 
-    /// The device has lost room for blocks in place meanwhile.
+    /// True when the device has less room for an atomic write than it said.
     fn tries_again(&self, error: &SchemeError) -> bool {
         let SchemeError::Media(error) = error else {
             return false;
@@ -381,14 +382,14 @@ impl OnLog for Stet {
     fn due(&self, until: Until) -> Option<Which> {
         match until {
             Until::Goal(Goal::All) => Some(Which::All),
-            // Memory is had of what is there.
+            // Only contents in memory give memory back.
             _ if self.log.is_short_of_memory() => Some(Which::Here),
             _ => Some(Which::Before(self.log.span.lock().behind_oldest(PARTS))),
         }
     }
 
     fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
-        // What lies in the log is read from there, not all at once.
+        // In batches, because contents that are only in the log are read from there.
         for due in due.chunks((BATCH / self.log.block_size).max(1)) {
             let contents = due.iter().map(|due| self.content_of(&due.version.content));
             let contents: Vec<BlockRef> = contents.collect::<Result<_>>()?;
@@ -420,7 +421,7 @@ impl OnLog for Stet {
 }
 
 impl Stet {
-    /// Where a block is on the device.
+    /// Returns the byte offset of a block on the device.
     fn offset(&self, block: BlockNo) -> u64 {
         block.0 * usize_as_u64(self.log.block_size)
     }
@@ -433,7 +434,7 @@ impl Stet {
         }
     }
 
-    /// Bytes that can be written home as a whole with the record of these blocks.
+    /// Returns the bytes that can go home in one atomic write with the record of these blocks.
     fn room_in_place(&self, sorted: &Sorted<'_>) -> usize {
         match self.log.dev.atomic_write() {
             Some(atomic) if self.rule.offers(Action::InPlace) => {
@@ -447,7 +448,8 @@ impl Stet {
         }
     }
 
-    /// Writes blocks home, in one with the record at this position; durable when it returns.
+    /// Writes blocks home in one atomic write with the record at this position; durable when it
+    /// returns.
     fn write_placed(
         &self,
         body: Dirty<'_>,
@@ -463,9 +465,9 @@ impl Stet {
         Ok(body.write_whole_commit(&runs)?)
     }
 
-    /// What is written of these blocks, which are in ascending order: the sectors in which the
-    /// bytes are that home has not got, and what lies between two of them, in one block or in
-    /// neighbours, where the device would take longer to leave it out.
+    /// Returns the pieces to write of these blocks, which are in ascending order: the sectors with
+    /// bytes that home does not have, and gaps between them, in one block or in neighbours, that
+    /// the device writes sooner than it jumps over them.
     fn pieces<'a>(&self, due: &[DueOf<Self>], contents: &'a [BlockRef]) -> Vec<Piece<'a>> {
         let mut spans: Vec<(usize, Range<usize>)> = Vec::with_capacity(due.len());
         for (i, block) in due.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Checkpoints: versions go home in batches none of which a cut can tear; see `dj.rs`.
+//! Checkpoints: versions go home in batches, and no cut destroys a version of one (`dj.rs`).
 
 use stetfs_format::delta_log::{InFlightEntry, content_checksum};
 use stetfs_media::Cause;
@@ -11,8 +11,8 @@ use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::Result;
 
 impl Dj {
-    /// Writes blocks home, as many at once as can be in flight; durable when it returns. Those that
-    /// do not rest on home do not count: nothing of them is kept.
+    /// Writes blocks home in batches, durable when it returns. A batch has as many blocks that rest
+    /// on home as the NVRAM can keep, and any number of others, which it need not keep.
     pub(super) fn land_in_batches(&self, due: &[DueOf<Self>]) -> Result<()> {
         let most = self.region.geometry.in_flight;
         let (mut rest, mut is_first) = (due, true);
@@ -29,9 +29,10 @@ impl Dj {
         self.pair.note_in_memory(Cause::Checkpoint)
     }
 
-    /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with
-    /// a version that a replay can start from. The first batch of a checkpoint has its number with
-    /// it: a sector for each of many small batches would be most of what they cost.
+    /// Writes one batch home, durably, and notes this in the blocks' tags. A cut at any moment
+    /// leaves each block with a version from which a replay can start. Only the first batch of a
+    /// checkpoint writes the checkpoint's number: a sector for each of many small batches would be
+    /// most of their cost.
     fn land_batch(&self, due: &[DueOf<Self>], is_first: bool) -> Result<()> {
         let resting = due.iter().filter(|due| due.version.rests_on_home);
         let flights: Vec<Flight<'_>> = resting
@@ -62,8 +63,8 @@ impl Dj {
             self.region
                 .note_home(due.iter().map(|due| due.version.tag))?;
         }
-        // Before the index forgets them: whoever frees one of them from then on leaves no trace in
-        // the log.
+        // Before the index drops these versions: from then on, freeing one of the blocks leaves no
+        // trace in the log.
         self.region.forget_kept()
     }
 }

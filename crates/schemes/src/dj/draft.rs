@@ -1,5 +1,5 @@
-//! A transaction while it is made: which of its blocks become deltas in the NVRAM and which go to
-//! the volume's journal.
+//! A transaction's draft: which of its blocks become deltas in the NVRAM, and which go to the
+//! volume's journal.
 
 use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags, content_checksum};
 use stetfs_format::jbd2::{escape, needs_escape};
@@ -33,7 +33,7 @@ pub(super) static COMPRESS: OptionAbout = OptionAbout {
     what: "how deltas are made small",
 };
 
-/// What becomes a delta: the paper's section III.C.
+/// The rule for which blocks become deltas: the paper's section III.C.
 pub(super) struct Rule {
     /// Percent.
     threshold: u64,
@@ -68,7 +68,7 @@ impl Rule {
         })
     }
 
-    /// Whether a block becomes a delta, which is then in `delta`; `xor` is scratch.
+    /// Returns true when a block becomes a delta, and leaves it in `delta`; `xor` is scratch.
     fn makes_delta(&self, block: &LoggedBlock, xor: &mut Vec<u8>, delta: &mut Vec<u8>) -> bool {
         let Some(base) = block
             .base
@@ -95,28 +95,28 @@ impl Rule {
     }
 }
 
-/// Where a transaction goes.
+/// The places where a transaction goes.
 pub(super) struct Place {
-    /// In the ring.
+    /// Its place in the ring.
     pub(super) head: Head,
-    /// The first block of the journal that it may take.
+    /// The first block of the journal that it may use.
     pub(super) first: u32,
 }
 
-/// A transaction, in buffers that the next one uses again.
+/// A transaction's draft, in buffers that the next one reuses.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) record: Record,
-    /// As they are in the record, those of freed blocks last.
+    /// The tags in the order of the record, those of freed blocks last.
     pub(super) tags: Vec<BlockTag>,
-    /// What goes to the journal.
+    /// The blocks that go to the journal.
     pub(super) wholes: Vec<(BlockRef, Tag)>,
     xor: Vec<u8>,
     delta: Vec<u8>,
 }
 
 impl Draft {
-    /// Begins anew, with descriptor, tags and deltas of these blocks.
+    /// Begins a new draft, with descriptor, tags and deltas of these blocks.
     pub(super) fn describe(
         &mut self,
         place: &Place,
@@ -128,7 +128,7 @@ impl Draft {
             logged, revoked, ..
         } = sorted;
         let count = logged.len() + revoked.len();
-        // Tags have 32 bits for where a delta lies.
+        // Tags have 32 bits for the place of a delta.
         let room = place.head.room.min(u64::from(u32::MAX));
         self.record.begin(place.head.sequence, count);
         self.tags.clear();

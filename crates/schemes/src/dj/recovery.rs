@@ -1,8 +1,8 @@
-//! What a crash left in the region, in the device's journal and at home, and what is done with it:
-//! [`LEFT`]. Whose the region is: [`owner::LEFT`](crate::parts::owner::LEFT).
+//! Recovery of Delta Journaling, from the region, the device's journal and home: the cases of
+//! [`LEFT`], and of [`owner::LEFT`](crate::parts::owner::LEFT), whose the region is.
 //!
-//! What is left is brought home as by any checkpoint (`replay.rs`). A second crash before its end
-//! finds less of the same.
+//! An ordinary checkpoint brings the result home (`replay.rs`). A second cut before its end finds
+//! the same, or less of it to do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,11 +77,11 @@ const ENDS: Ends = Ends {
 /// A transaction in the region.
 pub(super) struct DeltaTransaction {
     pub(super) sequence: Tid,
-    /// Where it begins and the next one would.
+    /// The position where it begins.
     at: u64,
     pub(super) end: u64,
     tags: Vec<BlockTag>,
-    /// All of it up to the commit record.
+    /// Its bytes, the commit record included.
     record: Vec<u8>,
 }
 
@@ -94,30 +94,30 @@ impl DeltaTransaction {
     }
 }
 
-/// What is to be brought home of a block.
+/// The steps to the content of a block that is to be brought home.
 pub(super) struct Pending {
-    /// The transactions whose tags it takes.
+    /// The transactions whose tags count.
     pub(super) transactions: Vec<Tid>,
-    /// The last that has all of it.
+    /// The last of them that has all of the block.
     pub(super) whole: Option<Tid>,
     /// Its newest tag.
     pub(super) tag: TagWord,
     steps: Vec<(usize, usize)>,
 }
 
-/// What was found.
+/// The state that a recovery found.
 pub(super) struct Left {
     pub(super) transactions: Vec<DeltaTransaction>,
-    /// In the order in which homes are read.
+    /// By home, because that is the order in which homes are read.
     pub(super) pending: BTreeMap<BlockNo, Pending>,
-    /// Blocks in flight that nobody freed, each with the tag of its version.
+    /// Blocks in flight that no transaction freed, each with the tag of its version.
     pub(super) kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
     pub(super) revoked: u64,
-    /// Tags that say that home has their version, and do not count as such.
+    /// Tags whose flag says that home has their version, although it does not count.
     pub(super) not_home: Vec<TagWord>,
 }
 
-/// Reads what is in the region, from the position `at` and the number `sequence` on.
+/// Reads the region, from the position `at` and the number `sequence` on.
 pub(super) fn read(
     region: &DeltaRegion,
     area: &JournalArea,
@@ -142,9 +142,9 @@ pub(super) fn read(
                 return Err(SchemeError::Unusable(why));
             }
             let is_revoke = tag.flags.contains(TagFlags::REVOKE);
-            // The checksum leaves out that home has a version, as that is noted later: when the
-            // transaction is known to be durable. Of one that is not, a word may be missing, and
-            // what lay there before may say so of another one.
+            // The checksum leaves out this flag, which is set later, when the transaction is known
+            // to be durable. Of a transaction that is not, the word may be missing, and the flag is
+            // that of an older record in its place.
             let says_home = tag.is_home()?;
             let is_durable = committed.is_at_or_after(found.sequence);
             let is_home = says_home && (is_durable || is_revoke);
@@ -165,7 +165,7 @@ pub(super) fn read(
             let word = found.tag(t);
             let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
             if !is_whole {
-                // Before anything is written.
+                // An unknown compressor is an error before anything is written.
                 compressor(tag.compressor())?;
             }
             let pending = left.pending.entry(tag.home).or_insert_with(|| Pending {
@@ -188,7 +188,7 @@ pub(super) fn read(
     Ok(left)
 }
 
-/// What is in a region.
+/// A region of this scheme, as `owner` looks at it.
 pub(super) struct Contents {
     pub(super) pmem: Arc<dyn Pmem>,
     pub(super) block_size: usize,
@@ -209,7 +209,7 @@ impl Look for Contents {
     }
 }
 
-/// Takes the blocks in flight, and leaves out of what is pending what they have.
+/// Takes the blocks in flight, and removes from `pending` the steps that they include.
 fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
     for (entry, content) in region.kept()? {
         if !is_content(&content, entry.checksum) {
@@ -260,8 +260,8 @@ fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
 }
 
 impl Left {
-    /// The newest content of a pending block, by the device's journal, home, and what is in the
-    /// region.
+    /// Returns the newest content of a pending block, made from the region, the device's journal
+    /// and home.
     pub(super) fn content(
         &self,
         home: BlockNo,
@@ -273,7 +273,7 @@ impl Left {
         let bytes = content.bytes_mut();
         let kept = self.kept.iter().find(|(entry, ..)| entry.home == home);
         if let Some((_, kept, _)) = kept {
-            // It is going there before this.
+            // This content goes home first.
             bytes.copy_from_slice(kept);
         } else if pending.whole.is_none() {
             DELTAS.reached();
@@ -321,7 +321,7 @@ impl Left {
     }
 }
 
-/// All transactions that count.
+/// Returns all transactions that count.
 fn transactions(region: &DeltaRegion, at: u64, sequence: Tid) -> Result<Vec<DeltaTransaction>> {
     let end = at + region.ring.capacity;
     let look = |at, sequence| look(region, at, sequence, end);
@@ -338,7 +338,7 @@ fn transactions(region: &DeltaRegion, at: u64, sequence: Tid) -> Result<Vec<Delt
     Ok(found)
 }
 
-/// The transaction with that number at position `at` of a ring that meets its beginning at `end`.
+/// Reads the transaction with that number at position `at` of a ring that wraps at `end`.
 fn look(
     region: &DeltaRegion,
     at: u64,

@@ -1,6 +1,7 @@
-//! The NVRAM region: who owns it, the ring of transactions, and the blocks in flight.
+//! The NVRAM region: its header, the ring of transactions, and the blocks in flight.
 //!
-//! Positions in the ring count from its start without end; they are multiples of a cache line.
+//! Positions in the ring count bytes from its start and never wrap; they are multiples of a cache
+//! line.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 const IN_FLIGHT: Tag = Tag::new(Class::Journal, Cause::Checkpoint);
 
-/// A block that is kept until it is home.
+/// A block that the NVRAM keeps until it is home.
 pub(super) struct Flight<'a> {
     pub(super) entry: InFlightEntry,
     pub(super) content: &'a [u8],
 }
 
-/// A block's tag in the ring: where it is, and its first word.
+/// A block's tag in the ring: its position, and its first word.
 #[derive(Clone, Copy)]
 pub(super) struct TagWord {
     pub(super) at: u64,
@@ -40,13 +41,13 @@ pub(super) struct DeltaRegion {
     pub(super) ring: Ring<Arc<dyn Pmem>>,
     pub(super) geometry: RegionGeometry,
     uuid: [u8; 16],
-    /// Another number each time the region is begun anew.
+    /// A number that differs each time the region is begun anew.
     epoch: u64,
-    /// What checksums of single words begin with.
+    /// The seed of the checksums of single words.
     word_seed: u32,
 }
 
-/// The flag in a tag's first word.
+/// The flag in a tag's first word that home has its version.
 const HOME: u64 = u32_as_u64(u16_as_u32(TagFlags::HOME.bits())) << HOME_BITS;
 
 impl DeltaRegion {
@@ -65,7 +66,7 @@ impl DeltaRegion {
         })
     }
 
-    /// The position that a tail names, in a region that is divided as it would be now.
+    /// Returns the position that a tail names, if the region is divided as a new one would be.
     pub(super) fn checked_position(&self, tail: Tail) -> Result<u64> {
         let at = if self.is_divided_so()? {
             self.position(tail)
@@ -78,15 +79,15 @@ impl DeltaRegion {
         })
     }
 
-    /// Whether it is divided as it would be now.
+    /// True when the region is divided as a new one would be.
     fn is_divided_so(&self) -> Result<bool> {
         let mut raw = [0; size_of_geometry()];
         self.ring.medium.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
-    /// Stores how it is divided, that nothing is in flight, and which transaction is before the
-    /// first. Durable after a fence.
+    /// Stores the geometry, that no block is in flight, and the number before that of the first
+    /// transaction. Durable after a fence.
     pub(super) fn prepare(&self, newest: Tid) -> Result<()> {
         self.note_committed(newest)?;
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
@@ -97,7 +98,7 @@ impl DeltaRegion {
             .store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
     }
 
-    /// A position and a number as the ring's beginning.
+    /// Returns the tail for a position and a number.
     pub(super) fn tail(&self, at: u64, sequence: Tid) -> Tail {
         Tail {
             line: self.ring.line(at),
@@ -105,13 +106,13 @@ impl DeltaRegion {
         }
     }
 
-    /// The position that a tail names, if there is one.
+    /// Returns the position that a tail names; `None` if it is beyond the ring.
     fn position(&self, tail: Tail) -> Option<u64> {
         let at = u64::from(tail.line) * LINE;
         (at < self.ring.capacity).then_some(at)
     }
 
-    /// What checksums of the transaction at a position begin with.
+    /// Returns the seed of the checksums of the transaction at a position.
     pub(super) fn seed(&self, at: u64, sequence: Tid) -> u64 {
         self.ring.seed(&self.uuid, self.epoch, at, sequence)
     }
@@ -121,12 +122,12 @@ impl DeltaRegion {
         owner::note_committed(&*self.ring.medium, self.word_seed, sequence)
     }
 
-    /// A transaction that was durable, the newest or an earlier one.
+    /// Returns the newest transaction that is noted as durable; later ones may be durable too.
     pub(super) fn committed(&self) -> Result<Tid> {
         owner::committed(&*self.ring.medium, self.word_seed)
     }
 
-    /// Notes in tags that home has their versions; durable when it returns.
+    /// Sets the flag in tags that home has their versions; durable when it returns.
     pub(super) fn note_home(&self, tags: impl Iterator<Item = TagWord>) -> Result<()> {
         for TagWord { at, word } in tags {
             self.store_word(self.ring.word_at(at), word | HOME, IN_FLIGHT)?;
@@ -134,7 +135,7 @@ impl DeltaRegion {
         Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
-    /// Takes that back; durable when it returns.
+    /// Clears that flag in tags; durable when it returns.
     pub(super) fn forget_home(&self, tags: &[TagWord]) -> Result<()> {
         if tags.is_empty() {
             return Ok(());
@@ -145,13 +146,13 @@ impl DeltaRegion {
         Ok(self.ring.medium.fence(Cause::Recovery)?)
     }
 
-    /// Keeps blocks until they are home; durable when it returns. Those that were kept before are
-    /// not any more.
+    /// Keeps blocks until they are home, in place of those that were kept before; durable when it
+    /// returns.
     pub(super) fn keep(&self, flights: &[Flight<'_>]) -> Result<()> {
         self.forget_kept()?;
         let entries: Vec<InFlightEntry> = flights.iter().map(|flight| flight.entry).collect();
         let table = encode_in_flight(&entries, self.seed(0, Tid(0)));
-        // The state, its first word, comes last.
+        // The first word, the state, is stored last.
         self.ring
             .medium
             .store_nt(IN_FLIGHT_OFFSET + 8, &table[8..], IN_FLIGHT)?;
@@ -164,7 +165,7 @@ impl DeltaRegion {
         Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
-    /// Nothing is kept any more; durable when it returns.
+    /// Gives up the kept blocks; durable when it returns.
     pub(super) fn forget_kept(&self) -> Result<()> {
         if self.ring.medium.load_u64(IN_FLIGHT_OFFSET, IN_FLIGHT)? == 0 {
             return Ok(());
@@ -173,7 +174,7 @@ impl DeltaRegion {
         Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
-    /// The blocks that are kept, with their contents.
+    /// Returns the kept blocks, with their contents.
     pub(super) fn kept(&self) -> Result<Vec<(InFlightEntry, Vec<u8>)>> {
         let word = self.ring.medium.load_u64(IN_FLIGHT_OFFSET, RECOVERY)?;
         let count = in_flight_of(word, self.geometry.in_flight)?;

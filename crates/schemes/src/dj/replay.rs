@@ -1,4 +1,4 @@
-//! What recovery found becomes the state of the log, and is brought home as by any checkpoint.
+//! The end of a recovery: the log takes over what was found, and a checkpoint brings it home.
 
 use stetfs_format::width::usize_as_u64;
 use stetfs_media::{Cause, Class};
@@ -10,7 +10,7 @@ use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result};
 
 impl Dj {
-    /// Makes what a crash left the state of the log.
+    /// Makes the state that recovery found the state of the log.
     pub(super) fn take_over(&self, args: &OpenArgs) -> Result<RecoveryReport> {
         let (at, sequence) = {
             let span = self.log.span.lock();
@@ -24,11 +24,11 @@ impl Dj {
             revoked: left.revoked,
             ..RecoveryReport::default()
         };
-        // All of it is found whole before anything is written.
+        // `list` checks everything before anything is written.
         self.list(&left)?;
         if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
             report.sequences = Some((first.sequence.0, last.sequence.0));
-            // From now on what its tags say of home counts.
+            // From now on the flags in the last transaction's tags count.
             self.region.forget_home(&left.not_home)?;
             self.region.note_committed(last.sequence)?;
         }
@@ -37,7 +37,7 @@ impl Dj {
         Ok(report)
     }
 
-    /// Lists what was found, as commits would have done.
+    /// Lists the transactions and versions, as their commits had done.
     fn list(&self, left: &Left) -> Result<()> {
         let mut span = self.log.span.lock();
         for found in &left.transactions {
@@ -48,7 +48,7 @@ impl Dj {
                 span.sequence = found.sequence.next();
             }
         }
-        // Where their blocks are in the journal: it begins anew when they are home.
+        // They count as taking no journal blocks: the journal begins anew when they are home.
         let taken = left.transactions.iter().map(|_| 0);
         self.journal.lock().taken.extend(taken);
         let mut index = self.log.index.write();
@@ -67,7 +67,7 @@ impl Dj {
         Ok(())
     }
 
-    /// Writes home what was on its way.
+    /// Writes the blocks in flight home.
     fn land_kept(&self, left: &Left) -> Result<()> {
         let writes = left.kept.iter().map(|(entry, content, _)| Write {
             home: entry.home,
@@ -84,8 +84,8 @@ impl Dj {
         self.region.forget_kept()
     }
 
-    /// Everything that was found is home. The next transaction skips a number, so that remains of
-    /// an incomplete one are never taken for it.
+    /// Begins the log anew, when everything is home. The next transaction skips one number, so that
+    /// remains of an incomplete one are never taken for it.
     pub(super) fn begin_anew(&self) -> Result<()> {
         let mut span = self.log.span.lock();
         if !is_planted(Bug::ReusedSequence) {

@@ -1,5 +1,4 @@
-//! A transaction's record while it is made: which of the actions is taken for each block, and what
-//! goes into the record for it.
+//! A transaction's draft: the action for each block, and the block's part of the record.
 
 use stetfs_format::private_log::ChunkKind;
 use stetfs_format::width::usize_as_u64;
@@ -13,43 +12,43 @@ use crate::engine::log::{Log, Version};
 use crate::parts::home::Piece;
 use crate::parts::record::Record;
 
-/// What a record is made by.
+/// The state of the log by which a record is made.
 pub(super) struct Describing<'s> {
     pub(super) log: &'s Log<RangesVersion>,
     pub(super) rule: &'s Rule,
-    /// The content of a block of which nothing is known.
+    /// Zeros: the old content of a new block.
     pub(super) zeros: &'s BlockRef,
 }
 
-/// A transaction's record, and what it has of the blocks that stay at their homes.
+/// A transaction's record, and its changes of blocks that keep their homes.
 pub(super) struct Draft<'a> {
     pub(super) record: Record,
-    /// Those that the record has.
+    /// The changes in the record.
     pub(super) logged: Vec<Change<'a>>,
-    /// What is written home with the record, as a whole.
+    /// The pieces that go home in one atomic write with the record.
     pub(super) placed: Vec<Piece<'a>>,
-    /// Bytes that still can be.
+    /// The bytes that this write still has room for.
     pub(super) room: usize,
 }
 
-/// What a transaction logs of a block.
+/// A block in a transaction's record.
 pub(super) struct Change<'a> {
     pub(super) block: &'a LoggedBlock,
     /// The bytes that the transaction changed.
     pub(super) changed: Ranges,
-    /// More than these: all that home has not got.
+    /// The record has more than these: all bytes that home does not have.
     pub(super) carried: bool,
-    /// Where in the record the chunk begins that has all of the block, if one has.
+    /// The offset in the record of the chunk that has all of the block; `None`: no chunk has.
     pub(super) whole: Option<usize>,
 }
 
 impl<'a> Draft<'a> {
-    /// Puts the bytes of blocks that stay at their homes into the record, or to what is written
-    /// home with it.
+    /// Adds blocks that keep their homes: to the record, or to the pieces that go home with it.
     pub(super) fn describe(&mut self, to: &Describing<'_>, stays: &[&'a LoggedBlock]) {
         let (middle, fills) = {
             let span = to.log.span.lock();
-            // A checkpoint is far away in the first half of what brings one.
+            // A checkpoint is far away while less than half of the bytes are in use that make it
+            // due.
             (
                 span.behind_oldest(2),
                 span.used() > to.log.limits.most_used / 2,
@@ -65,7 +64,7 @@ impl<'a> Draft<'a> {
                 continue;
             }
             let old = index.get(&block.home);
-            // Recovery would put what the log has of it over what is home.
+            // Otherwise recovery would write the logged bytes over the block in place.
             let is_logged = old.is_some() && !is_planted(Bug::PlacedOverLog);
             if !is_logged && self.is_placed(to, block) {
                 continue;
@@ -107,7 +106,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A block that lay in nobody's file, and is logged.
+    /// Adds a new block to the record.
     fn describe_new(&mut self, to: &Describing<'_>, block: &'a LoggedBlock) {
         let (home, class, content) = (block.home, block.class, &block.content);
         let mut set = Ranges::new();
@@ -125,7 +124,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// The checksums of what is written where it stays.
+    /// Adds the checksums of blocks that are written where they stay.
     pub(super) fn describe_placed(&mut self, to: &Describing<'_>, home: &[&LoggedBlock]) {
         let mut home: Vec<&LoggedBlock> = home.to_vec();
         home.sort_unstable_by_key(|block| block.home);
@@ -143,8 +142,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a block that the log has nothing of is to be written home with the record. Then it
-    /// is among what is.
+    /// Adds a block to the pieces that go home with the record, if that is the cheapest action;
+    /// false if not. The log must have nothing of the block.
     fn is_placed(&mut self, to: &Describing<'_>, block: &'a LoggedBlock) -> bool {
         let Some((ino, _)) = block.owner.filter(|_| self.room > 0) else {
             return false;

@@ -1,16 +1,17 @@
-//! What stet adds to a log that is JBD2's.
+//! The choices of stet on JBD2's log (`log=jbd2`).
 
 use stetfs_scheme::{DirtyBlock, Placement, Relocates};
 
 use crate::jbd2::Ways;
 
-/// What is placed where the log is JBD2's, which logs blocks whole: bitmaps, descriptors and
-/// mapping of a run that is switched, and they go home too.
+/// New data and long runs of overwritten data get places of their own, and are not logged. JBD2's
+/// log has whole blocks, so a switch costs whole blocks of bitmap, descriptor and mapping, which
+/// are logged and go home too.
 pub(super) struct LongRuns;
 
 impl LongRuns {
-    /// Of fewer blocks a run is logged and brought home for less than these cost: three blocks,
-    /// twice.
+    /// The least blocks of a run that is switched. A shorter run is logged and brought home for
+    /// less than the three metadata blocks cost, twice.
     const LEAST: u32 = 7;
 }
 

@@ -1,8 +1,8 @@
-//! Where the log of bytes is: in the volume's journal area, or in memory beside the volume, in a
-//! region that is one with it ([`owner`]).
+//! The place of the byte log: the volume's journal area, or a region of memory beside the volume
+//! that is paired with it ([`owner`]).
 //!
-//! The region's ring begins at [`REGION_RING`] and goes to its end. What is found when the log is
-//! opened, beside what its place has to say: [`ELSEWHERE`].
+//! The region's ring begins at [`REGION_RING`] and ends with the region. Opening the log has the
+//! cases of its place, and those of [`ELSEWHERE`].
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ recovery_cases! {
 /// The number of a region's first transaction.
 const FIRST_TRANSACTION: Tid = Tid(1);
 
-/// So many of the longest transactions fit into a log.
+/// A log has room for at least this many of the longest transactions.
 const TRANSACTIONS: u64 = 4;
 
-/// Bytes at most of a transaction of so many blocks.
+/// Returns the most bytes that a transaction of `blocks` blocks takes.
 fn longest_of(blocks: u32, block_size: usize) -> u64 {
     u64::from(blocks) * Record::bound(1, 1, block_size)
 }
@@ -56,11 +56,11 @@ pub(super) struct Region {
     ring: Ring<Arc<dyn BlockDev>>,
 }
 
-/// What is to be done with a log.
+/// The state of a log when it is opened.
 pub(super) enum Claim {
-    /// There is nothing in it.
+    /// The log is empty.
     Empty(Start),
-    /// It is to be replayed from there on.
+    /// The log must be replayed from here on.
     Left(Start),
 }
 
@@ -116,7 +116,7 @@ impl LogPlace {
         }
     }
 
-    /// The most blocks of a transaction.
+    /// Returns the most blocks that a transaction may have.
     pub(super) fn max_transaction(&self, block_size: usize) -> u32 {
         let most = self.ring().capacity / TRANSACTIONS / longest_of(1, block_size);
         u32::try_from(most).unwrap_or(u32::MAX)
@@ -126,7 +126,7 @@ impl LogPlace {
         matches!(self, Self::Beside(_))
     }
 
-    /// Where JBD2 would look for records in the ring: at multiples of so many bytes. 0: nowhere.
+    /// Returns the distance in bytes at which JBD2 would look for records in the ring; 0: nowhere.
     pub(super) fn masked(&self, block_size: usize) -> usize {
         match self {
             Self::Inside(_) => block_size,
@@ -134,7 +134,8 @@ impl LogPlace {
         }
     }
 
-    /// A transaction that was durable, the newest or an earlier one, where that is noted.
+    /// Returns the newest transaction that is noted as durable; `None` for a log in the volume,
+    /// which has no such note.
     pub(super) fn committed(&self) -> Result<Option<Tid>> {
         match self {
             Self::Inside(_) => Ok(None),
@@ -144,7 +145,8 @@ impl LogPlace {
         }
     }
 
-    /// The content of a block, in a log in memory: the chunk at this position has all of it.
+    /// Returns the content of a block from a log in memory, where the chunk at this position has
+    /// all of it.
     pub(super) fn content(&self, at: u64, block_size: usize) -> Result<BlockRef> {
         let unit = self.ring().unit;
         let (start, before) = (at / unit * unit, u64_as_usize(at % unit));
@@ -156,8 +158,8 @@ impl LogPlace {
         Ok(content.into())
     }
 
-    /// A transaction's record as the last part of a body on the home medium; all of it is durable
-    /// when it returns. Beside the volume the record is the whole body.
+    /// Writes a transaction's record as the last part of a body; all of it is durable when it
+    /// returns. For a log beside the volume the body must be empty.
     pub(super) fn write(
         &self,
         body: Dirty<'_>,
@@ -177,7 +179,7 @@ impl LogPlace {
         owner::note_committed(&*pair.pmem, pair.header.seed(), sequence)
     }
 
-    /// What a checkpoint has written home is durable when it returns.
+    /// Makes the blocks durable that a checkpoint has written home.
     pub(super) fn make_durable(&self, dev: &dyn BlockDev) -> Result<()> {
         let cause = Cause::Checkpoint;
         match self {
@@ -190,7 +192,7 @@ impl LogPlace {
         }
     }
 
-    /// Moves the log's beginning; durable when it returns.
+    /// Moves the log's tail; durable when it returns.
     pub(super) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
         match self {
             Self::Inside(log) => log.write_tail(tail, cause),
@@ -198,7 +200,7 @@ impl LogPlace {
         }
     }
 
-    /// What was left in it is known, and what does not count of it is gone: it goes on.
+    /// Goes on with a log that was left, after what does not count in it was wiped.
     pub(super) fn resume(&self) -> Result<()> {
         match self {
             Self::Inside(_) => Ok(()),
@@ -206,7 +208,7 @@ impl LogPlace {
         }
     }
 
-    /// Everything is home; durable when it returns.
+    /// Closes the log, when everything is home; durable when it returns.
     pub(super) fn close(&self) -> Result<()> {
         match self {
             Self::Inside(log) => log.write_log_state(true),
@@ -215,7 +217,7 @@ impl LogPlace {
     }
 }
 
-/// All transactions that count, and the position behind them. `committed` was durable.
+/// Returns all transactions that count, and the position behind them. `committed` was durable.
 pub(super) fn all<M: Medium>(
     reader: &Reader<'_, M>,
     start: &Start,
@@ -230,8 +232,8 @@ pub(super) fn all<M: Medium>(
     Ok((found, at))
 }
 
-/// Whether the log of a volume with the mark is in the journal area; `None`: there is nothing that
-/// tells.
+/// Returns true when the log of a volume with the mark is in the journal area, and false when it is
+/// beside the volume; `None`: neither kind of header is there.
 fn is_inside(area: &JournalArea, block_size: usize) -> Result<Option<bool>> {
     let mut raw = vec![0; block_size];
     area.read(owner::RECORD_BLOCK, &mut raw)?;
@@ -268,7 +270,7 @@ impl Region {
                         sequence: start.sequence,
                     };
                     let newest = Tid(FIRST_TRANSACTION.0 - 1);
-                    // What is in the ring is of another epoch.
+                    // The old content of the ring is of another epoch.
                     let seed = pair.header.seed();
                     let none_yet = || owner::note_committed(&**nvm, seed, newest);
                     pair.begin(args.has_private_log, tail, newest, none_yet)?;
@@ -284,7 +286,7 @@ impl Region {
     }
 }
 
-/// What is in a region.
+/// A region of this scheme, as `owner` looks at it.
 struct Contents<'a> {
     args: &'a OpenArgs,
     nvm: &'a Arc<dyn Pmem>,
@@ -306,7 +308,7 @@ impl Contents<'_> {
         Ring::new(dev, vec![(REGION_RING, capacity)])
     }
 
-    /// Where a log goes on.
+    /// Returns the place where a log goes on.
     fn start(&self, ring: &Ring<Arc<dyn BlockDev>>, epoch: u64, tail: Tail) -> Result<Start> {
         let at = u64::from(tail.line) * LINE;
         if at >= ring.capacity {

@@ -1,14 +1,13 @@
-//! What a crash left in the log, and what is done with it. Which transactions count:
-//! [`reader::LEFT`](crate::parts::reader::LEFT); what these say:
-//! [`replay::LEFT`](crate::parts::replay::LEFT).
+//! Recovery of stet: the cases of [`reader::LEFT`](crate::parts::reader::LEFT), which transactions
+//! count, and of [`replay::LEFT`](crate::parts::replay::LEFT), what is done with each block.
 //!
-//! Nothing is written home: the index of what home has not got is made anew, and the volume is
-//! served. The log goes on where the last transaction that counts ends.
+//! Recovery writes nothing home. It makes the index of held versions anew, and the volume is
+//! served. The log goes on behind the last transaction that counts.
 //!
-//! What lies behind the last transaction that counts is overwritten before the volume is served. A
-//! transaction that was in flight could be complete but for a block written in place; if that block
-//! got the same content again, the transaction would count after the next crash, although the
-//! volume has been seen without it.
+//! Before the volume is served, recovery overwrites the bytes behind that transaction. A
+//! transaction that was in flight may be complete except for one block written in place. If that
+//! block got the same content again later, the transaction would count after the next crash,
+//! although the volume has been seen without it.
 
 use stetfs_media::Block;
 
@@ -22,7 +21,7 @@ use crate::parts::replay::{Bytes, read_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{About, OpenArgs, Ranges, RecoveryReport, Result};
 
-/// What the log has.
+/// The state that recovery found in the log.
 pub(super) struct Left {
     pub(super) epoch: u64,
     pub(super) span: Span,
@@ -58,7 +57,7 @@ fn index_log(
     let masked = log.masked(args.block_size);
     let reader = Reader::new(log.ring(), args, masked, &start);
     let (mut found, mut at) = place::all(&reader, &start, log.committed()?)?;
-    // Beside the volume, a record is begun when what it says of home is durable.
+    // Not beside the volume: there no block is written in place.
     if !log.is_beside() {
         at = reader.drop_unplaced(&mut found)?.unwrap_or(at);
     }
@@ -86,7 +85,7 @@ fn index_log(
     })
 }
 
-/// Takes what a transaction changed over into the index. `base` is home, where that was read.
+/// Takes over the bytes of one chunk into the index. `base` is the content of home, if it was read.
 fn add(
     versions: &mut Changing<'_, RangesVersion>,
     log: &LogPlace,
@@ -113,7 +112,7 @@ fn add(
                     None => read_home(args, block)?.into(),
                 },
             };
-            // Nobody else has it then, and it is not copied.
+            // So that the content is not shared, and `make_mut` does not copy it.
             versions.change(&block, RangesVersion::forget_content);
             let raw = content.make_mut();
             for (offset, bytes) in bytes.pieces {

@@ -1,8 +1,8 @@
-//! Which action is the cheapest for a block of data that has a home.
+//! The rule for the cheapest action for a block of data that has a home.
 //!
-//! In bytes that are written for it, until it is home for good: k bytes changed in r ranges, blocks
-//! of B bytes, h expected changes of the block between two times that it goes home, H bytes of the
-//! sectors that go home.
+//! The cost is the number of bytes that are written for this change until the block is home for
+//! good. k bytes changed in r ranges; a block has B bytes; it is expected to change h times between
+//! two times that it goes home; the sectors that go home have H bytes.
 //!
 //! | action | what is written |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | switch: the block to a new home, the file's mapping to it | B + what its metadata costs |
 //! | in place: the changed sectors home, in one atomic write with the record | H |
 //!
-//! Where the device has atomic writes a block is written in place, otherwise switched: the device
-//! does itself what a switch does.
+//! On a device with atomic writes, blocks are written in place instead of being switched, because
+//! the device does internally what a switch does.
 //!
-//! A record takes a sector in any case, in memory a line: of what goes into the log, only what does
-//! not fit into the rest of that counts. Of a log in memory beside the volume nothing counts:
-//! nothing is switched there, since that would wait for the device, and new blocks are logged too.
-//! Many never get to the device: they are freed before.
+//! A record takes at least a sector, in memory a cache line. So logged bytes count only as far as
+//! they do not fit into the rest of it. With a log in memory beside the volume, logged bytes cost
+//! nothing. No block is switched there, because that would wait for the device, and new blocks are
+//! logged too: many are freed before they get to the device.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -44,7 +44,7 @@ pub(super) static MEDIUM: OptionAbout = OptionAbout {
         what the device says it is, in memory without a bound",
 };
 
-/// What is done with a block of data that has a home.
+/// An action for a block of data that has a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Action {
@@ -66,29 +66,29 @@ impl Action {
         }
     }
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Returns its index in [`ALL`](Self::ALL).
     #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
     const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// What each action costs for a block, in bytes, in the order of [`Action::ALL`].
+/// The cost of each action for a block, in bytes, in the order of [`Action::ALL`].
 type Costs = [usize; Action::ALL.len()];
 
-/// Bytes of metadata that a switched block changes, as they are logged: a mapping, two bits in
-/// bitmaps, two group descriptors, and what they share with others. Measured: 150 to 210.
+/// Logged bytes of the metadata that a switched block changes: a mapping, two bits in bitmaps, two
+/// group descriptors, and its share of common bytes. Measured: 150 to 210.
 const MAPPING: usize = 200;
 
 /// Bytes in front of each range of a delta.
 const PAIR: usize = 4;
 
-/// What the mount's options say.
+/// The mount's options.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
-    /// Always this one.
+    /// `Some`: always this action.
     pinned: Option<Action>,
-    /// The medium is, or is not, a disk that turns, whatever it says of itself.
+    /// `Some`: whether the medium is a disk that turns, whatever it says of itself.
     turns: Option<bool>,
 }
 
@@ -111,17 +111,17 @@ impl Wish {
     }
 }
 
-/// What home and log are, in bytes.
+/// The sizes of home and log, in bytes, and their kinds.
 #[derive(Clone, Copy)]
 pub(super) struct Bed {
     pub(super) block_size: usize,
-    /// The unit of what is logged.
+    /// The unit of the log.
     pub(super) log: usize,
-    /// The unit of what goes home.
+    /// The unit of writes home.
     pub(super) home: usize,
     /// The log is in memory beside the volume.
     pub(super) is_beside: bool,
-    /// Record and homes can be written as a whole.
+    /// The device can write record and homes atomically.
     pub(super) is_atomic: bool,
 }
 
@@ -130,11 +130,11 @@ pub(super) struct Rule {
     bed: Bed,
     expected: Expected,
     record: Growing,
-    /// What was done, in the order of [`Action::ALL`].
+    /// The actions taken, in the order of [`Action::ALL`].
     taken: [Taken; Action::ALL.len()],
 }
 
-/// How often an action was taken, and what each would have cost then.
+/// How often an action was taken, and the sums that each action would have cost for these blocks.
 #[derive(Default)]
 struct Taken {
     taken: AtomicU64,
@@ -152,8 +152,8 @@ impl Rule {
         }
     }
 
-    /// What may be relocated on this device. In memory it costs nothing that a file is in pieces.
-    /// `stet=switch` is there to show what switches cost, and knows no bound.
+    /// Returns how freely blocks may be relocated on this device. In memory, pieces of a file cost
+    /// nothing. `stet=switch` exists to show the cost of switches, and has no bound.
     pub(super) fn relocates(&self, dev: &dyn BlockDev) -> Relocates {
         match self.wish.turns {
             _ if self.bed.is_beside || !self.offers(Action::Switch) => Relocates::No,
@@ -166,7 +166,7 @@ impl Rule {
         }
     }
 
-    /// Whether this may be done with a block, cheap or not.
+    /// True when this action is possible, cheap or not.
     pub(super) fn offers(&self, action: Action) -> bool {
         match (self.wish.pinned, action) {
             (Some(pinned), _) => action == pinned,
@@ -176,7 +176,8 @@ impl Rule {
         }
     }
 
-    /// What is written along in the time of a jump of the device, as it says or the mount does.
+    /// Returns the bytes that the device writes in the time of one jump, as the device or the mount
+    /// says.
     pub(super) fn jump_bytes(&self, dev: &dyn BlockDev) -> u64 {
         match self.wish.turns {
             None => dev.jump_bytes(),
@@ -185,10 +186,11 @@ impl Rule {
         }
     }
 
-    /// What can be done with a block of a file in which these bytes changed, and that was changed
-    /// `changes` times since it was home; the transaction's record has `so_far` bytes without it.
+    /// Returns the cost of each action for a block of a file, of which these bytes changed and
+    /// which was changed `changes` times since it was home. The transaction's record has `so_far`
+    /// bytes without it.
     fn costs(&self, ino: InodeNo, changed: &Ranges, changes: u16, so_far: usize) -> Costs {
-        // In sixteenths, as the expectation is.
+        // In sixteenths of a change, like the expectation.
         let expected = self.expected.of(ino).max((u32::from(changes) + 1) * ONE);
         let share = |bytes: usize| bytes * u32_as_usize(ONE) / u32_as_usize(expected);
         let home = changed.widened(self.bed.home).bytes();
@@ -208,8 +210,9 @@ impl Rule {
         ]
     }
 
-    /// Whether a record that needs `changed` of a block takes `all` that home has not got: it saves
-    /// the sectors that would go home. In memory beside the volume always, when the log `fills`.
+    /// True when a record that needs the `changed` bytes of a block carries `all` that home does
+    /// not have. This saves the sectors that would go home. With a log in memory beside the volume
+    /// it is true when the log `fills`.
     pub(super) fn carries(&self, changed: &Ranges, all: &Ranges, fills: bool) -> bool {
         if self.bed.is_beside {
             fills
@@ -218,13 +221,13 @@ impl Rule {
         }
     }
 
-    /// The unit of what goes home.
+    /// Returns the unit of writes home, in bytes.
     pub(super) fn home_unit(&self) -> usize {
         self.bed.home
     }
 
-    /// What should be done with it. All blocks that are chosen for until
-    /// [`is_sealed`](Self::is_sealed) are of one transaction.
+    /// Returns the cheapest action for a block. All calls until [`is_sealed`](Self::is_sealed) are
+    /// for one transaction.
     pub(super) fn choose(&self, ino: InodeNo, changed: &Ranges, changes: u16) -> Action {
         let costs = self.costs(ino, changed, changes, self.record.so_far());
         let cheapest = Action::ALL
@@ -241,12 +244,12 @@ impl Rule {
         cheapest
     }
 
-    /// The record of the transaction is complete: so many bytes of it are not of data.
+    /// Notes that the transaction's record is complete, and has `metadata` bytes besides data.
     pub(super) fn is_sealed(&self, metadata: usize) {
         self.record.end(metadata);
     }
 
-    /// This was done with it, in a record that had so many bytes of data.
+    /// Counts an action for a block, in a record that had `data` bytes of data before it.
     pub(super) fn count(
         &self,
         action: Action,
@@ -263,7 +266,7 @@ impl Rule {
         }
     }
 
-    /// What was done so far.
+    /// Returns the counts of the actions.
     pub(super) fn actions(&self) -> Vec<ActionCount> {
         let exists = |action: &Action| self.bed.is_atomic || *action != Action::InPlace;
         let of = |action: Action| {
@@ -281,7 +284,7 @@ impl Rule {
         Action::ALL.into_iter().filter(exists).map(of).collect()
     }
 
-    /// How a block that stays at its home is logged.
+    /// Returns how a block that keeps its home is logged.
     pub(super) fn logged(&self, block: &LoggedBlock, changed: &Ranges) -> Action {
         match self.wish.pinned {
             Some(Action::Whole) if block.owner.is_some() => Action::Whole,
@@ -290,24 +293,24 @@ impl Rule {
         }
     }
 
-    /// A block of the file went home after so many changes.
+    /// Notes that a block of the file went home after `changes` changes.
     pub(super) fn learn(&self, ino: InodeNo, changes: u16) {
         self.expected.learn(ino, changes);
     }
 }
 
-/// Bytes of the chunk for these ranges.
+/// Returns the bytes of a chunk with these ranges.
 fn delta_bytes(changed: &Ranges) -> usize {
     CHUNK_SIZE + PAIR * changed.count() + changed.bytes()
 }
 
-/// The record of the transaction that is being closed, as far as it is known. It takes a sector in
-/// any case: what fits into that costs nothing.
+/// The expected size of the record of the transaction that is being closed. A record takes at least
+/// a sector, and bytes that fit into it cost nothing.
 struct Growing {
     sector: usize,
-    /// What records have beside data: a moving average.
+    /// Bytes of a record besides data: a moving average.
     metadata: AtomicUsize,
-    /// Of data.
+    /// Bytes of data in this record so far.
     data: AtomicUsize,
 }
 
@@ -332,7 +335,7 @@ impl Growing {
         self.data.fetch_add(bytes, Relaxed);
     }
 
-    /// What so many bytes cost in a record that has `so_far`.
+    /// Returns the cost of `bytes` more bytes in a record that has `so_far`.
     fn cost(&self, so_far: usize, bytes: usize) -> usize {
         let counted = |len: usize| len.saturating_sub(self.sector);
         counted(so_far + bytes) - counted(so_far)
@@ -345,14 +348,14 @@ impl Growing {
     }
 }
 
-/// One change, as expectations are kept.
+/// One change, in the unit of expectations.
 const ONE: u32 = 16;
 
-/// Files whose expectations are kept apart; others share one.
+/// The number of expectations; files whose numbers agree modulo this share one.
 const FILES: usize = 4096;
 
-/// How often a block of a file is changed between two times that it goes home: moving averages.
-/// What is expected wrongly costs bytes and nothing else.
+/// Expected changes of a file's blocks between two times that they go home: moving averages. A
+/// wrong expectation costs bytes and nothing else.
 struct Expected(Vec<AtomicU16>);
 
 impl Expected {
@@ -364,12 +367,12 @@ impl Expected {
         &self.0[u32_as_usize(ino.0) % FILES]
     }
 
-    /// In sixteenths; at least one change.
+    /// Returns the expectation, in sixteenths of a change; at least one change.
     fn of(&self, ino: InodeNo) -> u32 {
         u32::from(self.slot(ino).load(Relaxed)).max(ONE)
     }
 
-    /// An eighth of the new is added to seven eighths of the old.
+    /// Updates the average: seven eighths of the old and one eighth of the new.
     fn learn(&self, ino: InodeNo, changes: u16) {
         let slot = self.slot(ino);
         let new = u32::from(changes.min(4095)) * ONE;

@@ -1,4 +1,4 @@
-//! The newest committed version of a block of which the log has some bytes, or all.
+//! The newest committed version of a block of which the log has bytes.
 
 use stetfs_format::{InodeNo, Tid};
 use stetfs_media::{BlockRef, Class};
@@ -8,12 +8,12 @@ use stetfs_scheme::Ranges;
 use crate::engine::log::Version;
 use crate::parts::index::Indexed;
 
-/// Where a version's content is.
+/// The place of a version's content.
 #[derive(Clone)]
 pub(super) enum Content {
     /// In memory.
     Here(BlockRef),
-    /// In the log, which is in memory: all of it in the chunk at this position.
+    /// In a log in memory: the chunk at this position has all of it.
     Logged(u64),
     /// Home has it.
     Home,
@@ -25,16 +25,17 @@ pub(super) struct RangesVersion {
     /// The file that it belongs to, for data.
     pub(super) ino: Option<InodeNo>,
     content: Content,
-    /// Where it differs from home. No bytes: it is home.
+    /// The bytes that differ from home; empty: it is home.
     pending: Ranges,
-    /// The first transaction whose bytes home has not got: replayed from there on, home becomes
-    /// this version.
+    /// The first transaction whose bytes home does not have. A replay from there on makes home this
+    /// version.
     oldest: Tid,
-    /// The last one that has bytes of it.
+    /// The last transaction that has bytes of it.
     newest: Tid,
-    /// Transactions that changed it since it was home.
+    /// The number of transactions that have changed it since it was home.
     pub(super) changes: u16,
-    /// A checkpoint is writing it home: what was changed since, and by which transaction first.
+    /// `Some` while a checkpoint writes it home: the bytes that were changed since then, and the
+    /// first transaction that did so.
     going: Option<(Ranges, Tid)>,
 }
 
@@ -49,7 +50,7 @@ impl Indexed for RangesVersion {
 }
 
 impl RangesVersion {
-    /// A block of which the log has nothing yet.
+    /// Makes a version of a block of which the log has nothing yet.
     pub(super) fn new(class: Class, ino: Option<InodeNo>, content: Content, tid: Tid) -> Self {
         Self {
             class,
@@ -67,19 +68,19 @@ impl RangesVersion {
         &self.content
     }
 
-    /// Whoever has its content is the only one from now on.
+    /// Lets go of its content, so that another holder has it alone.
     pub(super) fn forget_content(&mut self) {
         self.content = Content::Home;
     }
 
-    /// Where it differs from home, if a record may carry all of that, so that the log needs nothing
-    /// older of it: not while it is on its way.
+    /// Returns the bytes that differ from home, which a record may carry forward so that the log
+    /// needs nothing older of the block; `None` while it is on its way home.
     pub(super) fn portable(&self) -> Option<&Ranges> {
         self.going.is_none().then_some(&self.pending)
     }
 
-    /// Transaction `tid` gave it this content, which differs in these bytes, and which it has
-    /// logged. With `carried` it has logged all that home has not got.
+    /// Notes that transaction `tid` gave it this content and logged the `changed` bytes. With
+    /// `carried` it has logged all bytes that home does not have.
     pub(super) fn change(&mut self, tid: Tid, content: Content, changed: &Ranges, carried: bool) {
         self.content = content;
         self.note(tid, changed);
@@ -110,9 +111,9 @@ pub(super) struct DueRanges {
     pub(super) class: Class,
     pub(super) ino: Option<InodeNo>,
     pub(super) content: Content,
-    /// What home has not got.
+    /// The bytes that home does not have.
     pub(super) pending: Ranges,
-    /// Transactions that changed it since it was home.
+    /// The number of transactions that have changed it since it was home.
     pub(super) changes: u16,
 }
 
@@ -139,7 +140,7 @@ impl Version for RangesVersion {
     }
 
     fn arrive(&mut self, _: &DueRanges) {
-        // A block that was freed meanwhile and has content again never left.
+        // This is a newer version of a block that was freed meanwhile. It never left.
         let Some((since, first)) = self.going.take() else {
             return;
         };
