@@ -274,7 +274,7 @@ fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
 
 /// Clears privileges before content changes (`file_remove_privs`): file capabilities, and
 /// set-user-ID and set-group-ID unless the caller is privileged; with `all`, these in any case. The
-/// caller holds the inode's lock for writing. Cheap when the last call found nothing to clear.
+/// caller holds the inode's lock for writing. Cheap when the last call left nothing to clear.
 pub(crate) fn strip_privileges(
     vol: &Scope<'_>,
     c: &Caller,

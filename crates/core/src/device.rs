@@ -100,7 +100,7 @@ impl<D: BlockDev + 'static> From<Arc<D>> for Media {
 /// volume says that it last was.
 ///
 /// # Errors
-/// As [`open_device`].
+/// As [`open_device`], and [`OpenError::Memory`].
 pub fn open_media(
     path: &Path,
     options: &MountOptions,

@@ -1,4 +1,4 @@
-//! What can go wrong, as callers see it.
+//! The errors of operations, as callers see them.
 //!
 //! There are three sorts of error: answers that POSIX allows (`NotFound`, `NoSpace`, ...), damage
 //! found on the volume ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that

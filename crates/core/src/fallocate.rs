@@ -152,7 +152,7 @@ fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
     first..end.max(first)
 }
 
-/// Zeroes the parts of the first and last block that the range covers only partly. If the range
+/// Zeroes the range's parts of the blocks at its ends that it covers only partly. If the range
 /// begins beyond the end of the file, also zeroes the rest of the file's last block.
 fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;

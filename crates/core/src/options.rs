@@ -53,7 +53,7 @@ pub struct MountOptions {
     /// (`min_batch_time=` microseconds; default 0). Never longer than `max_batch_time`.
     pub min_batch_time: Duration,
     /// Delayed data of a file is placed when the file takes another one's name by a rename, or is
-    /// closed after it was cut to nothing (`auto_da_alloc`, `noauto_da_alloc`).
+    /// closed after it was truncated to 0 bytes (`auto_da_alloc`, `noauto_da_alloc`).
     pub auto_da_alloc: bool,
     /// What happens when damage is found (`errors=`); `None` means the volume's own setting.
     pub errors: Option<OnError>,

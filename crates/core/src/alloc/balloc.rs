@@ -333,7 +333,7 @@ impl Alloc {
     ///
     /// # Errors
     /// Damage: the run is not wholly in the volume, holds the volume's own structures, or is free
-    /// already. The damaged group and those after it are left as they were.
+    /// already. Nothing is freed in the group at fault, nor in those after it.
     pub(crate) fn free(&self, h: &Handle, start: BlockNo, count: u32, class: Class) -> Result<()> {
         if !self.geo.is_valid_range(start, count.into()) {
             return Err(Damage::FreeOutside { start, count }.into());

@@ -66,7 +66,7 @@ impl Group {
 }
 
 impl GroupState {
-    /// What a search must keep away from, besides the bitmap.
+    /// Returns the bits that a search must avoid besides those of the bitmap.
     pub(super) fn overlays(&self) -> [&[u64]; 3] {
         self.pins.as_ref().map_or([&[], &[], &[]], |p| p.overlays())
     }

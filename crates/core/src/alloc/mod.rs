@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `group` | what is known of one group |
+//! | `group` | the state of one group |
 //! | `groups` | descriptors and bitmaps of the groups |
 //! | `balloc` | finding, taking and freeing blocks |
 //! | `ialloc` | choosing, taking and freeing inodes |
@@ -316,7 +316,7 @@ impl Alloc {
         self.space.stage(n);
     }
 
-    /// Ends what [`Alloc::stage`] did, for `n` blocks.
+    /// Undoes [`Alloc::stage`] for `n` blocks.
     pub(crate) fn unstage(&self, n: u64) {
         self.space.unstage(n);
     }
@@ -364,7 +364,7 @@ impl Alloc {
         }
     }
 
-    /// Does what [`Alloc::release_pins`] does for one group, whose state the caller has locked.
+    /// Releases the durable pins of one group, whose state the caller has locked.
     fn release_pins_of(&self, g: GroupNo, state: &mut GroupState, committed: Tid) -> u64 {
         let Some(pins) = &mut state.pins else {
             return 0;

@@ -122,7 +122,7 @@ impl Space {
         self.counts.lock().staged += n;
     }
 
-    /// Ends what [`Space::stage`] did, for `n` blocks.
+    /// Undoes [`Space::stage`] for `n` blocks.
     pub(crate) fn unstage(&self, n: u64) {
         let mut c = self.counts.lock();
         debug_assert!(n <= c.staged, "{n} of {} staged blocks", c.staged);
@@ -156,7 +156,7 @@ impl Space {
         n
     }
 
-    /// Returns `n` blocks to the account that [`Space::take`] gave and the search did not find.
+    /// Puts back `n` blocks that [`Space::take`] gave and the search did not use.
     pub(crate) fn untake(&self, n: u64, source: Source) {
         let mut c = self.counts.lock();
         c.available += n;

@@ -129,8 +129,7 @@ impl TreeMut<'_> {
         let joins_before = pos > 0 && joined(&extent(pos - 1)?, &changed).is_some();
         let joins_after = pos + 1 < view.entries() && joined(&changed, &extent(pos + 1)?).is_some();
         match leaf.block {
-            // Replacing one extent by one other is the most common case, and needs no copy of the
-            // node.
+            // Replacing one extent by one other, the most common case, needs no copy of the node.
             Some(block) if old.len == whole.len && !joins_before && !joins_after => {
                 let new = view.replacement(pos, changed);
                 // A block that is still borrowed would have to be copied before the change.

@@ -31,7 +31,7 @@ pub(crate) struct Run {
     pub(crate) state: MapState,
 }
 
-/// What a removal did.
+/// How far a removal got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) done: bool,

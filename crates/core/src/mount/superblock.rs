@@ -8,7 +8,6 @@
 //! a backup. Recovery and the mount write it anew. The same holds in memory, which tears at words
 //! of 8 bytes: the mark of a mounted volume is one word, and recovery counts anew everything else
 //! that changes.
-//! anew by whoever recovers.
 
 use stetfs_format::features::{FeatureIncompat, FeatureRoCompat};
 use stetfs_format::superblock::reseal;
