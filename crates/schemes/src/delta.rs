@@ -1,46 +1,46 @@
-//! The difference of a block to its previous version, and how small it can be made.
+//! The difference between a block and its previous version, and its compression.
 //!
 //! Source: Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, sections III.B and III.C.
-//! The paper compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO. The lab compares them too
-//! (`dj-fig4`); volumes have LZO, and one that leaves runs of zeros out.
+//! The paper compares FastLZ, gzip, LZF, LZ4, LZO and LZW, and takes LZO. The lab compares them too
+//! (`dj-fig4`). Volumes have two compressors: LZO, and one that leaves out runs of zeros.
 
 mod lzo;
 
 use stetfs_format::width::must_fit_u16;
 use stetfs_scheme::{Result, SchemeError};
 
-/// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns
-/// in how many bits they differ. All three have the same length, a multiple of 8.
+/// Sets `out` to the exclusive or of a block and its previous version, and returns the number of
+/// bits that differ. All three slices have the same length, a multiple of 8.
 pub fn difference(before: &[u8], now: &[u8], out: &mut [u8]) -> u64 {
     stetfs_sys::xor_into(before, now, out)
 }
 
-/// Something that makes deltas small. What it has made, it can undo as long as there are volumes.
+/// A compressor of deltas. Its format must stay readable as long as volumes have it.
 pub trait Compressor: Send + Sync {
-    /// Its name as a mount option.
+    /// Returns its name as a mount option.
     fn name(&self) -> &'static str;
 
-    /// Its number on the medium.
+    /// Returns its number on the medium.
     fn number(&self) -> u8;
 
     /// Sets `out` to `delta`, compressed.
     fn compress(&self, delta: &[u8], out: &mut Vec<u8>);
 
-    /// Sets `out`, which is empty, to a delta of `len` bytes. False: these bytes are not what
-    /// [`compress`](Self::compress) makes of one.
+    /// Sets `out`, which is empty, to a delta of `len` bytes. Returns false if
+    /// [`compress`](Self::compress) does not make `bytes` of any delta.
     fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool;
 }
 
 /// Every compressor; the first is the paper's choice.
 pub static COMPRESSORS: [&dyn Compressor; 2] = [&Lzo, &ZeroRuns];
 
-/// Number and name of those that volumes could have before. No other may have them.
+/// Numbers and names of compressors of older versions, which no other compressor may get.
 const FORMER: [(u8, &str); 3] = [(2, "lz4"), (3, "zstd"), (4, "deflate")];
 
-/// The compressor with this number on a medium.
+/// Returns the compressor with this number on a medium.
 ///
 /// # Errors
-/// [`SchemeError::Unusable`]: there is none, which is said with what to do.
+/// [`SchemeError::Unusable`]: there is none; the message says what to do.
 pub fn compressor(number: u8) -> Result<&'static dyn Compressor> {
     let mut all = COMPRESSORS.into_iter();
     if let Some(found) = all.find(|found| found.number() == number) {
@@ -61,7 +61,7 @@ pub fn compressor(number: u8) -> Result<&'static dyn Compressor> {
     ))
 }
 
-/// Whether volumes could have this compressor before.
+/// True when an older version had this compressor.
 pub fn is_former(name: &str) -> bool {
     FORMER.iter().any(|(_, former)| *former == name)
 }
@@ -87,9 +87,9 @@ impl Compressor for Lzo {
     }
 }
 
-/// Runs of zeros left out: pairs of two numbers of 2 bytes, how many zeros and how many bytes
-/// follow, and these bytes. Zeros at the end are not named. A gap of fewer zeros than a pair costs
-/// is not worth one.
+/// Leaves out runs of zeros. Its format: pairs of two numbers of 2 bytes, the number of zeros and
+/// the number of bytes that follow, and these bytes. Zeros at the end are left out. Up to as many
+/// zeros as a pair has bytes are stored like other bytes.
 struct ZeroRuns;
 
 /// Bytes of a pair.

@@ -248,7 +248,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         period,
     };
     let span = Span::empty(start.at, start.sequence);
-    // A quarter of what fits: each block may be whole, and half of the tags may be of freed blocks.
+    // Every block may go to the journal whole, and half of the tags may be those of freed blocks.
     let tags = capacity / 8 / Record::length(1, 0);
     let tags = u32::try_from(tags).unwrap_or(u32::MAX);
     let terms = Terms {

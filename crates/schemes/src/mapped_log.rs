@@ -56,7 +56,7 @@ recovery_cases! {
         "they are the newest versions, each once; home may have any part of them";
 }
 
-/// The first log block that is the scheme's.
+/// The first log block for the scheme.
 pub(crate) const FIRST: u32 = 2;
 
 const HEADER_BLOCK: u32 = 1;
@@ -65,13 +65,13 @@ const CHECKSUM_AT: usize = 0x1c;
 const HEAD: usize = 0x20;
 const ENTRY: usize = 16;
 
-/// More than there ever are, so that one more can be counted.
+/// The bound of generations. No log gets there, so the next one can always be counted.
 const MOST_GENERATIONS: u64 = 1 << 63;
 
-/// Blocks put in place at a time: bounds the memory.
+/// Blocks that are written home at a time, which bounds the memory.
 const BATCH: usize = 256;
 
-/// Where the content of a home block lies.
+/// The place of the content of a home block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) home: BlockNo,
@@ -81,7 +81,7 @@ pub(crate) struct Entry {
     pub(crate) crc: u32,
 }
 
-/// Which blocks the log holds.
+/// The blocks that the log holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Map {
     pub(crate) generation: u64,
@@ -89,22 +89,22 @@ pub(crate) struct Map {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// The checksum of an entry's content.
+/// Returns the checksum of an entry's content.
 pub(crate) fn content_crc(content: &[u8]) -> u32 {
     crc32c(!0, content)
 }
 
 pub(crate) struct MappedLog {
     pub(crate) area: JournalArea,
-    /// Blocks of the volume.
+    /// The volume's size in blocks.
     blocks: u64,
-    /// What checksums of maps begin with.
+    /// The seed of the checksums of maps.
     seed: u32,
 }
 
 impl MappedLog {
-    /// Takes the journal area. Where the volume has no mark, what is in it counts no more, and it
-    /// gets a new header.
+    /// Opens the log. Without the volume's mark the old content does not count, and the log gets a
+    /// new header.
     pub(crate) fn open(about: &About, args: &OpenArgs) -> Result<Self> {
         if args.log.is_empty() {
             return Err(SchemeError::Unusable("the volume has no journal".into()));
@@ -133,13 +133,13 @@ impl MappedLog {
         })
     }
 
-    /// Blocks of a map with so many entries.
+    /// Returns the number of blocks of a map with `entries` entries.
     pub(crate) fn map_blocks(&self, entries: u32) -> u32 {
         must_fit_u32((HEAD + u32_as_usize(entries) * ENTRY).div_ceil(self.area.block_size))
     }
 
-    /// Splits the log into `slots` slots for maps, of at most `most` blocks each, and places:
-    /// the blocks of a slot, and the places, each of which a map can name.
+    /// Splits the log into `slots` slots for maps, of at most `most` blocks each, and places.
+    /// Returns the blocks of a slot, and the places; one map has room for all of them.
     pub(crate) fn split(&self, slots: u32, most: u32) -> Result<(u32, std::ops::Range<u32>)> {
         let capacity = self.area.capacity();
         for slot in 1..=most {
@@ -157,7 +157,7 @@ impl MappedLog {
         Err(SchemeError::Unusable(why))
     }
 
-    /// The map that begins at log block `at`, if one counts.
+    /// Reads the map at log block `at`; `None` if it does not count.
     pub(crate) fn read_map(&self, at: u32, slot: u32) -> Result<Option<Map>> {
         let size = self.area.block_size;
         let mut raw = vec![0; size];
@@ -193,9 +193,8 @@ impl MappedLog {
         }))
     }
 
-    /// Writes the map at log block `at`: what is behind its first block as a part of the body that
-    /// it vouches for, the first block, which has the checksum, when all of that is durable.
-    /// Durable when it returns.
+    /// Writes the map at log block `at`, durable when it returns. Its first block has the checksum,
+    /// and is written when the rest of the map and the body that it vouches for are durable.
     pub(crate) fn write_map(&self, body: Dirty<'_>, at: u32, map: &Map) -> Result<()> {
         let raw = self.encode(map);
         let (head, rest) = raw.split_at(self.area.block_size);
@@ -215,7 +214,7 @@ impl MappedLog {
         self.area.write_record(at, &self.encode(&map), cause)
     }
 
-    /// Whole blocks.
+    /// Encodes a map as whole blocks.
     fn encode(&self, map: &Map) -> Vec<u8> {
         let count = must_fit_u32(map.entries.len());
         let mut raw = vec![0; u32_as_usize(self.map_blocks(count)) * self.area.block_size];
@@ -239,8 +238,8 @@ impl MappedLog {
         crc32c(crc, &raw[HEAD..HEAD + u32_as_usize(count) * ENTRY])
     }
 
-    /// Writes what the map names home; durable when it returns. Nothing is written unless all of it
-    /// is what the map says, in homes that a file system can have.
+    /// Writes all blocks that the map names home; durable when it returns. Before it writes, it
+    /// checks that all homes are possible and all contents fit their checksums.
     pub(crate) fn replay(&self, map: &Map) -> Result<RecoveryReport> {
         for entry in &map.entries {
             if entry.home.0 >= self.blocks || self.area.contains(entry.home) {
@@ -270,7 +269,7 @@ impl MappedLog {
         })
     }
 
-    /// What the log has of an entry, which is what the map says.
+    /// Reads and checks the content of an entry.
     fn content(&self, entry: &Entry) -> Result<BlockRef> {
         let mut content = Block::zeroed(self.area.block_size);
         self.area.read(entry.at, content.bytes_mut())?;
@@ -283,8 +282,8 @@ impl MappedLog {
         Ok(content.into())
     }
 
-    /// Clears blocks of the log that begin as a record of JBD2 does, so that its recovery never
-    /// takes what is left here for one. Durable when it returns.
+    /// Clears the blocks of the log that begin like a record of JBD2, so that its recovery never
+    /// takes them for one; durable when it returns.
     pub(crate) fn wipe(&self, places: std::ops::Range<u32>) -> Result<()> {
         let (size, tag) = (
             self.area.block_size,
@@ -301,7 +300,7 @@ impl MappedLog {
     }
 }
 
-/// Says whose the log is; durable when it returns.
+/// Writes the header, which says whose the log is; durable when it returns.
 fn begin(about: &About, args: &OpenArgs, area: &JournalArea, epoch: u64) -> Result<()> {
     let header = LogHeader {
         scheme: about.name.to_owned(),
@@ -316,7 +315,7 @@ fn begin(about: &About, args: &OpenArgs, area: &JournalArea, epoch: u64) -> Resu
     area.write_record(HEADER_BLOCK, &raw, Cause::Control)
 }
 
-/// That the log is this scheme's on this volume, and can be recovered.
+/// Checks that the log belongs to this scheme and volume, and may be recovered.
 fn check_owner(about: &About, args: &OpenArgs, header: &LogHeader) -> Result<()> {
     let is_ours = header.uuid == args.uuid && header.scheme == about.name;
     match is_ours {

@@ -86,16 +86,16 @@ pub(crate) static ABOUT: About = About {
     ..About::PLAIN
 };
 
-/// Blocks of a root at most: it bounds what each commit writes beside the transaction.
+/// The most blocks of a root: it bounds the writes of a commit besides the transaction.
 const MOST_SLOT: u32 = 16;
 
 struct Shadow {
-    /// What the durable root names.
+    /// The versions that the durable root names.
     log: Log<CowVersion>,
     mapped: MappedLog,
-    /// Blocks of a slot.
+    /// The blocks of a slot.
     slot: u32,
-    /// Where blocks go in the log.
+    /// The log blocks for contents.
     places: std::ops::Range<u32>,
     newest: Mutex<Newest>,
 }
@@ -106,7 +106,7 @@ struct Newest {
     transactions: u32,
 }
 
-/// A version, and what the root says of it.
+/// A version, and its entry in the root.
 type CowVersion = WholeVersion<Entry>;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
@@ -115,11 +115,11 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let mapped = MappedLog::open(&ABOUT, &args)?;
     let (slot, places) = mapped.split(2, MOST_SLOT)?;
     let (generation, report) = recover(&mapped, slot, &args)?;
-    // Placing at commit may log more: see there.
+    // A quarter, because placing at the commit may log more (`Terms::max_transaction`).
     let terms = Terms::plain(must_fit_u32(places.len()) / 4);
     let in_memory = Limits::most_here(args.memory, args.block_size);
     let limits = Limits {
-        // The places bound it, not the number of transactions.
+        // The places bound the log, not the number of transactions.
         room: u64::MAX,
         most_used: u64::MAX,
         most_here: in_memory.min(places.len() * fill / 100),
@@ -139,7 +139,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((Box::new(Serving(shadow)), terms, report))
 }
 
-/// The log block where a root of that generation begins.
+/// Returns the log block at which a root of that generation begins.
 fn slot_of(generation: u64, slot: u32) -> u32 {
     match generation % 2 {
         1 if !is_planted(Bug::SingleSlot) => FIRST + slot,
@@ -178,7 +178,7 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
 
 impl OnLog for Shadow {
     type Version = CowVersion;
-    /// Where the blocks are.
+    /// The entries of the transaction's blocks.
     type Draft<'t> = Vec<Entry>;
 
     const UNITS: &'static str = "transactions";
@@ -197,7 +197,8 @@ impl OnLog for Shadow {
     }
 
     fn draft<'t>(&self, _: &Head, sorted: &Sorted<'t>, _: bool) -> (Vec<Entry>, u64) {
-        // What it freed may go home: any newer owner's content is in a later root.
+        // Without blocks there is nothing to write: freed blocks may still go home, because a new
+        // owner's content is in a later root.
         (Vec::new(), u64::from(!sorted.logged.is_empty()))
     }
 
@@ -244,7 +245,7 @@ impl OnLog for Shadow {
         self.log.land(due.iter())
     }
 
-    /// An empty root.
+    /// Writes an empty root.
     fn write_tail(&self, _: u64, _: Tid) -> Result<()> {
         let mut newest = self.newest.lock();
         let next = newest.generation + 1;
@@ -260,7 +261,7 @@ impl OnLog for Shadow {
 }
 
 impl Shadow {
-    /// The places that the durable root does not name, in ascending order.
+    /// Returns the places that the durable root does not name, in ascending order.
     fn free(&self, next: &Sorted<'_>) -> Vec<u32> {
         let index = self.log.index.read();
         let mut taken: HashSet<u32> = index.values().map(|version| version.place.at).collect();
@@ -277,7 +278,7 @@ impl Shadow {
         self.places.clone().filter(is_free).collect()
     }
 
-    /// Step 2: neighbours in one request.
+    /// Does step 2 of a commit, with neighbours in one request.
     fn write_blocks(
         &self,
         body: &mut Dirty<'_>,
@@ -294,7 +295,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Steps 3 to 5: the root that has these entries, and not what was freed.
+    /// Does steps 3 to 5 of a commit: the root with these entries, without freed blocks.
     fn write_root(&self, body: Dirty<'_>, next: &Sorted<'_>, entries: &[Entry]) -> Result<()> {
         let gone: HashSet<BlockNo> = {
             let changed = entries.iter().map(|entry| entry.home);

@@ -127,7 +127,7 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Spindle {
     cache: NvmCache,
-    /// Head and Tail when no transaction is under way.
+    /// Head, which Tail equals while no commit is under way.
     head: Mutex<RingEnd>,
 }
 
@@ -149,17 +149,17 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     Ok((Box::new(Serving(Spindle { cache, head })), terms, report))
 }
 
-/// Tenths of a percent; what is less than one is left out.
+/// Returns tenths of a percent, rounded down.
 #[expect(clippy::as_conversions, reason = "nothing else rounds towards zero")]
 fn tenths(percent: f64) -> u32 {
     (percent * 10.0) as u32
 }
 
-/// How a block is committed.
+/// The way in which a block is committed.
 enum How {
-    /// These sub-blocks of it are changed where they lie.
+    /// These sub-blocks are changed where they lie.
     Parts(Ranges),
-    /// All of it, somewhere else.
+    /// The whole block goes to another place.
     Whole,
 }
 
@@ -255,7 +255,7 @@ impl OnCache for Spindle {
 }
 
 impl Spindle {
-    /// How a block is committed, as long as the metadata log has `room` for so many sub-blocks.
+    /// Chooses the way of a block. The metadata log has `room` for that many more sub-blocks.
     fn how(&self, block: &LoggedBlock, before: Option<&Pinned>, room: &mut usize) -> How {
         let Some(before) = before else {
             return How::Whole;
@@ -267,7 +267,7 @@ impl Spindle {
         let size = u32_as_usize(self.cache.region.geometry.sub_block);
         let parts = block.ranges.widened(size);
         let n = parts.bytes() / size;
-        // A sub-block and its header into the log, a sub-block and the entry in place, against a
+        // In lines. Parts: each sub-block twice, the headers in the log, the entry. Whole: the
         // block, the ring, the entry and Tail.
         let lines = u64_as_usize(LINE);
         let in_place =
@@ -279,7 +279,7 @@ impl Spindle {
         How::Parts(parts)
     }
 
-    /// Stores parts of a block as they are into the metadata log.
+    /// Stores the old content of parts of a block in the metadata log.
     fn log_parts(
         &self,
         body: &mut Dirty<'_>,
@@ -310,8 +310,8 @@ impl Spindle {
         Ok(())
     }
 
-    /// Steps 1 to 3 of section 3.2 for one block, which goes to this place of the ring. `first` is
-    /// what must be durable with the ring's slot, before `body` changes anything of it.
+    /// Does steps 1 to 3 of section 3.2 for one block, which gets this place in the ring. `first`
+    /// has the stores that must be durable with the ring's slot before `body` changes the entry.
     fn write_block(
         &self,
         mut first: Dirty<'_>,
@@ -358,7 +358,7 @@ impl Spindle {
         Ok(body.store_nt(at, &block.content, tag)?)
     }
 
-    /// Changes a block where it lies.
+    /// Changes parts of a block where it lies.
     fn change_parts(&self, body: &mut Dirty<'_>, block: &LoggedBlock, place: Place) -> Result<()> {
         let region = &self.cache.region;
         let at = region.geometry.slot_at(place.slot);
@@ -376,7 +376,7 @@ impl Spindle {
     }
 }
 
-/// Tail says of no transaction.
+/// Returns the value of Tail, which names no transaction.
 fn tail(at: u16) -> RingEnd {
     RingEnd {
         at,
@@ -384,12 +384,12 @@ fn tail(at: u16) -> RingEnd {
     }
 }
 
-/// The newest transaction in a region.
+/// Returns the newest transaction in a region.
 fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 
-/// Sets back what a transaction that is not complete has changed; where the ring goes on.
+/// Sets back the changes of an incomplete transaction. Returns where the ring goes on.
 fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     let region = &cache.region;
     let (head, newest) = (region.end(HEAD_OFFSET)?, region.end(TAIL_OFFSET)?);
@@ -426,11 +426,11 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     Ok(end)
 }
 
-/// Blocks of a transaction, and what the cache had of each before.
+/// The blocks of an incomplete transaction, each with the state that its entry had before.
 type Undone = HashMap<BlockNo, Option<EntryState>>;
 
-/// The blocks between head and tail, and the one at tail if it is of the transaction; and where the
-/// ring goes on.
+/// Reads the blocks between Head and Tail, and the one at Tail if it is of the transaction. Also
+/// returns where the ring goes on.
 fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(Undone, u16)> {
     let geometry = cache.region.geometry;
     let count = tail.wrapping_sub(head);
@@ -455,7 +455,7 @@ fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(U
     Ok((found, tail.wrapping_add(1)))
 }
 
-/// Gives metadata back what it was.
+/// Gives sub-blocks of metadata their old content back.
 fn undo_parts(cache: &NvmCache, sequence: Tid) -> Result<()> {
     let region = &cache.region;
     let geometry = region.geometry;

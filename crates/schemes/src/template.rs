@@ -66,13 +66,13 @@ pub(crate) static ABOUT: About = About {
     ..About::PLAIN
 };
 
-/// Blocks of the map at most: it bounds what a checkpoint takes.
+/// The most blocks of the map: it bounds the time of a checkpoint.
 const MOST_SLOT: u32 = 16;
 
 struct Template {
     log: Log<WholeVersion<()>>,
     mapped: MappedLog,
-    /// Where blocks go in the log.
+    /// The log blocks for contents.
     places: std::ops::Range<u32>,
     /// The generation of the newest map.
     generation: Mutex<u64>,
@@ -83,7 +83,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let mapped = MappedLog::open(&ABOUT, &args)?;
     let (slot, places) = mapped.split(1, MOST_SLOT)?;
     let (generation, report) = recover(&mapped, slot, &args)?;
-    // Placing at commit may log more: see there.
+    // A quarter, because placing at the commit may log more (`Terms::max_transaction`).
     let terms = Terms::plain(must_fit_u32(places.len()) / 4);
     let limits = Limits {
         room: 1,
@@ -139,7 +139,7 @@ impl OnLog for Template {
         Goes::Log
     }
 
-    /// Nothing but the newest transaction is ever replayed.
+    /// False, because a recovery replays only the newest transaction.
     fn revokes(&self) -> bool {
         false
     }
@@ -152,7 +152,7 @@ impl OnLog for Template {
         sorted.logged.len() <= self.places.len()
     }
 
-    /// Steps 2 to 4.
+    /// Does steps 2 to 4 of a commit.
     fn write(&self, _: &Head, sorted: &Sorted<'_>, _: &mut (), _: (u64, u32)) -> Result<u64> {
         let blocks = sorted.logged.iter();
         let parts = blocks.map(|b| (Tag::new(b.class, Cause::Log), &b.content[..]));

@@ -103,7 +103,8 @@ pub(crate) static ABOUT: About = About {
     ..About::PLAIN
 };
 
-/// In the upper half of an entry's word, whose other bits are the block before this one, plus 1.
+/// The role *log*, in the upper half of an entry's state word. The other bits of that half are the
+/// block before this one, plus 1; 0: there is none.
 const LOG: u32 = 1 << 31;
 
 const ENTRY: Tag = Tag::new(Class::Journal, Cause::Log);
@@ -112,8 +113,8 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Tinca {
     cache: NvmCache,
-    /// Behind the newest block in the ring, which is behind the newest transaction too when none is
-    /// under way.
+    /// The place behind the newest block in the ring; without a commit under way, also that behind
+    /// the newest transaction.
     head: Mutex<RingEnd>,
 }
 
@@ -185,7 +186,7 @@ impl OnCache for Tinca {
 }
 
 impl Tinca {
-    /// Steps 1 to 3 of one block.
+    /// Does steps 1 to 3 of a commit for one block.
     fn write_block(
         &self,
         block: &LoggedBlock,
@@ -230,7 +231,7 @@ impl Tinca {
     }
 }
 
-/// What an entry says in the role *buffer*: the new block, and the one before.
+/// Returns the state of an entry in the role *buffer*: the new block, and the one before.
 fn state(slot: u32, before: Option<Pinned>) -> EntryState {
     EntryState {
         slot,
@@ -239,18 +240,19 @@ fn state(slot: u32, before: Option<Pinned>) -> EntryState {
     }
 }
 
-/// The newest transaction in a region.
+/// Returns the newest transaction in a region.
 fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(TAIL_OFFSET)?.sequence)
 }
 
-/// Sets back what a transaction that is not complete has changed; where the ring goes on.
+/// Sets back the entries that an incomplete transaction has changed. Returns where the ring goes
+/// on.
 fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     let region = &cache.region;
     let tail = region.end(TAIL_OFFSET)?;
     let head = region.end(HEAD_OFFSET)?;
     let sequence = tail.sequence.next();
-    // A head of the newest complete transaction is at its end.
+    // A Head with the number of the newest complete transaction is at that transaction's end.
     let end = RingEnd {
         at: if head.sequence == sequence {
             head.at
@@ -299,7 +301,7 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     Ok(end)
 }
 
-/// The blocks in a part of the ring, and what the cache had of them before.
+/// Reads the blocks in a part of the ring, each with the state that its entry had before.
 fn read_ring(
     cache: &NvmCache,
     from: u16,

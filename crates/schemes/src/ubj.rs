@@ -125,34 +125,34 @@ const COMMIT: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
 
 struct Ubj {
     cache: NvmCache,
-    /// What running transactions, and the one that is being committed, change in the cache; also
-    /// what nobody wants any more.
+    /// Blocks of the cache that the running and the committing transaction change, and those that
+    /// are no longer wanted.
     changing: Mutex<HashMap<Spot, Changing>>,
-    /// Of a frozen block only the changed bytes are logged, if that is less than a copy.
+    /// `cow=range`: a commit logs the changed bytes of a frozen block if that is less than a copy.
     logs_changes: bool,
-    /// Frozen blocks at which a checkpoint is wanted.
+    /// Frozen blocks beyond which a checkpoint is due.
     most_frozen: usize,
     period: Period,
-    /// The newest transaction that is durable.
+    /// The newest durable transaction.
     committed: Mutex<Tid>,
 }
 
-/// A block of the cache that is being changed.
+/// A block of the cache that a transaction is changing.
 struct Changing {
     tid: Tid,
     place: Place,
-    /// It is changed where it is: of this block of the volume.
+    /// `Some`: this block of the volume, which is changed where it is.
     in_place_of: Option<BlockNo>,
-    /// It has all of the block, and not only what was there before.
+    /// The place has all of the block, not its earlier content.
     is_filled: bool,
-    /// Stored through the cache and not flushed.
+    /// Ranges (offset, length) that were stored through the processor's cache and not flushed.
     unflushed: SmallVec<[(u32, u32); 4]>,
 }
 
-/// From so many bytes on they are stored past the processor's cache.
+/// Writes of at least this many bytes go past the processor's cache.
 const MUCH: usize = 512;
 
-/// What is stored in one piece: changes are logged in such.
+/// Bytes that are stored in one piece; changes are logged in such pieces.
 const WORD: usize = 8;
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
@@ -266,7 +266,7 @@ impl OnCache for Ubj {
             .iter()
             .map(|block| self.log_changes(&mut log, block))
             .collect();
-        // What else was changed in memory alone needs room now.
+        // The other blocks that were changed in other memory alone need room now.
         let needs_room = |(block, logged): &(&&LoggedBlock, &Option<Place>)| {
             block.spot.is_none() && logged.is_none()
         };
@@ -300,8 +300,8 @@ impl OnCache for Ubj {
                 region.store_home(&mut body, place.entry, block.home, LOG)?;
                 superseded.extend(before.map(|before| before.place));
             }
-            // A block that is logged stays frozen by one before this one, also if a checkpoint that
-            // came too late has said that it is clean.
+            // A block whose changes are logged stays frozen by an earlier transaction, even if a
+            // late checkpoint has said that it is clean.
             let frozen_by = if logged.is_some() { *committed } else { tid };
             let frozen = EntryState {
                 slot: place.slot,
@@ -336,8 +336,8 @@ impl OnCache for Ubj {
         if !is_early {
             self.change_logged(blocks, &logged)?;
         }
-        // With the next fence: until then a crash finds two frozen versions and takes the newer
-        // one.
+        // Durable with the next fence. Until then recovery finds two frozen versions and takes the
+        // newer one.
         for old in &superseded {
             region.store_state(old.entry, None, LOG)?;
         }
@@ -349,7 +349,7 @@ impl OnCache for Ubj {
         Ok(())
     }
 
-    /// What was changed and is in no transaction, as it was freed again, is wanted by nobody.
+    /// Blocks that were changed and freed again are in no commit, and nobody wants them.
     fn let_go(&self, up_to: Option<Tid>) -> Result<()> {
         let mut left: Vec<Changing> = {
             let mut changing = self.changing.lock();
@@ -359,7 +359,7 @@ impl OnCache for Ubj {
             let left = changing.extract_if(is_over);
             left.map(|(_, changing)| changing).collect()
         };
-        // In the same order each time, for who wants to see the same again.
+        // Sorted, so that equal runs do the same.
         left.sort_unstable_by_key(|changing| changing.place.slot);
         for Changing {
             place, in_place_of, ..
@@ -390,7 +390,8 @@ impl OnCache for Ubj {
 }
 
 impl Ubj {
-    /// Logs what changed in a block, if that is how it is committed: where it lies then.
+    /// Logs the changes of a block if they are committed so, and returns its place; `None`: they
+    /// are not.
     fn log_changes(&self, log: &mut ChangeLog, block: &LoggedBlock) -> Option<Place> {
         if !self.logs_changes || block.spot.is_some() || block.origin == Origin::Fresh {
             return None;
@@ -416,7 +417,7 @@ impl Ubj {
         Some(before.place)
     }
 
-    /// Stores what was logged where the blocks lie; durable after a fence.
+    /// Stores the logged changes where their blocks lie; durable after a fence.
     fn change_logged(&self, blocks: &[&LoggedBlock], logged: &[Option<Place>]) -> Result<()> {
         let region = &self.cache.region;
         for (block, place) in blocks.iter().zip(logged) {
@@ -436,7 +437,7 @@ impl Ubj {
         Ok(())
     }
 
-    /// A block that was changed in the cache, all of whose lines become durable with `body`.
+    /// Adds all lines of a block that was changed in the cache to `body`, and returns its place.
     fn complete(&self, body: &mut Dirty<'_>, spot: Spot, block: &LoggedBlock) -> Result<Place> {
         let changing = self.changing.lock().remove(&spot);
         let changing = changing.expect("it was given");
@@ -445,7 +446,7 @@ impl Ubj {
             Tag::new(block.class, Cause::Log),
         );
         if !changing.is_filled {
-            // It became a part of the transaction, and nothing of it changed.
+            // The block joined the transaction, but none of its bytes changed.
             body.store_nt(at, &block.content, tag)?;
         }
         for (start, len) in changing.unflushed {

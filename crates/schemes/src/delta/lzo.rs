@@ -1,31 +1,32 @@
-//! An LZO1X compressor for differences: what it makes, every decompressor of LZO1X can read.
+//! An LZO1X compressor for differences. Every decompressor of LZO1X can read its output.
 //!
 //! Source of the format: the kernel's Documentation/staging/lzo.rst. Differences are runs of zeros
-//! with something between them. So a run of equal bytes is found by looking at the byte before it;
-//! only other bytes are looked up in a table, which is as small as blocks are and so costs little
-//! to clear. (General compressors clear 32 KiB for each call, which takes them as long as all of
-//! the rest.)
+//! with other bytes between them. So it finds a run of equal bytes by a look at the byte before,
+//! and looks up only other bytes in a table. The table is as small as a block, and costs little to
+//! clear. (General compressors clear 32 KiB for each call, which takes them as long as all other
+//! work.)
 
 use stetfs_format::width::{low8, must_fit, must_fit_u16, must_fit_u32, u32_as_usize};
 
 /// Entries of the table, as a power of two.
 const TABLE_BITS: u32 = 12;
-/// Bytes of what is looked up.
+/// Bytes of a key of the table.
 const WORD: usize = 4;
-/// Distances of the short form, and of the longer one.
+/// The longest distance of the short form.
 const SHORT_DISTANCE: usize = 2048;
+/// The longest distance of the long form.
 const MOST_DISTANCE: usize = 16_384;
-/// After so many misses the step grows by one.
+/// After each this many misses the step grows by one.
 const MISSES_A_STEP: usize = 32;
 
-/// Sets `out` to `input` in LZO1X, with the mark of its end.
+/// Sets `out` to `input` in LZO1X, with the end mark.
 ///
 /// # Panics
 /// It is longer than 64 KiB.
 pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
     assert!(input.len() <= 1 << 16, "a block of {} bytes", input.len());
     out.clear();
-    // A place that was never stored is the first, which is compared as any other.
+    // An entry that was never stored names place 0, which is compared like any other.
     let mut table = [0u16; 1 << TABLE_BITS];
     let mut writer = Writer {
         out,
@@ -38,7 +39,7 @@ pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
         let is_run = word == word.rotate_left(8);
         let from = match is_run {
             true if at > 0 && input[at - 1] == input[at] => Some(at - 1),
-            // The next byte finds this one before it.
+            // The next byte starts the copy, with this one as its source.
             true => None,
             false => {
                 let hash = word.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS);
@@ -65,13 +66,13 @@ pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
     writer.end();
 }
 
-/// The word there, if that much is left.
+/// Returns the word at `at`; `None` if fewer bytes are left.
 fn word(input: &[u8], at: usize) -> Option<u32> {
     let bytes = input.get(at..)?.first_chunk()?;
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// How many bytes from the second place on are as those from the first on, which is before it.
+/// Returns how many bytes from `second` on equal those from `first` on. `first` is before `second`.
 fn common(input: &[u8], first: usize, second: usize) -> usize {
     let (a, b) = (&input[first..], &input[second..]);
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
@@ -90,14 +91,14 @@ fn common(input: &[u8], first: usize, second: usize) -> usize {
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
     input: &'a [u8],
-    /// Bytes of the input that were written.
+    /// The number of input bytes that were written.
     done: usize,
-    /// Where the last copy says how many literals follow it, up to 3.
+    /// The place in the output where the last copy has the number of literals behind it, up to 3.
     last: Option<usize>,
 }
 
 impl Writer<'_> {
-    /// What is left until `at`, then so many bytes from so far back.
+    /// Writes the literals before `at`, then a copy of `length` bytes from `distance` back.
     fn copy(&mut self, at: usize, distance: usize, length: usize) {
         self.literals(at);
         let far = must_fit_u32(distance - 1);
@@ -125,8 +126,8 @@ impl Writer<'_> {
         self.done = until;
     }
 
-    /// A length of at least 1 behind what it is one of: in the same byte up to `most`, else in
-    /// bytes of their own.
+    /// Writes a length of at least 1: up to `most` in the byte of `what`, a longer one in bytes of
+    /// its own.
     fn length(&mut self, what: u8, most: usize, length: usize) {
         if length <= most {
             self.out.push(what | must_fit::<_, u8>(length));
@@ -157,7 +158,7 @@ mod tests {
         small
     }
 
-    /// Each length of literals and of copies around where the form changes, near and far.
+    /// Literals and copies of all lengths at which the form changes, near and far.
     #[test]
     fn every_form_is_read_back() {
         let noise = |n: usize| (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8);

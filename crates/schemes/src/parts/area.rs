@@ -1,7 +1,7 @@
 //! The journal area as a ring of blocks.
 //!
-//! Log block `n` is block `n` of the journal's inode; block 0 is the journal superblock, the log
-//! proper is `[first, end)` and wraps.
+//! Log block `n` is block `n` of the journal's inode. Block 0 is the journal superblock. The log
+//! proper is `[first, end)`, and wraps.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ pub(crate) struct JournalArea {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) block_size: usize,
     extents: Vec<LogExtent>,
-    /// First log block.
+    /// The first block of the log proper.
     pub(crate) first: u32,
-    /// The log block after the last.
+    /// The block behind the log proper.
     pub(crate) end: u32,
 }
 
-/// Where blocks lie together on the device, in bytes, and the blocks.
+/// Blocks that are contiguous on the device: their byte offset, and the blocks.
 type Together<'b, 'p> = (u64, &'b [(Tag, &'p [u8])]);
 
 impl JournalArea {
@@ -36,12 +36,12 @@ impl JournalArea {
         }
     }
 
-    /// Blocks in the area, the superblock included.
+    /// Returns the number of blocks in the area, the superblock included.
     pub(crate) fn len(&self) -> u64 {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
-    /// The log proper, once the journal superblock has told it.
+    /// Sets the bounds of the log proper, which the journal superblock has.
     pub(crate) fn set_log(&mut self, first: u32, end: u32) -> Result<()> {
         if first == 0 || first >= end || u64::from(end) > self.len() {
             let why = format!(
@@ -54,25 +54,26 @@ impl JournalArea {
         Ok(())
     }
 
-    /// Blocks of the log proper.
+    /// Returns the number of blocks of the log proper.
     pub(crate) fn capacity(&self) -> u32 {
         self.end - self.first
     }
 
-    /// The log block `n` after `at`, around the ring.
+    /// Returns the log block `n` after `at`, around the ring.
     pub(crate) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
         self.first + must_fit::<_, u32>(next % u64::from(self.capacity()))
     }
 
-    /// Whether a block of the volume belongs to the journal.
+    /// True when a block of the volume belongs to the journal.
     pub(crate) fn contains(&self, block: BlockNo) -> bool {
         self.extents
             .iter()
             .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len))
     }
 
-    /// Where log block `at` lies, and how many log blocks from it on lie together.
+    /// Returns the block of the volume for log block `at`, and the number of log blocks from it on
+    /// that are contiguous.
     pub(crate) fn place(&self, at: u32) -> Result<(BlockNo, u32)> {
         let mut before = 0;
         for extent in &self.extents {
@@ -100,8 +101,8 @@ impl JournalArea {
             .read_at(block.0 * usize_as_u64(self.block_size), out, tag)?)
     }
 
-    /// Writes a record that stands alone, as the journal superblock (log block 0) does; durable
-    /// when it returns.
+    /// Writes a record that has no body, such as the journal superblock (log block 0); durable when
+    /// it returns.
     pub(crate) fn write_record(&self, at: u32, record: &[u8], cause: Cause) -> Result<()> {
         let tag = Tag::new(Class::Journal, cause);
         Ok(self.dev.write_durable(self.offset(at)?, &[record], tag)?)
@@ -131,7 +132,8 @@ impl JournalArea {
         Ok(())
     }
 
-    /// The same with the last blocks of a body, of which all is durable when it returns.
+    /// Writes blocks as [`write`](Self::write) does, as the last ones of a body; all of the body is
+    /// durable when it returns.
     pub(crate) fn write_last<'d>(
         &self,
         mut body: Dirty<'d>,
@@ -146,7 +148,7 @@ impl JournalArea {
         Ok(body.write_last(offset, last, cause)?)
     }
 
-    /// Writes all but what the last request has, and gives that.
+    /// Writes all requests except for the last one, which it returns.
     fn write_but_last<'b, 'p>(
         &self,
         body: &mut Dirty<'_>,
@@ -161,8 +163,8 @@ impl JournalArea {
         Ok(last)
     }
 
-    /// As [`write`](Self::write), the last block being a record with a checksum over all others;
-    /// durable when it returns.
+    /// Writes blocks as [`write`](Self::write) does, of which the last one is a record with a
+    /// checksum over all others; durable when it returns.
     pub(crate) fn write_covering_commit(
         &self,
         mut body: Dirty<'_>,
@@ -173,8 +175,8 @@ impl JournalArea {
         Ok(body.write_covering_commit(offset, last)?)
     }
 
-    /// Takes what is to be written from log block `at` on apart into what lies together on the
-    /// device, and where.
+    /// Splits blocks to be written from log block `at` on into runs that are contiguous on the
+    /// device.
     fn runs<'b, 'p>(
         &self,
         mut at: u32,
@@ -195,7 +197,7 @@ impl JournalArea {
         Ok(runs)
     }
 
-    /// Where log block `at` lies, in bytes.
+    /// Returns the byte offset of log block `at`.
     pub(crate) fn offset(&self, at: u32) -> Result<u64> {
         Ok(self.place(at)?.0.0 * usize_as_u64(self.block_size))
     }

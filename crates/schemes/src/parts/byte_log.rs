@@ -1,11 +1,12 @@
-//! A log of bytes in the journal area: its header, whose it is, and the ring.
+//! A byte log in the journal area: its header, its owner, and the ring.
 //!
-//! Blocks 0 (JBD2's superblock) and 1 (our header) of the journal's inode stay out of the ring; the
-//! rest is the ring, in order of the inode. Positions count from its start without end; they are
-//! multiples of a unit, a cache line or a sector: of the medium that the log was made on, which the
-//! header tells, since the volume may be opened on another one after a crash.
+//! Block 0 (JBD2's superblock) and block 1 (our header) of the journal's inode are not in the ring;
+//! the other blocks are, in the order of the inode. Positions count bytes from the ring's start and
+//! never wrap. They are multiples of a unit: a cache line or a sector of the medium on which the
+//! log was made. The header has the unit, because the volume may be opened on another medium after
+//! a crash.
 //!
-//! What is found when it is opened: [`LEFT`], and on a block device [`MOVED`].
+//! Opening it has the cases of [`LEFT`], and on a block device those of [`MOVED`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,11 +53,11 @@ pub(crate) struct ByteLog<M> {
     pub(crate) ring: Ring<M>,
     block_size: u64,
     header_at: u64,
-    /// As it was written last.
+    /// The header as it was written last.
     header: Mutex<Option<LogHeader>>,
 }
 
-/// Where a log goes on.
+/// The place where a log goes on.
 pub(crate) struct Start {
     pub(crate) epoch: u64,
     pub(crate) at: u64,
@@ -65,16 +66,16 @@ pub(crate) struct Start {
     pub(crate) was_used: bool,
 }
 
-/// What is to be done with a log.
+/// The state of a log when it is opened.
 pub(crate) enum Claim {
-    /// There is nothing in it.
+    /// The log is empty.
     Empty(Start),
-    /// It is to be replayed from there on.
+    /// The log must be replayed from here on.
     Left(Start),
 }
 
 impl<M: Medium> ByteLog<M> {
-    /// The smallest ring that is worth its name: 16 blocks.
+    /// The blocks of the smallest ring.
     const LEAST_BLOCKS: u64 = 16;
 
     pub(crate) fn new(medium: M, block_size: usize, extents: &[LogExtent]) -> Result<Self> {
@@ -114,7 +115,7 @@ impl<M: Medium> ByteLog<M> {
         }
     }
 
-    /// Finds out whose the log is, and opens it.
+    /// Checks that the log belongs to this volume and scheme, and opens it.
     pub(crate) fn claim(&mut self, about: &'static About, args: &OpenArgs) -> Result<Claim> {
         let header = LogHeader::decode(&self.read_header()?);
         if !args.has_private_log {
@@ -154,8 +155,8 @@ impl<M: Medium> ByteLog<M> {
         let is_closed = header.is_closed;
         *self.header.lock() = Some(header);
         if is_closed {
-            // The unmount that closed it was cut short. The header must not be made anew: while
-            // the volume has the mark, no word of it may be torn from the others.
+            // The unmount that closed it was cut short. The header must not be made anew, because
+            // while the volume has the mark, a torn header would count.
             CLOSED.reached();
             if args.writable {
                 self.write_log_state(false)?;
@@ -171,7 +172,7 @@ impl<M: Medium> ByteLog<M> {
         Ok(Claim::Left(start))
     }
 
-    /// An empty log.
+    /// Begins an empty log.
     fn begin(&self, about: &About, args: &OpenArgs, epoch: u64) -> Result<Start> {
         let start = Start {
             epoch,
@@ -196,7 +197,7 @@ impl<M: Medium> ByteLog<M> {
         Ok(start)
     }
 
-    /// The position where the log begins.
+    /// Returns the position of the log's tail.
     fn tail_of(&self, header: &LogHeader) -> Result<u64> {
         let (at, capacity) = (u64::from(header.tail.line) * LINE, self.ring.capacity);
         if at >= capacity || !at.is_multiple_of(self.ring.unit) {
@@ -206,7 +207,7 @@ impl<M: Medium> ByteLog<M> {
         Ok(at)
     }
 
-    /// The header, as it stands.
+    /// Reads the header from the medium.
     fn read_header(&self) -> Result<Vec<u8>> {
         let len = usize_as_u64(LogHeader::SIZE).next_multiple_of(self.ring.medium.unit());
         let mut bytes = vec![0; u64_as_usize(len)];
@@ -226,7 +227,7 @@ impl<M: Medium> ByteLog<M> {
         })
     }
 
-    /// Moves the log's beginning, in one store; durable when it returns.
+    /// Moves the log's tail, in one store; durable when it returns.
     pub(crate) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
         let tag = Tag::new(Class::Journal, cause);
         self.change_header(TAIL_OFFSET..TAIL_OFFSET + 8, tag, |header| {
@@ -258,7 +259,7 @@ impl ByteLog<Arc<dyn Pmem>> {
         Ok(body.store_commit_word(self.ring.word_at(at), word, tag)?)
     }
 
-    /// Stores a transaction's state that vouches for nothing; durable when it returns.
+    /// Stores a transaction's state that no body rests on; durable when it returns.
     pub(crate) fn write_state(&self, at: u64, word: u64, cause: Cause) -> Result<()> {
         let (at, tag) = (self.ring.word_at(at), Tag::new(Class::Journal, cause));
         self.ring.medium.store_u64(at, word, tag)?;
@@ -266,8 +267,8 @@ impl ByteLog<Arc<dyn Pmem>> {
         Ok(self.ring.medium.fence(tag.cause)?)
     }
 
-    /// Clears the blocks of the first `used` bytes of the ring that begin as a record of JBD2 does,
-    /// so that its recovery never takes what is left here for one.
+    /// Clears the blocks in the first `used` bytes of the ring that begin like a record of JBD2, so
+    /// that its recovery never takes them for one.
     pub(crate) fn wipe(&self, used: u64) -> Result<()> {
         let mut at = 0;
         for &(offset, len) in &self.ring.pieces {
@@ -326,7 +327,7 @@ mod tests {
             assert_eq!(found, bytes);
             ring.read(0, &mut found[..64]).expect("a read");
             assert_eq!(found[..64], bytes[bytes.len() - 17 * 64..][..64]);
-            // Nothing outside the journal's blocks was touched, nor blocks 0 and 1.
+            // Blocks outside of the journal are untouched, and so are its blocks 0 and 1.
             let newest = pmem.newest().to_bytes();
             let mine: Vec<u64> = extents
                 .iter()

@@ -1,5 +1,4 @@
-//! How much of a log is filled before a checkpoint: what schemes do whose log is taken in its
-//! order.
+//! The option `fill=`: how much of a log is in use before a checkpoint is due.
 
 use stetfs_scheme::{About, OptionAbout, Result, SchemeOptions};
 
@@ -11,7 +10,7 @@ pub(crate) static FILL: OptionAbout = OptionAbout {
         memory beside the volume 90",
 };
 
-/// Percent of the log, `usual` where nobody has chosen.
+/// Returns the value of `fill=` in percent; `usual` for `auto`.
 pub(crate) fn filled(about: &'static About, options: &SchemeOptions, usual: u64) -> Result<u64> {
     match options.value(&FILL) {
         "auto" => Ok(usual),

@@ -1,5 +1,5 @@
-//! Writing blocks, or parts of them, to their homes: in ascending order, neighbours in one request,
-//! all requests at once.
+//! Writing blocks, or parts of them, home: in ascending order, neighbours in one request, and all
+//! requests at once.
 
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
@@ -9,19 +9,20 @@ use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, Run, Tag};
 use stetfs_scheme::{LoggedBlock, Result};
 use stetfs_sync::{Condvar, Mutex};
 
-/// Bytes of one request at most: enough to hide its cost, small enough not to keep others waiting.
+/// The most bytes of one request: enough to hide its cost, and few enough for others not to wait
+/// long.
 const MOST: usize = 1 << 20;
 
-/// A block to be written.
+/// A block to write.
 pub(crate) struct Write<'a> {
     pub(crate) home: BlockNo,
     pub(crate) class: Class,
     pub(crate) content: &'a BlockRef,
 }
 
-/// Bytes to be written, in whole sectors.
+/// Bytes to write, in whole sectors.
 pub(crate) struct Piece<'a> {
-    /// Where on the device, in bytes.
+    /// The byte offset on the device.
     pub(crate) offset: u64,
     pub(crate) class: Class,
     pub(crate) bytes: &'a [u8],
@@ -38,7 +39,7 @@ impl<'a> From<&'a LoggedBlock> for Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    /// Of file data.
+    /// Makes a write of file data.
     pub(crate) fn data((home, content): &'a (BlockNo, BlockRef)) -> Self {
         Self {
             home: *home,
@@ -72,8 +73,8 @@ pub(crate) fn write_pieces(dev: &dyn BlockDev, cause: Cause, pieces: Vec<Piece<'
     Ok(dev.write_many(&runs_of(cause, pieces))?)
 }
 
-/// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the
-/// block may have been metadata, freed since the checkpoint began to write it.
+/// The homes that a checkpoint is writing. A commit must not write data there until the checkpoint
+/// is done: the block may have been metadata that was freed after the checkpoint took it.
 #[derive(Default)]
 pub(crate) struct BusyHomes {
     homes: Mutex<HashSet<BlockNo>>,
@@ -81,8 +82,8 @@ pub(crate) struct BusyHomes {
 }
 
 impl BusyHomes {
-    /// Occupies the homes of what `find` finds. Both at once: a block that is freed and gets data
-    /// meanwhile is no longer found, or its home is seen to be busy.
+    /// Makes the homes of all that `find` returns busy, under one lock. So a block that is freed
+    /// and gets data at this time is either not found, or its home is busy.
     pub(crate) fn occupy<D>(
         &self,
         find: impl FnOnce() -> Vec<D>,
@@ -94,13 +95,13 @@ impl BusyHomes {
         due
     }
 
-    /// No home is busy any more, written or not.
+    /// Makes no home busy any more.
     pub(crate) fn release(&self) {
         self.homes.lock().clear();
         self.released.notify_all();
     }
 
-    /// Waits until none of these is busy.
+    /// Waits until none of these homes is busy.
     pub(crate) fn wait_for(&self, wanted: impl Iterator<Item = BlockNo> + Clone) {
         let mut homes = self.homes.lock();
         while !homes.is_empty() && wanted.clone().any(|home| homes.contains(&home)) {
@@ -108,7 +109,7 @@ impl BusyHomes {
         }
     }
 
-    /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for
+    /// Writes a commit's data home, as part of a body that is flushed before a record vouches for
     /// it.
     pub(crate) fn write_data<'b>(
         &self,
@@ -124,7 +125,7 @@ impl BusyHomes {
         }
     }
 
-    /// The same with the last data of a body, of which all is durable when it returns.
+    /// Writes data home as the last part of a body; all of the body is durable when it returns.
     pub(crate) fn write_last_data<'b>(
         &self,
         body: Dirty<'_>,
@@ -140,7 +141,7 @@ impl BusyHomes {
         Ok(())
     }
 
-    /// The requests that write these blocks home, of which none is busy.
+    /// Returns the requests that write these blocks home, when none of them is busy.
     fn data_runs<'b>(
         &self,
         block_size: usize,
@@ -153,7 +154,7 @@ impl BusyHomes {
     }
 }
 
-/// The requests that write these pieces.
+/// Returns the requests that write these pieces.
 pub(crate) fn runs_of(cause: Cause, mut pieces: Vec<Piece<'_>>) -> Vec<Run<'_>> {
     pieces.sort_unstable_by_key(|piece| piece.offset);
     let mut together = 0;

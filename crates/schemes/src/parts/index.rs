@@ -8,15 +8,15 @@ use stetfs_format::BlockNo;
 use stetfs_format::width::usize_as_u64;
 use stetfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What an index has of a block: its newest version, as it is known in memory.
+/// The newest version of a block, as an index has it.
 pub(crate) trait Indexed {
-    /// Home has not got it. A version that is home may still be listed, for the sake of what the
-    /// log has of it.
+    /// True when home does not have it. A version that is home stays listed as long as the log has
+    /// bytes of it.
     fn is_held(&self) -> bool {
         true
     }
 
-    /// Its content is in memory.
+    /// True when its content is in memory.
     fn is_here(&self) -> bool {
         self.is_held()
     }
@@ -24,9 +24,9 @@ pub(crate) trait Indexed {
 
 pub(crate) struct Index<V> {
     versions: RwLock<Versions<V>>,
-    /// How many are held, for looks from outside.
+    /// The number of held versions, readable without the lock.
     held: AtomicUsize,
-    /// Of how many the content is in memory.
+    /// The number of versions whose content is in memory, readable without the lock.
     here: AtomicUsize,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct Versions<V> {
 }
 
 impl<V: Indexed> Versions<V> {
-    /// A version is there from now on.
+    /// Counts a version that is added.
     fn count(&mut self, version: &V) {
         self.held += usize::from(version.is_held());
         self.here += usize::from(version.is_here());
     }
 
-    /// It is not there any more.
+    /// Takes a version that is removed out of the counts.
     fn discount(&mut self, version: &V) {
         self.held -= usize::from(version.is_held());
         self.here -= usize::from(version.is_here());
@@ -66,18 +66,18 @@ impl<V> Default for Index<V> {
 }
 
 impl<V: Indexed> Index<V> {
-    /// Blocks that are held.
+    /// Returns the number of held blocks.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// Blocks of which the content is in memory.
+    /// Returns the number of blocks whose content is in memory.
     pub(crate) fn here(&self) -> usize {
         self.here.load(Relaxed)
     }
 
-    /// What `look` makes of a block's version, if it is held. While it looks, no checkpoint ends:
-    /// afterwards home may be given to somebody else.
+    /// Returns the result of `look` for a block's version, if that is held. No checkpoint ends
+    /// during `look`, because after it the home may get another owner.
     pub(crate) fn find<T>(&self, block: BlockNo, look: impl FnOnce(&V) -> Option<T>) -> Option<T> {
         if self.held() == 0 {
             return None;
@@ -90,7 +90,7 @@ impl<V: Indexed> Index<V> {
             .and_then(look)
     }
 
-    /// Whether one of `count` blocks from `start` on may be held.
+    /// True when one of `count` blocks from `start` on may be held.
     pub(crate) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
         if self.held() == 0 {
             return false;
@@ -105,7 +105,7 @@ impl<V: Indexed> Index<V> {
         self.versions.read()
     }
 
-    /// For changes, which looks from outside see when this is dropped.
+    /// Locks the index for changes. The counts change when the guard is dropped.
     pub(crate) fn write(&self) -> Changing<'_, V> {
         Changing {
             versions: self.versions.write(),
@@ -131,14 +131,14 @@ pub(crate) struct Changing<'a, V> {
 }
 
 impl<V: Indexed> Changing<'_, V> {
-    /// Gives a block another version; the one before.
+    /// Gives a block another version; returns the one before.
     pub(crate) fn insert(&mut self, block: BlockNo, version: V) -> Option<V> {
         self.versions.count(&version);
         let before = self.versions.map.insert(block, version);
         self.forget(before)
     }
 
-    /// Forgets a block; its version.
+    /// Removes a block; returns its version.
     pub(crate) fn remove(&mut self, block: &BlockNo) -> Option<V> {
         let before = self.versions.map.remove(block);
         self.forget(before)
@@ -151,7 +151,7 @@ impl<V: Indexed> Changing<'_, V> {
         before
     }
 
-    /// Changes what is known of a version: whether it is held, too.
+    /// Changes a version, if there is one, and updates the counts.
     pub(crate) fn change(&mut self, block: &BlockNo, change: impl FnOnce(&mut V)) {
         let versions = &mut *self.versions;
         if let Some(version) = versions.map.get_mut(block) {
@@ -163,7 +163,7 @@ impl<V: Indexed> Changing<'_, V> {
         }
     }
 
-    /// [`change`](Self::change) of the version that there is, or of a new one.
+    /// Changes the version of a block, or a new one if there is none.
     pub(crate) fn change_or_insert(
         &mut self,
         block: BlockNo,

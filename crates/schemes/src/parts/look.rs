@@ -1,5 +1,5 @@
-//! A look at what a block's new content changes, where the block lies in memory: it costs as much
-//! as loading the block at most.
+//! A quick comparison of a block in memory with its new content. It costs no more than loading the
+//! block.
 
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_media::pmem::LINE;
@@ -7,11 +7,12 @@ use stetfs_media::{Class, Pmem, Tag};
 
 use stetfs_scheme::{Result, differing_bytes};
 
-/// Whether less than `least` bytes of the block at `start` differ from `content`.
+/// Returns true when less than `least` bytes of the block at `start` differ from `content`.
 ///
-/// One line in eight tells most overwrites that change nearly everything; each at another place,
-/// since what changes in a part of a block often changes in the same place of others. A wrong guess
-/// costs bytes of the log and nothing else.
+/// It looks at eight cache lines first, one in each eighth of the block: if more than half of each
+/// differs, it guesses that at least `least` bytes of the block do. Each line is at another place
+/// in its eighth, because changes often repeat at the same place. A wrong guess costs bytes of the
+/// log and nothing else.
 pub(crate) fn changes_less(
     pmem: &dyn Pmem,
     start: u64,
@@ -25,7 +26,7 @@ pub(crate) fn changes_less(
     let (part, line) = (content.len() / LOOKS, u64_as_usize(LINE));
     let look = |i: usize| i * part + i * 3 % (part / line) * line;
     if least <= content.len() {
-        // All are on their way before the first is looked at: none is in the processor's cache.
+        // Load all lines before comparing the first, because none is in the processor's cache.
         for (i, old) in old.chunks_exact_mut(line).take(LOOKS).enumerate() {
             pmem.load(start + usize_as_u64(look(i)), old, tag)?;
         }

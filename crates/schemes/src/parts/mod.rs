@@ -1,4 +1,4 @@
-//! What several schemes need.
+//! The parts of which several schemes are made.
 
 pub(crate) mod area;
 pub(crate) mod byte_log;

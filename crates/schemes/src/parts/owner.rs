@@ -1,18 +1,20 @@
-//! Whose a region of persistent memory beside the volume is, and of what time.
+//! The pair of a volume and a region of persistent memory beside it: whether they belong together
+//! and are of the same time.
 //!
-//! The region begins with a [`RegionHeader`]; block 1 of the volume's journal area has a
-//! [`VolumeRecord`], which counts as long as the superblock says that the newest content is not at
-//! home. Only together they tell that the one belongs to the other: by the volume's UUID, by an
-//! epoch that is another one each time a region is begun, and by the numbers that both write at
-//! each checkpoint ([`stetfs_format::nvm_pair`]). What is found of both: [`LEFT`].
+//! The region begins with a [`RegionHeader`]. Block 1 of the volume's journal area has a
+//! [`VolumeRecord`], which counts as long as the superblock says that the newest content is not
+//! home. Only the two together show that volume and region belong together: by the volume's UUID,
+//! by an epoch that differs each time a region is begun, and by the numbers that both write at each
+//! checkpoint ([`stetfs_format::nvm_pair`]). The cases: [`LEFT`].
 //!
-//! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence;
-//! its first word, fence; the volume's record, flush; the mark. A checkpoint: the region's state,
-//! fence; homes and the volume's record, flush; the region's state, fence; then the region may give
-//! up what is home (dj does that with each batch of a checkpoint; the number is written with the
-//! first). Closing: everything home; the volume's record, flush; the region's state, fence; the
-//! mark. A commit that puts data home by itself: the data and the volume's record, flush; the
-//! commit.
+//! In order of writes:
+//! - Beginning: the region says that it is being made, fence; its content, fence; its first word,
+//!   fence; the volume's record, flush; the mark.
+//! - A checkpoint: the region's state, fence; homes and the volume's record, flush; the region's
+//!   state, fence. Then the region may give up the blocks that are home. (dj does so with each
+//!   batch of a checkpoint, and writes the number with the first batch.)
+//! - Closing: everything home; the volume's record, flush; the region's state, fence; the mark.
+//! - A commit that writes data home: the data and the volume's record, flush; the commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -73,27 +75,27 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 pub(crate) const LOST: &str =
     "what was committed last is in another region, without which the volume cannot be used";
 
-/// The log block that has the volume's record.
+/// The log block with the volume's record.
 pub(crate) const RECORD_BLOCK: u32 = 1;
 
 /// A region that may be used by this volume.
 pub(crate) enum Claim {
-    /// It is to be begun.
+    /// The scheme must begin it.
     New(Pair),
-    /// Something may be in it.
+    /// It may have committed content.
     Left(Pair),
 }
 
-/// What a scheme knows of what is in a region. Nothing is written.
+/// How a scheme reads its region. Nothing is written.
 pub(crate) trait Look {
-    /// The newest durable transaction in one that is not closed.
+    /// Returns the newest durable transaction in a region that is not closed.
     fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid>;
 
-    /// Whether home has not all of what is in one that is not closed.
+    /// True when a region that is not closed has committed content that home does not have.
     fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool>;
 }
 
-/// The memory that the mount was given.
+/// Returns the memory that the mount was given, or the error that it is missing.
 pub(crate) fn memory(about: &About, args: &OpenArgs) -> Result<Arc<dyn Pmem>> {
     args.nvm.clone().ok_or_else(|| {
         SchemeError::Nvm(format!(
@@ -103,7 +105,7 @@ pub(crate) fn memory(about: &About, args: &OpenArgs) -> Result<Arc<dyn Pmem>> {
     })
 }
 
-/// Finds out whose the region is. Nothing is written.
+/// Checks that the region belongs to the volume, or may become its region. Nothing is written.
 pub(crate) fn claim(
     about: &'static About,
     args: &OpenArgs,
@@ -124,7 +126,7 @@ pub(crate) fn claim(
     let ours = if args.has_private_log {
         Some(ours.inspect_err(|_| NO_RECORD.reached())?)
     } else {
-        // Whatever is there may be an earlier record, or a block of JBD2's log.
+        // Without the mark it may be an old record, or a block of JBD2's log.
         None
     };
     if ours.as_ref().is_some_and(|ours| ours.uuid != args.uuid) {
@@ -201,7 +203,7 @@ pub(crate) fn claim(
     )?))
 }
 
-/// Whether memory that the volume does not need may become its region.
+/// Checks that memory that the volume does not need may become its region.
 fn check_usable(
     about: &About,
     args: &OpenArgs,
@@ -241,8 +243,8 @@ fn check_usable(
             let is_ours = header.uuid == args.uuid;
             let holds_any = || match (is_ours && header.scheme == about.name, ours) {
                 (false, _) => Ok(true),
-                // The volume was closed and the region was not told: it may know nothing that the
-                // volume does not.
+                // The volume was closed, and the region was not told: it must have nothing newer
+                // than the volume.
                 (true, Some(ours)) if ours.epoch == header.epoch => {
                     Ok(look.newest(header, state)?.is_after(ours.sequence))
                 }
@@ -264,14 +266,14 @@ fn check_usable(
     }
 }
 
-/// What some memory is.
+/// The kinds of content of a memory.
 enum MemoryFound {
     Region(RegionHeader, RegionState),
-    /// One that is being made.
+    /// A region that is being made.
     Making,
-    /// One of an earlier format.
+    /// A region of an earlier format.
     Older(LogHeader),
-    /// It begins like one.
+    /// It begins like a region.
     Damaged(Corrupt),
     Nothing,
 }
@@ -308,7 +310,7 @@ impl MemoryFound {
     }
 }
 
-/// Whether nothing was ever stored in it.
+/// True when the memory has nothing but zeros.
 fn is_zero(pmem: &dyn Pmem) -> Result<bool> {
     const PIECE: u64 = 1 << 20;
     let mut raw = vec![0; u64_as_usize(PIECE)];
@@ -324,40 +326,41 @@ fn is_zero(pmem: &dyn Pmem) -> Result<bool> {
     Ok(true)
 }
 
-/// Notes in a region that a transaction is durable, so that if it is found damaged it is not taken
-/// for one in flight. Durable some time, at the latest with the next fence. `seed` is its header's.
+/// Notes in a region that a transaction is durable, so that recovery does not take it for one in
+/// flight if it is damaged later. The note is durable with the next fence at the latest. `seed` is
+/// that of the region's header.
 pub(crate) fn note_committed(pmem: &dyn Pmem, seed: u32, sequence: Tid) -> Result<()> {
     let word = committed_word(sequence, seed).to_le_bytes();
     let tag = Tag::new(Class::Journal, Cause::Log);
     Ok(pmem.store_nt(COMMITTED_OFFSET, &word, tag)?)
 }
 
-/// A transaction that was durable, the newest or an earlier one.
+/// Returns the newest transaction that is noted as durable; later ones may be durable too.
 pub(crate) fn committed(pmem: &dyn Pmem, seed: u32) -> Result<Tid> {
     let word = pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
     Ok(committed_of(word, seed)?)
 }
 
-/// Another number than any epoch before, when nothing is known of those.
+/// Returns a number that differs from all epochs before, when these are not known.
 pub(crate) fn new_epoch() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
-    // Nanoseconds; they begin anew in the year 2554.
+    // Nanoseconds since 1970. They wrap in the year 2554.
     let seconds = now.as_secs().wrapping_mul(1_000_000_000);
     seconds.wrapping_add(now.subsec_nanos().into())
 }
 
-/// A volume and its region, and what they say of each other.
+/// A volume and its region, with the record and the state by which they know each other.
 pub(crate) struct Pair {
     pub(crate) pmem: Arc<dyn Pmem>,
     dev: Arc<dyn BlockDev>,
-    /// Where the block with the volume's record lies.
+    /// The byte offset of the block with the volume's record.
     block_at: u64,
     block_size: usize,
     pub(crate) header: RegionHeader,
-    /// It was closed with what is in it.
+    /// The region was closed with its content (`-o keep-cache`).
     pub(crate) is_kept: bool,
-    /// The newest transaction that is durable.
+    /// The newest durable transaction.
     newest: AtomicU32,
     now: Mutex<Now>,
 }
@@ -368,7 +371,8 @@ struct Now {
 }
 
 impl Pair {
-    /// One whose region is yet to be begun; `before` is the volume's record of one that is closed.
+    /// Makes a pair whose region has not begun yet. `before` is the volume's record of an earlier
+    /// region, which is closed.
     fn new(
         about: &About,
         args: &OpenArgs,
@@ -386,7 +390,7 @@ impl Pair {
             uuid: header.uuid,
             epoch: header.epoch,
             checkpoint: 0,
-            // The record that counts until this one is there stays where it is.
+            // So that this record does not overwrite the one that counts until then.
             count: before.map_or(0, |before| before.count),
             sequence: Tid(0),
             state: PairState::Open,
@@ -429,9 +433,9 @@ impl Pair {
         })
     }
 
-    /// Begins the region, of which `prepare` stores what is behind the header and the state, and
-    /// tells the volume; durable when it returns. `newest` is the number before that of the first
-    /// transaction.
+    /// Begins the region and writes the volume's record; durable when it returns. `prepare` stores
+    /// the region's content behind header and state. `newest` is the number before that of the
+    /// first transaction.
     pub(crate) fn begin(
         &self,
         is_marked: bool,
@@ -440,7 +444,7 @@ impl Pair {
         prepare: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut now = self.now.lock();
-        // Until the first word is there nothing in the region counts.
+        // Until the first word is stored, nothing in the region counts.
         self.store_word(MAKING_WORD)?;
         prepare()?;
         now.region.count = 1;
@@ -464,7 +468,7 @@ impl Pair {
             self.write_volume(&mut now.volume, Cause::Control)?;
             return Ok(self.dev.flush(Cause::Control)?);
         }
-        // What else is in the block is no record that counts.
+        // Without the mark no other record in the block counts.
         let mut block = vec![0; self.block_size];
         now.volume.count += 1;
         let at = now.volume.offset();
@@ -472,10 +476,10 @@ impl Pair {
         Ok(self.dev.write_durable(self.block_at, &[&block], CONTROL)?)
     }
 
-    /// Goes on with a region that was left. A cut at any moment leaves a pair of one time.
+    /// Goes on with a region that was left. A cut at any moment leaves a pair of the same time.
     pub(crate) fn resume(&self) -> Result<()> {
         let mut now = self.now.lock();
-        // The volume's record may be in a cache only, if it was the process that ended.
+        // If only the process ended, the volume's record may still be in a cache alone.
         self.dev.flush(Cause::Recovery)?;
         let was_kept = now.volume.state == PairState::Kept;
         let caught_up = now.volume.checkpoint + u64::from(was_kept);
@@ -499,13 +503,13 @@ impl Pair {
         Ok(())
     }
 
-    /// A transaction is durable.
+    /// Notes that a transaction is durable.
     pub(crate) fn note_commit(&self, tid: Tid) {
         self.newest.store(tid.0, Relaxed);
     }
 
-    /// Begins another checkpoint, in the region and then in the volume; there durable after a
-    /// flush, which must be before the region hears that it has ended.
+    /// Begins a checkpoint, in the region and then in the volume. The caller flushes the volume
+    /// before it ends the checkpoint by [`note_in_memory`](Self::note_in_memory).
     pub(crate) fn note_in_volume(&self, cause: Cause) -> Result<()> {
         let mut now = self.now.lock();
         now.region.state = PairState::Homing;
@@ -515,7 +519,8 @@ impl Pair {
         self.write_volume(&mut now.volume, cause)
     }
 
-    /// Ends it in the region; durable when it returns. What is home may be given up then.
+    /// Ends a checkpoint in the region; durable when it returns. Then the region may give up the
+    /// blocks that are home.
     pub(crate) fn note_in_memory(&self, cause: Cause) -> Result<()> {
         let mut now = self.now.lock();
         now.region.state = PairState::Open;
@@ -523,19 +528,19 @@ impl Pair {
         self.write_region(&mut now.region, cause)
     }
 
-    /// Where the scheme's log begins.
+    /// Returns the tail of the scheme's log.
     pub(crate) fn tail(&self) -> Tail {
         self.now.lock().region.tail
     }
 
-    /// Moves that; durable when it returns.
+    /// Moves the tail of the scheme's log; durable when it returns.
     pub(crate) fn move_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
         let mut now = self.now.lock();
         now.region.tail = tail;
         self.write_region(&mut now.region, cause)
     }
 
-    /// Closes both, when everything is home or is to be kept; durable when it returns.
+    /// Closes both, when everything is home or the content is kept; durable when it returns.
     pub(crate) fn close(&self, state: PairState) -> Result<()> {
         let mut now = self.now.lock();
         now.volume.state = state;
@@ -556,7 +561,7 @@ impl Pair {
         if u32_as_usize(self.dev.sector_size()) <= raw.len() {
             return Ok(self.dev.write_at(at, &raw, tag)?);
         }
-        // A sector has both slots, and the other one is written as it is.
+        // Both slots are in one sector: the other one is written back as it is.
         let mut block = vec![0; self.block_size];
         self.dev.read_at(self.block_at, &mut block, tag)?;
         let from = record.offset();

@@ -1,4 +1,4 @@
-//! How long a commit waits for its checkpoint: what schemes do that checkpoint by time.
+//! The option `checkpoint=`: the longest time between a commit and its checkpoint.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ pub(crate) static CHECKPOINT_INTERVAL: OptionAbout = OptionAbout {
 
 pub(crate) struct Period {
     length: Duration,
-    /// When the oldest commit was made that is not checkpointed.
+    /// The time of the oldest commit that no checkpoint has taken in; `None`: there is none.
     oldest: Mutex<Option<Instant>>,
 }
 
 impl Period {
-    /// As long as `checkpoint=` says.
+    /// Makes a period of the length that `checkpoint=` gives.
     pub(crate) fn of(about: &'static About, options: &SchemeOptions) -> Result<Self> {
         let seconds = options.value(&CHECKPOINT_INTERVAL).parse();
         let seconds = seconds.map_err(|_| options.wrong(about, &CHECKPOINT_INTERVAL))?;
@@ -29,18 +29,18 @@ impl Period {
         })
     }
 
-    /// A commit was made.
+    /// Notes a commit.
     pub(crate) fn note_commit(&self) {
         self.oldest.lock().get_or_insert_with(Instant::now);
     }
 
-    /// A checkpoint has ended; what is not checkpointed was committed after `since`, `None` if
-    /// there is nothing.
+    /// Notes the end of a checkpoint. Commits that it has not taken in came after `since`; `None`:
+    /// there are none.
     pub(crate) fn note_checkpoint(&self, since: Option<Instant>) {
         *self.oldest.lock() = since;
     }
 
-    /// The oldest commit has waited long enough.
+    /// True when the oldest commit has waited for the whole period.
     pub(crate) fn is_over(&self) -> bool {
         let oldest = self.oldest.lock();
         oldest.is_some_and(|since| since.elapsed() >= self.length)

@@ -1,5 +1,5 @@
-//! Which transactions of a log of bytes count after a crash: [`LEFT`]. What they say:
-//! [`replay`](crate::parts::replay).
+//! Reading a byte log after a crash: which transactions count ([`LEFT`]).
+//! [`replay`](crate::parts::replay) reads their contents.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -35,41 +35,41 @@ const ENDS: Ends = Ends {
     damaged: &DAMAGED,
 };
 
-/// How far behind a place without a transaction one with the next number is sought, in bytes. A
-/// longer transaction of which the beginning was damaged after it was durable is taken for one that
-/// was in flight, as in JBD2's log.
+/// How far behind a place without a transaction recovery looks for the next number, in bytes. So a
+/// transaction that is longer than this, durable, and damaged later at its start, passes for one in
+/// flight, as in JBD2's log.
 const SEARCHED: u64 = 1 << 20;
 
-/// Bytes of it that are read at a time: a multiple of every unit.
+/// Bytes that this search reads at a time: a multiple of every unit.
 const PIECE: u64 = 64 << 10;
 
-/// A transaction in the log, intact.
+/// An intact transaction in the log.
 pub(crate) struct ByteTransaction {
     /// Its position.
     pub(crate) at: u64,
     /// Its number.
     pub(crate) sequence: Tid,
-    /// How many chunks are in it.
+    /// The number of its chunks.
     pub(crate) chunks: u32,
-    /// All of it, without its mask; `None` where there is not the memory for that.
+    /// Its bytes, without the mask; `None`: memory is short, so they are read again when needed.
     record: Option<Vec<u8>>,
 }
 
 pub(crate) struct Reader<'a, M> {
     ring: &'a Ring<M>,
     pub(crate) args: &'a OpenArgs,
-    /// Where JBD2 would look for records.
+    /// JBD2 would look for records at multiples of this many bytes; 0: nowhere.
     masked: usize,
     epoch: u64,
-    /// The position where the ring meets its beginning.
+    /// The position at which the ring meets the log's start.
     pub(crate) end: u64,
     /// Bytes of records that may still be kept in memory.
     room: Cell<usize>,
     ahead: RefCell<Option<Ahead>>,
 }
 
-/// The piece of the log that was read last. Records are short and follow each other: a disk that is
-/// asked for one after the other turns once for each.
+/// The piece of the log that was read last. Records are short and follow each other, and a disk
+/// would turn once for each if they were read one by one.
 struct Ahead {
     /// Its position.
     at: u64,
@@ -97,7 +97,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         }
     }
 
-    /// Fills `out` with what lies at `at`, from the piece that was read last where it can.
+    /// Fills `out` with the bytes at `at`, from the piece that was read last if it has them.
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         let piece = self.ring.medium.piece().min(self.end - at);
         if usize_as_u64(out.len()) >= piece {
@@ -118,7 +118,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         Ok(())
     }
 
-    /// All transactions that are whole, and the position behind them.
+    /// Returns all transactions that count, and the position behind them.
     pub(crate) fn all(&self, start: &Start) -> Result<(Vec<ByteTransaction>, u64)> {
         let keep = |seen| {
             let Seen::Intact(mut found, next) = seen else {
@@ -141,7 +141,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         )
     }
 
-    /// All bytes of a transaction, without its mask.
+    /// Returns the bytes of a transaction, without the mask.
     pub(crate) fn record<'f>(&self, found: &'f ByteTransaction) -> Result<Cow<'f, [u8]>> {
         if let Some(record) = &found.record {
             return Ok(record.into());
@@ -163,10 +163,10 @@ impl<'a, M: Medium> Reader<'a, M> {
         self.ring.unit
     }
 
-    /// The length of the transaction with that number whose header is the beginning of `unit`,
-    /// which lies at `at`, if there is one.
+    /// Returns the length and the header of the transaction with that number whose header `unit`
+    /// begins with, if it does. `unit` lies at `at`.
     fn length(&self, at: u64, sequence: Tid, unit: &[u8]) -> Option<(u64, Transaction)> {
-        // Most of what is looked at is nothing like one.
+        // A cheap test first, because most units do not begin like a header.
         let states = [COMMIT, CHECKPOINT].map(u32::to_le_bytes);
         if !states.iter().any(|state| unit.starts_with(state)) {
             return None;
@@ -180,7 +180,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         (counts && fits).then_some((header.length, header))
     }
 
-    /// The transaction with that number at `at`.
+    /// Reads the transaction with that number at `at`.
     fn look(&self, at: u64, sequence: Tid) -> Result<Seen<u64, ByteTransaction>> {
         let why = || damaged(sequence, "there are later ones");
         if at + self.unit() > self.end {
@@ -211,7 +211,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         Ok(Seen::Intact(found, next))
     }
 
-    /// Whether transaction `sequence` is behind `at`: at `next`, where that is known.
+    /// True when transaction `sequence` is intact behind `at`: at `next`, where that is known.
     fn is_followed(&self, at: u64, next: Option<u64>, sequence: Tid) -> Result<bool> {
         let is_there = |at| Ok(matches!(self.look(at, sequence)?, Seen::Intact(..)));
         if let Some(next) = next {
@@ -236,7 +236,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     }
 }
 
-/// The error for a transaction that is not what it was.
+/// Returns the error for a durable transaction that was damaged.
 pub(crate) fn damaged(sequence: Tid, why: &str) -> SchemeError {
     SchemeError::Unusable(format!(
         "transaction {sequence} in its log is damaged, and {why}; run `stetfs fsck`"

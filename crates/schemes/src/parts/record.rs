@@ -1,4 +1,4 @@
-//! Transactions as records: made from what changed, and taken apart again.
+//! The records of a byte log: making one from the changes of a transaction, and taking it apart.
 
 use stetfs_format::checksum::crc64;
 use stetfs_format::jbd2::JBD2_MAGIC;
@@ -11,14 +11,14 @@ use stetfs_media::Class;
 
 use stetfs_scheme::{Ranges, Result};
 
-/// A record being made. The memory is used again for the next one.
+/// A record that is being made. Its buffer is reused for the next one.
 #[derive(Default)]
 pub(crate) struct Record {
     bytes: Vec<u8>,
     chunks: u32,
 }
 
-/// Where a record goes, and what its checksum begins with.
+/// The place of a record, and the seed of its checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// The position in the ring.
@@ -29,15 +29,14 @@ pub(crate) struct Place {
     pub(crate) epoch: u64,
     /// [`Ring::seed`](crate::parts::ring::Ring::seed) of these.
     pub(crate) seed: u64,
-    /// Bytes that the record's length is a multiple of.
+    /// The record's length is a multiple of this, in bytes.
     pub(crate) unit: u64,
-    /// Where JBD2 would look for records: at multiples of so many bytes. 0: nowhere.
+    /// JBD2 would look for records at multiples of this many bytes; 0: nowhere.
     pub(crate) masked: usize,
 }
 
 impl Record {
-    /// Bytes at most of a record with so many blocks and freed blocks in it, for a log of blocks of
-    /// `block_size`.
+    /// Returns the most bytes of a record with `blocks` blocks and `revoked` freed blocks.
     pub(crate) fn bound(blocks: usize, revoked: usize, block_size: usize) -> u64 {
         // A block in sixteen ranges costs no more than a whole one; the pairs come on top.
         let block = block_size + CHUNK_SIZE + 64 + 8;
@@ -74,7 +73,7 @@ impl Record {
         self.chunks += 1;
     }
 
-    /// Bytes of a block.
+    /// Adds bytes of a block.
     pub(crate) fn ranges(
         &mut self,
         kind: ChunkKind,
@@ -94,14 +93,14 @@ impl Record {
         });
     }
 
-    /// A whole block.
+    /// Adds a whole block.
     pub(crate) fn block(&mut self, block: BlockNo, class: Class, content: &[u8]) {
         self.chunk(ChunkKind::Block, block, class, 0, |bytes| {
             bytes.extend_from_slice(content);
         });
     }
 
-    /// A block that is written where it stays.
+    /// Adds the checksum of a block that is written where it stays.
     pub(crate) fn in_place(&mut self, block: BlockNo, class: Class, content: &[u8]) {
         let crc = crc64(0, content);
         self.chunk(ChunkKind::InPlace, block, class, 0, |bytes| {
@@ -109,12 +108,12 @@ impl Record {
         });
     }
 
-    /// A block that lay in nobody's file, of which these bytes are not zero.
+    /// Adds a new block, of which only the bytes in `set` are not zero.
     pub(crate) fn zeroed(&mut self, block: BlockNo, class: Class, content: &[u8], set: &Ranges) {
         self.ranges(ChunkKind::Zeroed, block, class, content, set);
     }
 
-    /// Blocks from `start` on that are written where they stay.
+    /// Adds the checksums of consecutive blocks from `start` on that are written where they stay.
     pub(crate) fn run<'a>(
         &mut self,
         start: BlockNo,
@@ -128,7 +127,7 @@ impl Record {
         });
     }
 
-    /// Freed blocks.
+    /// Adds freed blocks.
     pub(crate) fn revoke(&mut self, blocks: &[BlockNo]) {
         for blocks in blocks.chunks(usize::from(u16::MAX)) {
             self.chunk(
@@ -145,22 +144,22 @@ impl Record {
         }
     }
 
-    /// Nothing is in it.
+    /// True when nothing was added.
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks == 0
     }
 
-    /// Bytes that are in it.
+    /// Returns its present length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes that the record will take in a log of such units.
+    /// Returns the bytes that the record takes in a log of this unit.
     pub(crate) fn len(&self, unit: u64) -> u64 {
         usize_as_u64(self.bytes.len()).next_multiple_of(unit)
     }
 
-    /// Seals it as the transaction of that place, with this state. Returns what is to be written.
+    /// Seals it as the transaction at `place`, with this state. Returns the bytes to write.
     pub(crate) fn seal(&mut self, place: &Place, state: u32, time: (u64, u32)) -> &[u8] {
         let length = self.len(place.unit);
         self.bytes.resize(u64_as_usize(length), 0);
@@ -179,7 +178,7 @@ impl Record {
     }
 }
 
-/// Where the ring's blocks begin in a record, without its own beginning.
+/// Yields the offsets in a record at which blocks of the ring begin, except for its own start.
 fn beginnings(len: usize, at: u64, masked: usize) -> impl Iterator<Item = usize> {
     let first = match masked {
         0 => len,
@@ -188,7 +187,7 @@ fn beginnings(len: usize, at: u64, masked: usize) -> impl Iterator<Item = usize>
     (first..len).step_by(masked.max(1))
 }
 
-/// A mask with which no block of the ring begins like a record of JBD2.
+/// Returns a mask with which no block of the ring begins like a record of JBD2.
 fn unused_mask(record: &[u8], place: &Place) -> u32 {
     let would_be = |at: usize| {
         let word: [u8; 4] = record[at..at + 4].try_into().expect("four bytes");
@@ -199,12 +198,12 @@ fn unused_mask(record: &[u8], place: &Place) -> u32 {
         .collect();
     bad.sort_unstable();
     bad.dedup();
-    // The first number that is missing.
+    // The smallest number that is not in `bad`.
     let runs = (0..).zip(&bad).take_while(|(i, bad)| i == *bad);
     must_fit_u32(runs.count())
 }
 
-/// Puts a record's mask on, or takes it off.
+/// Applies a record's mask, or removes it.
 pub(crate) fn apply_mask(record: &mut [u8], at: u64, masked: usize, mask: u32) {
     if mask == 0 {
         return;
@@ -216,7 +215,7 @@ pub(crate) fn apply_mask(record: &mut [u8], at: u64, masked: usize, mask: u32) {
     }
 }
 
-/// The class of a chunk, in the log.
+/// Returns the code of a class in the log.
 #[expect(
     clippy::as_conversions,
     reason = "the discriminant is the code in the log"
@@ -230,10 +229,10 @@ fn class_of(code: u8) -> Result<Class, Corrupt> {
     found.ok_or(Corrupt::PrivateLogChunk("of an unknown class of blocks"))
 }
 
-/// What a chunk of a record that was read does.
+/// A change in a record that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
-    /// The block has these bytes from these offsets on.
+    /// The block gets these bytes, each piece at its offset.
     Bytes {
         block: BlockNo,
         class: Class,
@@ -241,13 +240,13 @@ pub(crate) enum Change<'a> {
         is_all: bool,
         pieces: Vec<(usize, &'a [u8])>,
     },
-    /// The block has the content with this checksum.
+    /// The block was written where it stays, with this checksum.
     InPlace(BlockNo, u64),
-    /// These were freed.
+    /// These blocks were freed.
     Revoked(Vec<BlockNo>),
 }
 
-/// The changes in an intact record, each with the place of its chunk.
+/// Returns the changes in an intact record, each with the offset of its chunk.
 ///
 /// # Errors
 /// A chunk that no writer makes.
@@ -287,15 +286,15 @@ pub(crate) fn changes(
     Ok(changes)
 }
 
-/// Bytes at most of a chunk that has all of a block.
+/// Returns the most bytes of a chunk that has all of a block.
 pub(crate) fn longest_chunk(block_size: usize) -> usize {
     CHUNK_SIZE + block_size
 }
 
-/// The content of a block of which all is in the chunk at the beginning of these bytes.
+/// Fills `content` from the chunk at the start of `chunk`, which has all of the block.
 ///
 /// # Errors
-/// A chunk that no writer makes, or one that has not all of a block.
+/// A chunk that no writer makes, or one that does not have all of a block.
 pub(crate) fn content_of(chunk: &[u8], content: &mut [u8]) -> Result<(), Corrupt> {
     let head = Chunk::decode(chunk)?;
     let Change::Bytes {
@@ -315,7 +314,7 @@ pub(crate) fn content_of(chunk: &[u8], content: &mut [u8]) -> Result<(), Corrupt
 
 const SHORT: Corrupt = Corrupt::PrivateLogChunk("shorter than what it holds");
 
-/// What a chunk of any kind but [`ChunkKind::Run`] does.
+/// Decodes a chunk of any kind except for [`ChunkKind::Run`].
 fn change<'a>(chunk: &Chunk, body: &'a [u8], block_size: usize) -> Result<Change<'a>, Corrupt> {
     let count = usize::from(chunk.count);
     let u16_at = |at: usize| usize::from(u16::from_le_bytes([body[at], body[at + 1]]));
@@ -439,12 +438,13 @@ mod tests {
                 Change::Revoked(vec![BlockNo(1), BlockNo(u64::MAX)]),
             ]
         );
-        // A smaller block has no such bytes, and there is no seventh chunk.
+        // The chunks have bytes beyond a smaller block, and there are fewer chunks.
         assert!(changes(&bytes, 6, 512).is_err());
         assert!(changes(&bytes, 400, 1024).is_err());
     }
 
-    /// Whatever is logged, no block of the ring begins like a record of JBD2, and it comes back.
+    /// No logged content makes a block of the ring begin like a record of JBD2, and it is read back
+    /// as it was.
     #[test]
     fn nothing_looks_like_a_record_of_jbd2() {
         let magic = JBD2_MAGIC.to_be_bytes();
@@ -459,7 +459,7 @@ mod tests {
             };
             let mut record = Record::default();
             record.begin();
-            // The magic at every word, in part made with one of the first masks.
+            // Every word is the magic number, some of them under one of the first masks.
             let word = |i: u32| u32::from_le_bytes(magic) ^ (i % (others + 1));
             let content: Vec<u8> = (0..256).flat_map(|i| word(i).to_le_bytes()).collect();
             for block in 1..9 {

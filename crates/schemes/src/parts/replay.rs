@@ -1,7 +1,7 @@
-//! What the transactions in a log of bytes that count after a crash say: [`LEFT`].
+//! Replaying the transactions of a byte log that count: [`LEFT`].
 //!
-//! That an *earlier* transaction than the last names a block written in place that has another
-//! content means nothing: it was durable once, and the block was freed and has a new owner since.
+//! Only the last transaction must have its blocks in place. An earlier one may name a block that
+//! has another content now: it was durable once, and the block has been freed and has a new owner.
 
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc64;
@@ -30,7 +30,8 @@ recovery_cases! {
 }
 
 impl<M: Medium> Reader<'_, M> {
-    /// Takes the last transaction away, if it is not in place; where the log goes on then.
+    /// Drops the last transaction if one of its blocks is not in place, and returns where the log
+    /// goes on then; `None`: nothing was dropped.
     pub(crate) fn drop_unplaced(&self, found: &mut Vec<ByteTransaction>) -> Result<Option<u64>> {
         match found.last() {
             Some(last) if !self.is_in_place(last)? => {
@@ -41,7 +42,7 @@ impl<M: Medium> Reader<'_, M> {
         }
     }
 
-    /// Whether each block that the transaction says was written in place is there.
+    /// True when each block that the transaction has written in place is there.
     fn is_in_place(&self, found: &ByteTransaction) -> Result<bool> {
         let is_unchecked = [Bug::UncheckedReplay, Bug::UncheckedPayload, Bug::LateData];
         if is_unchecked.into_iter().any(is_planted) {
@@ -59,7 +60,7 @@ impl<M: Medium> Reader<'_, M> {
         Ok(true)
     }
 
-    /// Looks at everything: what counts of it, and what that rests on.
+    /// Reads all transactions, to learn which bytes count and which blocks they rest on.
     pub(crate) fn survey(&self, found: &[ByteTransaction]) -> Result<Survey> {
         let mut survey = Survey::default();
         for (i, found) in found.iter().enumerate() {
@@ -83,7 +84,7 @@ impl<M: Medium> Reader<'_, M> {
         Ok(survey)
     }
 
-    /// Hands over all bytes that count, in the order of the log.
+    /// Hands all bytes that count to `take`, in the order of the log.
     pub(crate) fn replay(
         &self,
         found: &[ByteTransaction],
@@ -129,19 +130,19 @@ impl<M: Medium> Reader<'_, M> {
     }
 }
 
-/// What a log says as a whole.
+/// The result of reading a log once, before it is replayed.
 #[derive(Default)]
 pub(crate) struct Survey {
-    /// The last transaction that freed each block: its bytes up to there do not count.
+    /// The last transaction that freed each block. Bytes of the block up to it do not count.
     revoked: HashMap<BlockNo, usize>,
-    /// Each block of which bytes count, and whether the first of them leave the others as they are
-    /// at home.
+    /// Each block of which bytes count, and whether the first of these leave other bytes as home
+    /// has them.
     rests_on_home: HashMap<BlockNo, bool>,
 }
 
 impl Survey {
-    /// The blocks of which bytes count that lack some, as they are at home, which is read in
-    /// ascending order: a disk takes them along in few turns.
+    /// Reads home's content of all blocks that rest on it, in ascending order, so that a disk needs
+    /// few turns.
     pub(crate) fn bases(&self, args: &OpenArgs) -> Result<HashMap<BlockNo, Block>> {
         let rests = self.rests_on_home.iter().filter(|(_, rests)| **rests);
         let mut blocks: Vec<BlockNo> = rests.map(|(block, _)| *block).collect();
@@ -151,17 +152,17 @@ impl Survey {
     }
 }
 
-/// Bytes of a block, as a transaction gave them to it.
+/// The bytes that one transaction has of a block.
 pub(crate) struct Bytes<'a> {
     /// The transaction.
     pub(crate) sequence: Tid,
-    /// Where in the ring its chunk for the block begins.
+    /// The position in the ring of its chunk for the block.
     pub(crate) at: u64,
     pub(crate) block: BlockNo,
     pub(crate) class: Class,
     /// All other bytes are zeros.
     pub(crate) is_all: bool,
-    /// From these offsets on.
+    /// The pieces, each at its offset.
     pub(crate) pieces: Vec<(usize, &'a [u8])>,
 }
 
@@ -177,7 +178,7 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
     Ok(())
 }
 
-/// A block as it is at home.
+/// Reads home's content of a block.
 pub(crate) fn read_home(args: &OpenArgs, block: BlockNo) -> Result<Block> {
     let mut content = Block::zeroed(args.block_size);
     let at = block.0 * usize_as_u64(args.block_size);

@@ -1,7 +1,7 @@
-//! A log as a ring of bytes, of one piece or of several, in persistent memory or on a block device.
+//! A log as a ring of bytes, in one or several pieces, in persistent memory or on a block device.
 //!
-//! Positions count from its start without end; transactions begin at multiples of a cache line or
-//! of a sector.
+//! Positions count bytes from the ring's start and never wrap. Transactions begin at multiples of a
+//! cache line or of a sector.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use stetfs_scheme::{Result, SchemeError};
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-/// What a block device reads at a time, in bytes: a multiple of every unit.
+/// Bytes that a block device reads at a time: a multiple of every unit.
 const PIECE: u64 = 64 << 10;
 
-/// What a ring of bytes can lie on.
+/// A medium of a ring of bytes.
 pub(crate) trait Medium: Send + Sync {
-    /// Bytes of the smallest piece that is written: records are as many of them as they take.
+    /// Returns the bytes of the smallest piece that is written. Records are multiples of it.
     fn unit(&self) -> u64;
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     fn size(&self) -> u64;
 
-    /// Bytes that take hardly longer to read than a unit.
+    /// Returns the bytes that take hardly longer to read than a unit.
     fn piece(&self) -> u64;
 
-    /// Fills `out` from byte `offset` on. Both are multiples of [`unit`](Self::unit) where the
-    /// medium wants that.
+    /// Fills `out` from byte `offset` on. Offset and length are multiples of [`unit`](Self::unit)
+    /// if the medium needs that.
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()>;
 
-    /// Puts `bytes`, of at most a sector, at the beginning of the unit at `offset`; durable when it
-    /// returns. Only the bytes in `changed`, whole words, differ from what is there, unless nothing
-    /// rests on what is there.
+    /// Writes `bytes`, at most a sector, at the start of the unit at `offset`; durable when it
+    /// returns. Only the bytes in `changed`, whole words, differ from the old ones, unless nothing
+    /// rests on those.
     fn rewrite(&self, offset: u64, bytes: &[u8], changed: Range<usize>, tag: Tag) -> Result<()>;
 }
 
@@ -90,7 +90,7 @@ impl Medium for Arc<dyn BlockDev> {
         Ok(self.read_at(offset, out, tag)?)
     }
 
-    /// A sector, which is never torn; in memory as there.
+    /// Writes whole sectors, which are never torn; in memory it stores as `Pmem` does.
     fn rewrite(&self, offset: u64, bytes: &[u8], changed: Range<usize>, tag: Tag) -> Result<()> {
         if let Some(pmem) = self.pmem() {
             return pmem.rewrite(offset, bytes, changed, tag);
@@ -103,22 +103,22 @@ impl Medium for Arc<dyn BlockDev> {
     }
 }
 
-/// So many zeros and perhaps some more, aligned as devices like it.
+/// Returns a block of at least `len` zeros, aligned for devices.
 pub(crate) fn aligned(len: usize) -> Block {
     Block::zeroed(len.next_multiple_of(4096))
 }
 
-/// Bytes at most: records have 32 bits for the number of a cache line.
+/// The most bytes of a ring: records have 32 bits for the number of a cache line.
 const MOST: u64 = LINE << 32;
 
 pub(crate) struct Ring<M> {
     pub(crate) medium: M,
-    /// Bytes of the unit that its transactions are multiples of: that of the medium where the log
-    /// was made, and a multiple of this one's.
+    /// The unit of its transactions in bytes: that of the medium on which the log was made, which
+    /// is a multiple of this medium's.
     pub(crate) unit: u64,
     /// Offset on the medium and length of each piece.
     pub(crate) pieces: Vec<(u64, u64)>,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub(crate) capacity: u64,
 }
 
@@ -139,7 +139,8 @@ impl<M: Medium> Ring<M> {
         })
     }
 
-    /// Where `len` bytes from position `at` on lie: offset on the medium, and which of the bytes.
+    /// Yields the pieces of the `len` bytes at position `at`: offset on the medium, and range of
+    /// the bytes.
     fn places(&self, at: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let (mut at, mut done) = (at % self.capacity, 0);
         std::iter::from_fn(move || {
@@ -161,13 +162,13 @@ impl<M: Medium> Ring<M> {
         })
     }
 
-    /// The number of the cache line at a position, as records name it.
+    /// Returns the number of the cache line at a position, as records name it.
     pub(crate) fn line(&self, at: u64) -> u32 {
         must_fit(at % self.capacity / LINE)
     }
 
-    /// What the checksums of the transaction at a position begin with, in a log of this volume and
-    /// epoch.
+    /// Returns the seed of the checksums of the transaction at a position, in a log of this volume
+    /// and epoch.
     pub(crate) fn seed(&self, uuid: &[u8; 16], epoch: u64, at: u64, sequence: Tid) -> u64 {
         private_log::seed(uuid, epoch, self.line(at), sequence)
     }
@@ -181,13 +182,13 @@ impl<M: Medium> Ring<M> {
 }
 
 impl Ring<Arc<dyn Pmem>> {
-    /// Where the word at a position lies.
+    /// Returns the offset on the medium of the word at a position.
     pub(crate) fn word_at(&self, at: u64) -> u64 {
         let (offset, _) = self.places(at, 8).next().expect("a word");
         offset
     }
 
-    /// Stores a part of a body.
+    /// Stores bytes as part of a body.
     pub(crate) fn write(&self, body: &mut pmem::Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
         for (offset, range) in self.places(at, bytes.len()) {
             body.store_nt(offset, &bytes[range], LOG)?;
@@ -195,8 +196,8 @@ impl Ring<Arc<dyn Pmem>> {
         Ok(())
     }
 
-    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable
-    /// when it returns.
+    /// Stores a record as the last part of a body for whose other parts it has checksums; all of it
+    /// is durable when it returns.
     pub(crate) fn write_covering_commit(
         &self,
         mut body: pmem::Dirty<'_>,
@@ -216,7 +217,7 @@ impl Ring<Arc<dyn Pmem>> {
 }
 
 impl Ring<Arc<dyn BlockDev>> {
-    /// What writes a record.
+    /// Yields the requests that write a record.
     pub(crate) fn runs<'r>(&self, at: u64, record: &'r [u8]) -> impl Iterator<Item = Run<'r>> {
         self.places(at, record.len()).map(|(offset, range)| Run {
             offset,
@@ -235,7 +236,7 @@ impl Ring<Arc<dyn BlockDev>> {
             .write_durable(offset, &[&zeros.bytes()[..unit]], RECOVERY)?)
     }
 
-    /// As in memory, in whole sectors.
+    /// Writes a record as the last part of a body, in whole sectors: otherwise as in memory.
     pub(crate) fn write_covering_commit(
         &self,
         mut body: Dirty<'_>,

@@ -3,34 +3,34 @@
 use stetfs_format::Tid;
 use stetfs_scheme::{RecoveryCase, Result, SchemeError};
 
-/// What lies where a transaction should begin.
+/// The bytes at a place where a transaction should begin.
 pub(crate) enum Seen<P, T> {
-    /// A transaction, intact, and where the next one begins.
+    /// An intact transaction, and where the next one begins.
     Intact(T, P),
-    /// None with that number.
+    /// No transaction with that number.
     Nothing,
-    /// Something that is not intact, and where the next one would begin, if that can be told.
+    /// A transaction that is not intact, and where the next one would begin, if that is known.
     Damaged(SchemeError, Option<P>),
 }
 
-/// What a log can end with, as rows of a recovery table.
+/// The cases of a scan, from the scheme's recovery table.
 pub(crate) struct Ends {
     /// A transaction counts.
     pub(crate) whole: &'static RecoveryCase,
-    /// There is none.
+    /// No transaction is there.
     pub(crate) nothing: &'static RecoveryCase,
-    /// One was in flight.
+    /// A transaction was in flight.
     pub(crate) in_flight: &'static RecoveryCase,
-    /// One was durable, and is damaged.
+    /// A transaction was durable, and was damaged later.
     pub(crate) damaged: &'static RecoveryCase,
 }
 
-/// All transactions that count, from position `at` and number `sequence` on, and the position
-/// behind them.
+/// Returns all transactions that count, from position `at` and number `sequence` on, and the
+/// position behind them.
 ///
-/// The log ends where there is nothing, and where something is damaged: the power went off while it
-/// was written. Unless what `is_followed` looks for (by its position, the next one and its number)
-/// proves that it was durable.
+/// The log ends where no transaction is, or a damaged one: the power went off while it was written.
+/// But `is_followed` may prove that the damaged one was durable. It gets the position of that
+/// transaction, the position of the next one, and the number.
 ///
 /// # Errors
 /// The damage of a transaction that was durable.

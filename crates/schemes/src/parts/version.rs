@@ -8,7 +8,7 @@ use crate::engine::log::{Due, Log, Version};
 use crate::parts::home::{Write, write_home};
 use crate::parts::index::Indexed;
 
-/// A version of which the log has all, at a place that the scheme knows.
+/// A version of which the log has all, at a `place` that the scheme knows.
 pub(crate) struct WholeVersion<P> {
     class: Class,
     /// The transaction that logged it.
@@ -28,7 +28,7 @@ impl<P> WholeVersion<P> {
         }
     }
 
-    /// Its content. Only of one that is held.
+    /// Returns its content. Only for a held version.
     pub(crate) fn content(&self) -> &BlockRef {
         self.content.as_ref().expect("it is held")
     }

@@ -1,4 +1,4 @@
-//! What a crash left in the cache, and what is done with it: [`LEFT`].
+//! Recovery of UBJ: the cases of [`LEFT`].
 
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::nvm_cache::{Change, ChangeLog, Entry, HEAD_OFFSET};
@@ -38,12 +38,12 @@ recovery_cases! {
         => "error", "it was durable before the word";
 }
 
-/// The newest transaction in a region.
+/// Returns the newest transaction in a region.
 pub(super) fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 
-/// Drops what is not committed, and brings what was logged to where it belongs; the newest
+/// Drops blocks that are not committed, and replays the log of changed bytes. Returns the newest
 /// transaction.
 pub(super) fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
     let region = &cache.region;
@@ -86,9 +86,9 @@ pub(super) fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
     let frozen: HashSet<u32> = frozen.map(|state| state.slot).collect();
     replay(cache, committed, &frozen)?;
     region.fence(Cause::Recovery)?;
-    // A commit that was cut short left a log with the number that the next one will have.
+    // A commit that was cut short may have left a log with the number that the next one will have.
     for tid in [committed, committed.next()] {
-        // Number and length are in one word: half a header would be a damaged log.
+        // Number and length are in one word, so that a cut leaves no half header.
         region.store_word(region.geometry.changes_at(tid), 0, RECOVERY)?;
     }
     for (n, entry) in newest.into_values() {

@@ -63,15 +63,15 @@ pub(crate) static BATCH: OptionAbout = OptionAbout {
         at most",
 };
 
-/// Blocks that are loaded and written home at once.
+/// Blocks that are loaded and written home at a time.
 const PIECE: usize = 1024;
 
-/// What a block is to its home.
+/// The relation of a cached block to its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Clean,
     Dirty,
-    /// It was freed.
+    /// The block was freed.
     Dead,
 }
 
@@ -81,10 +81,10 @@ struct Cached {
     slot: u32,
     class: Class,
     state: State,
-    /// Another one with each commit.
+    /// A number that each commit of the block changes.
     version: u32,
     pinned: bool,
-    /// When it was used last, or how often: see [`Pool`].
+    /// The time of its last use, or the number of its uses: see [`Pool`].
     used: AtomicU64,
 }
 
@@ -95,17 +95,17 @@ struct Shard {
     dirty_hits: AtomicU64,
 }
 
-/// Blocks of the cache that are for the same. Each has its own way to find who goes.
+/// A pool of blocks of the cache, with its own rule for which blocks go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pool {
-    /// Least recently used.
+    /// For data: the least recently used.
     Data,
-    /// Least often used.
+    /// For metadata: the least often used.
     Meta,
 }
 
 impl Pool {
-    /// Its place in what is kept of each.
+    /// Returns its index in arrays with one element per pool.
     const fn index(self) -> usize {
         match self {
             Self::Data => 0,
@@ -114,12 +114,12 @@ impl Pool {
     }
 }
 
-/// What is free.
+/// The free entries and blocks, and the next victims.
 #[derive(Default)]
 struct Rooms {
     entries: Vec<u32>,
     slots: [Vec<u32>; 2],
-    /// What becomes free with the next fence.
+    /// Places that become free with the next fence.
     awaiting_fence: Vec<Place>,
     victims: [VecDeque<(u64, BlockNo)>; 2],
 }
@@ -131,7 +131,7 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
 }
 
-/// What a commit may fill.
+/// The entries and blocks that a commit may fill.
 #[derive(Default)]
 pub(crate) struct Reserved {
     pub(crate) entries: Vec<u32>,
@@ -139,7 +139,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// One of the blocks that were reserved, of that pool if there were enough.
+    /// Takes a reserved block, from that pool if it has one left.
     pub(crate) fn slot(&mut self, pool: Pool) -> u32 {
         let [data, meta] = &mut self.slots;
         let slot = match pool {
@@ -182,23 +182,23 @@ pub(crate) struct NvmCache {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) block_size: usize,
     blocks: u64,
-    /// Blocks that leave together, if nobody wants more; none: a share of their pool.
+    /// The least number of blocks that leave together; `None`: a share of their pool.
     batch: Option<usize>,
-    /// Dirty blocks are not evicted: they are written home, and stay.
+    /// Dirty blocks are written home and stay: only clean ones are evicted.
     evicts_clean_only: bool,
     keeps: bool,
     writable: bool,
     shards: Vec<Shard>,
     rooms: Mutex<Rooms>,
     homing: Mutex<()>,
-    /// Counts what came in.
+    /// A clock that counts blocks and commits that came in.
     tick: AtomicU64,
     cached: AtomicUsize,
     dirty: AtomicUsize,
     counters: Counters,
 }
 
-/// What `batch=` says.
+/// Returns the value of `batch=`; `None` for `auto`.
 fn batch(about: &'static About, options: &SchemeOptions) -> Result<Option<usize>> {
     let blocks = match options.value(&BATCH) {
         "auto" => return Ok(None),
@@ -207,7 +207,7 @@ fn batch(about: &'static About, options: &SchemeOptions) -> Result<Option<usize>
     Ok(Some(blocks.ok_or_else(|| options.wrong(about, &BATCH))?))
 }
 
-/// What is in a region.
+/// A region of such a cache, as `owner` looks at it.
 struct Contents<'a> {
     pmem: &'a Arc<dyn Pmem>,
     block_size: usize,
@@ -228,7 +228,7 @@ impl Look for Contents<'_> {
     }
 
     fn holds_any(&self, header: &RegionHeader, _: &RegionState) -> Result<bool> {
-        // What cannot be told may be in use.
+        // A region that cannot be read may have committed content.
         let Ok(region) = self.region(header) else {
             return Ok(true);
         };
@@ -242,9 +242,9 @@ impl Look for Contents<'_> {
 }
 
 impl NvmCache {
-    /// Opens the region that belongs to the volume, or begins one. When something is left in it,
-    /// `recover` sets it right, [adopts](Self::adopt) what counts, and says where the scheme goes
-    /// on; it hears whether the cache was closed with what is in it. `newest` finds the newest
+    /// Opens the region that belongs to the volume, or begins one. If a region was left, `recover`
+    /// repairs it, [adopts](Self::adopt) the entries that count, and returns where the scheme goes
+    /// on. Its second argument is true when an unmount kept the cache. `newest` finds the newest
     /// transaction of a region.
     pub(crate) fn open<T>(
         about: &'static About,
@@ -304,7 +304,7 @@ impl NvmCache {
             cache.start();
             return Ok((cache, None, report));
         }
-        // All of them are found whole before anything is written.
+        // All entries are checked before anything is written.
         cache.entries(|_, _| Ok(()))?;
         cache.pair.resume()?;
         let is_kept = cache.pair.is_kept;
@@ -314,7 +314,7 @@ impl NvmCache {
         Ok((cache, Some(left), report))
     }
 
-    /// Every entry of the region that is not free: for recovery.
+    /// Calls `each` for every entry of the region that is not free: for recovery.
     pub(crate) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
         self.region.entries(|n, entry| {
             if entry.home.0 >= self.blocks {
@@ -325,10 +325,10 @@ impl NvmCache {
         })
     }
 
-    /// What the entry says is in the cache.
+    /// Takes the block of an entry into the cache: for recovery.
     ///
     /// # Errors
-    /// [`Corrupt::NvmCache`]: another one says so of the same block.
+    /// [`Corrupt::NvmCache`]: another entry has the same block.
     pub(crate) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
         if found.state.slot >= self.region.geometry.blocks() {
             BEYOND.reached();
@@ -344,7 +344,7 @@ impl NvmCache {
             slot,
             class: match self.pool_of(slot) {
                 Pool::Data => Class::Data,
-                // What it is exactly nobody has noted.
+                // The exact class is not noted.
                 Pool::Meta => Class::InodeTable,
             },
             state: if is_dirty { State::Dirty } else { State::Clean },
@@ -357,7 +357,8 @@ impl NvmCache {
         Ok(())
     }
 
-    /// What nobody adopted is free: from here on the cache can be used.
+    /// Makes all entries and blocks free that recovery has not adopted. From here on the cache can
+    /// be used.
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: two entries name the same block of the cache.
@@ -393,9 +394,9 @@ impl NvmCache {
         ];
     }
 
-    /// The terms of a scheme on this cache that wants to know nothing of changes.
+    /// Returns the terms of a scheme on this cache that does not want to know of changes.
     pub(crate) fn terms(&self) -> Terms {
-        // A quarter of all blocks, so that what the others take can be had.
+        // A quarter of all blocks, so that enough of the others can be evicted.
         let most = stetfs_format::nvm_cache::CacheGeometry::MOST_IN_TRANSACTION;
         Terms {
             keeps: self.keeps,
@@ -407,7 +408,7 @@ impl NvmCache {
         &self.shards[u64_as_usize(home.0) % SHARDS]
     }
 
-    /// The pool that a block of the cache belongs to.
+    /// Returns the pool to which a block of the cache belongs.
     pub(crate) fn pool_of(&self, slot: u32) -> Pool {
         if slot < self.region.geometry.data {
             Pool::Data
@@ -416,7 +417,7 @@ impl NvmCache {
         }
     }
 
-    /// The pool for blocks of that class.
+    /// Returns the pool for blocks of that class.
     pub(crate) fn pool_for(&self, class: Class) -> Pool {
         if class == Class::Data || self.region.geometry.meta == 0 {
             Pool::Data
@@ -434,7 +435,7 @@ impl NvmCache {
 
     // -- reading --
 
-    /// A block, if it is in the cache.
+    /// Reads a block, if it is in the cache.
     pub(crate) fn read(&self, home: BlockNo) -> Result<Held> {
         let mut content = Block::zeroed(self.block_size);
         Ok(if self.read_part(home, 0, content.bytes_mut())? {
@@ -457,7 +458,7 @@ impl NvmCache {
         if cached.state == State::Dirty {
             shard.dirty_hits.fetch_add(1, Relaxed);
         }
-        // Under the lock: when it is given back, the place may get another block.
+        // Under the lock, because after it the place may get another block.
         self.region
             .read(cached.slot, offset, out, Tag::read(cached.class))?;
         Ok(true)
@@ -471,7 +472,7 @@ impl NvmCache {
         })
     }
 
-    /// Takes in what was read from home.
+    /// Takes in a block that was read from home.
     pub(crate) fn fill(&self, home: BlockNo, class: Class, content: &[u8]) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -493,7 +494,7 @@ impl NvmCache {
         body.store_nt(self.region.geometry.slot_at(place.slot), content, tag)?;
         self.region.store_home(&mut body, place.entry, home, tag)?;
         let _durable = body.submit()?.fence(Cause::Read)?;
-        // Whether this is durable does not matter: home has the same.
+        // It need not be durable, because home has the same content.
         let clean = EntryState::clean(place.slot);
         self.region.store_state(place.entry, Some(clean), tag)?;
         vacant.insert(Cached {
@@ -514,7 +515,8 @@ impl NvmCache {
 
     // -- a commit --
 
-    /// A block that a commit is going to change stays as it is until [`finish`](Self::finish).
+    /// Pins a block that a commit will change, until [`finish`](Self::finish); `None`: it is not in
+    /// the cache.
     pub(crate) fn pin(&self, home: BlockNo) -> Option<Pinned> {
         let mut map = self.shard(home).map.write();
         let cached = map.get_mut(&home)?;
@@ -528,8 +530,8 @@ impl NvmCache {
         })
     }
 
-    /// A clean block that a transaction is going to change where it is, and that no other one is
-    /// changing; pinned then.
+    /// Pins a clean block that a transaction will change where it is. `None` if it is not in the
+    /// cache, not clean, or pinned already.
     pub(crate) fn take_clean(&self, home: BlockNo) -> Option<Place> {
         let mut map = self.shard(home).map.write();
         let cached = map.get_mut(&home)?;
@@ -543,13 +545,13 @@ impl NvmCache {
         })
     }
 
-    /// It is in the cache, and home has something else.
+    /// True when a block is in the cache, committed, and home has other content.
     pub(crate) fn is_dirty(&self, home: BlockNo) -> bool {
         let map = self.shard(home).map.read();
         map.get(&home).is_some_and(|c| c.state == State::Dirty)
     }
 
-    /// Changes a block where it lies. Nobody reads it meanwhile.
+    /// Changes a block where it lies, under the lock that keeps readers away.
     pub(crate) fn change_in_place(
         &self,
         home: BlockNo,
@@ -559,7 +561,7 @@ impl NvmCache {
         change()
     }
 
-    /// A block of the cache and an entry for data, if there are some without making room.
+    /// Takes a free block and entry for data; `None` if none is free.
     pub(crate) fn reserve_if_free(&self) -> Option<Place> {
         let mut rooms = self.rooms.lock();
         let slot = rooms.slots[Pool::Data.index()].pop()?;
@@ -570,13 +572,13 @@ impl NvmCache {
         Some(Place { entry, slot })
     }
 
-    /// Nothing names this place, on the medium neither.
+    /// Frees a place that nothing names, on the medium either.
     pub(crate) fn release(&self, place: Place) {
         self.give_back(&mut self.rooms.lock(), place);
     }
 
-    /// A block that was changed where it is goes, if that is still its place: nobody wants what is
-    /// there any more.
+    /// Drops a block that was changed where it is, if that is still its place: its transaction has
+    /// freed it again.
     pub(crate) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
         {
             let mut map = self.shard(home).map.write();
@@ -595,8 +597,8 @@ impl NvmCache {
         Ok(())
     }
 
-    /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room
-    /// first if need be. Where there is none in a pool, it is from the other one.
+    /// Reserves a block of the cache for each of `pools`, and `entries` entries, and makes room
+    /// first if necessary. If a pool cannot give enough, all blocks come from the other one.
     pub(crate) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
         let meta = pools.iter().filter(|pool| **pool == Pool::Meta).count();
         let mut want = [pools.len() - meta, meta];
@@ -666,13 +668,13 @@ impl NvmCache {
         Ok(())
     }
 
-    /// What awaited a fence is free: one was made.
+    /// Frees the places that awaited a fence, after the caller has made one.
     pub(crate) fn after_fence(&self) {
         let mut rooms = self.rooms.lock();
         self.free_awaiting(&mut rooms);
     }
 
-    /// A commit is durable. Nothing names the places `freed_slots` of the cache any more, nor those
+    /// Notes a durable commit. The blocks `freed_slots` of the cache are free now, the places
     /// `awaiting_fence` after the next fence.
     pub(crate) fn finish(
         &self,
@@ -721,14 +723,14 @@ impl NvmCache {
         rooms.awaiting_fence.extend(awaiting_fence);
     }
 
-    /// A commit copied so many blocks that it could not change where they were.
+    /// Counts blocks that a commit copied because it could not change them where they were.
     pub(crate) fn note_copies(&self, copies: usize) {
         self.counters
             .cow_copies
             .fetch_add(usize_as_u64(copies), Relaxed);
     }
 
-    /// Leaves everything at home and the region closed; or all of it where it is.
+    /// Brings everything home and closes the region; with `keep-cache`, closes it with its content.
     pub(crate) fn close(&self) -> Result<()> {
         if self.keeps {
             return self.pair.close(PairState::Kept);
@@ -737,7 +739,7 @@ impl NvmCache {
         self.pair.close(PairState::Shut)
     }
 
-    /// Blocks that home has not.
+    /// Returns the number of dirty blocks.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty.load(Relaxed)
     }
@@ -763,7 +765,7 @@ impl NvmCache {
 }
 
 impl Pinned {
-    /// Home has something else; of a freed block nobody knows.
+    /// True when home has other content, or may have, as for a freed block.
     pub(crate) fn is_dirty(&self) -> bool {
         self.state != State::Clean
     }

@@ -1,4 +1,4 @@
-//! The region of a cache: its words, entries and blocks.
+//! The region of a cache on the medium: its words, entries and blocks.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ recovery_cases! {
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-/// Bytes that are zeroed or looked through at once.
+/// Bytes that are zeroed or read at a time.
 const PIECE: u64 = 1 << 20;
 
 pub(crate) struct CacheRegion {
     pub(crate) pmem: Arc<dyn Pmem>,
     pub(crate) geometry: CacheGeometry,
-    /// What checksums in it begin with.
+    /// The seed of all checksums in it.
     pub(crate) seed: u32,
 }
 
@@ -43,7 +43,7 @@ impl CacheRegion {
         }
     }
 
-    /// How the memory would be divided now.
+    /// Returns the geometry of a new region in this memory.
     pub(super) fn plan(
         pmem: &dyn Pmem,
         block_size: usize,
@@ -53,7 +53,7 @@ impl CacheRegion {
             .map_err(|e| SchemeError::Nvm(format!("{}: {e}", pmem.describe())))
     }
 
-    /// How the region in it is divided.
+    /// Returns the geometry of the region in this memory, if it fits the scheme and the volume.
     pub(super) fn divided(
         pmem: &dyn Pmem,
         block_size: usize,
@@ -87,13 +87,13 @@ impl CacheRegion {
         self.clear()
     }
 
-    /// Stores that nothing is in it. Durable after a fence.
+    /// Stores an empty cache. Durable after a fence.
     pub(super) fn clear(&self) -> Result<()> {
         for word in [HEAD_OFFSET, TAIL_OFFSET] {
             self.store_end(word, RingEnd::FIRST, CONTROL)?;
         }
-        // The ring and the metadata log too: what they hold says to which transaction it belongs,
-        // and numbers begin anew.
+        // The ring and the metadata log too, because their old contents have numbers of
+        // transactions, and numbers begin anew.
         let (mut at, end) = (self.geometry.ring_start(), self.geometry.entry_at(0));
         let zeros = vec![0; u64_as_usize(PIECE)];
         while at < end {
@@ -113,23 +113,23 @@ impl CacheRegion {
         Ok(())
     }
 
-    /// What checksums in an entry begin with.
+    /// Returns the seed of the checksums in an entry.
     fn key(&self, entry: u32) -> u32 {
         key(self.seed, entry.into())
     }
 
-    /// Head or tail, by where it lies.
+    /// Reads Head or Tail, whichever is at `offset`.
     pub(crate) fn end(&self, offset: u64) -> Result<RingEnd> {
         let word = self.pmem.load_u64(offset, RECOVERY)?;
         Ok(RingEnd::from_word(word, self.end_key(offset)).inspect_err(|_| DAMAGED.reached())?)
     }
 
-    /// As the word that is stored there.
+    /// Returns the word for Head or Tail.
     pub(crate) fn end_word(&self, offset: u64, end: RingEnd) -> u64 {
         end.to_word(self.end_key(offset))
     }
 
-    /// Stores it past the cache as a part of `body`.
+    /// Stores Head or Tail past the processor's cache, as part of `body`.
     pub(crate) fn store_end_in(
         &self,
         body: &mut Dirty<'_>,
@@ -141,17 +141,17 @@ impl CacheRegion {
         Ok(body.store_nt(offset, &word, tag)?)
     }
 
-    /// Stores it past the cache; durable after a fence.
+    /// Stores Head or Tail past the processor's cache; durable after a fence.
     pub(crate) fn store_end(&self, offset: u64, end: RingEnd, tag: Tag) -> Result<()> {
         self.store_word(offset, self.end_word(offset, end), tag)
     }
 
     fn end_key(&self, offset: u64) -> u32 {
-        // Entries have numbers of 32 bits.
+        // Beyond the keys of entries, whose numbers have 32 bits.
         key(self.seed, 1 << 32 | offset)
     }
 
-    /// Stores a word past the cache; durable after a fence.
+    /// Stores a word past the processor's cache; durable after a fence.
     pub(crate) fn store_word(&self, offset: u64, word: u64, tag: Tag) -> Result<()> {
         Ok(self.pmem.store_nt(offset, &word.to_le_bytes(), tag)?)
     }
@@ -160,12 +160,12 @@ impl CacheRegion {
         Ok(self.pmem.fence(cause)?)
     }
 
-    /// Where an entry's own word lies.
+    /// Returns the offset of an entry's state word.
     pub(crate) fn state_at(&self, entry: u32) -> u64 {
         self.geometry.entry_at(entry) + Entry::STATE_OFFSET
     }
 
-    /// Stores an entry's own word as a part of `body`.
+    /// Stores an entry's state word as part of `body`.
     pub(crate) fn store_state_in(
         &self,
         body: &mut Dirty<'_>,
@@ -177,14 +177,13 @@ impl CacheRegion {
         Ok(body.store_nt(self.state_at(entry), &word, tag)?)
     }
 
-    /// Stores the end of the ring, or the newest transaction, that makes a durable body valid;
-    /// durable when it returns.
+    /// Stores Head or Tail, which makes a durable body valid; durable when it returns.
     pub(crate) fn commit(&self, body: Durable<'_>, offset: u64, end: RingEnd) -> Result<()> {
         let tag = Tag::new(Class::Journal, Cause::CommitRecord);
         Ok(body.store_commit_word(offset, self.end_word(offset, end), tag)?)
     }
 
-    /// Stores an entry's own word; durable after a fence.
+    /// Stores an entry's state word; durable after a fence.
     pub(crate) fn store_state(
         &self,
         entry: u32,
@@ -194,13 +193,13 @@ impl CacheRegion {
         self.store_word(self.state_at(entry), self.state_word(entry, state), tag)
     }
 
-    /// An entry's own word; `None`: it is free.
+    /// Returns an entry's state word; with `None`, that of a free entry.
     pub(crate) fn state_word(&self, entry: u32, state: Option<EntryState>) -> u64 {
         EntryState::to_word(state, self.key(entry))
     }
 
-    /// Stores the block number of an entry as a part of `body`. It must be durable before the
-    /// entry's own word names a block.
+    /// Stores the block number of an entry as part of `body`. It must be durable before the entry's
+    /// state word names a block of the cache.
     pub(crate) fn store_home(
         &self,
         body: &mut Dirty<'_>,
@@ -218,7 +217,7 @@ impl CacheRegion {
         Ok(self.pmem.load(at, out, tag)?)
     }
 
-    /// Every entry that is not free.
+    /// Calls `each` for every entry that is not free.
     pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
         let per_piece: u32 = must_fit(PIECE / ENTRY_SIZE);
         let mut raw = vec![0; u64_as_usize(PIECE)];

@@ -13,7 +13,7 @@ use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{Goal, Result};
 
-/// A block that goes home.
+/// A block on its way home.
 struct DueCached {
     home: BlockNo,
     class: Class,
@@ -22,7 +22,7 @@ struct DueCached {
     content: Option<BlockRef>,
 }
 
-/// What happens to a block when home has it.
+/// What the cache does with a block that is home.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Stays,
@@ -30,7 +30,7 @@ enum Then {
 }
 
 impl NvmCache {
-    /// Lets some blocks of a pool go, about as many as are wanted; false if none could.
+    /// Evicts blocks of a pool, about `want` of them; false if none could go.
     pub(super) fn evict(&self, pool: Pool, want: usize) -> Result<bool> {
         let _homing = self.homing.lock();
         let size = match pool {
@@ -55,7 +55,7 @@ impl NvmCache {
         Ok(gone > 0)
     }
 
-    /// Up to `n` blocks of a pool that may go, those first that were used least.
+    /// Returns up to `n` blocks of a pool that may go, the least used ones first.
     fn victims(&self, pool: Pool, n: usize, clean_only: bool) -> Vec<BlockNo> {
         let may_go = |cached: &Cached| {
             !cached.pinned
@@ -85,7 +85,7 @@ impl NvmCache {
                 let its = map.iter().filter(|(_, cached)| may_go(cached));
                 all.extend(its.map(|(home, cached)| (cached.used.load(Relaxed), *home)));
             }
-            // More than are wanted, so that this is not done for every block.
+            // More than are wanted, so that not every call searches the whole cache.
             let some = (all.len() / 8).max(n).max(64);
             if some < all.len() {
                 all.select_nth_unstable(some);
@@ -97,8 +97,8 @@ impl NvmCache {
         found
     }
 
-    /// Writes home what of these is dirty, makes that durable, and notes it in the cache; how many
-    /// have gone. The caller holds `homing`.
+    /// Writes the dirty ones of these blocks home, durably, and notes it in the cache. Returns how
+    /// many blocks have left the cache. The caller holds `homing`.
     fn bring_home(&self, homes: Vec<BlockNo>, then: Then) -> Result<usize> {
         let mut all = Vec::with_capacity(homes.len());
         let mut any_written = false;
@@ -106,7 +106,7 @@ impl NvmCache {
             let due = homes.iter().filter_map(|home| self.due(*home).transpose());
             let mut due = due.collect::<Result<Vec<_>>>()?;
             any_written |= self.write_due(&due, then)?;
-            // What is written need not be held until all of them are.
+            // Written contents need not stay in memory until all are written.
             due.iter_mut().for_each(|due| due.content = None);
             all.append(&mut due);
         }
@@ -115,12 +115,12 @@ impl NvmCache {
             self.dev.flush(Cause::Checkpoint)?;
             self.pair.note_in_memory(Cause::Checkpoint)?;
         }
-        // What an entry before one of these said must not outlive it.
+        // An old entry of one of these blocks must not outlive the new one on the medium.
         self.fence_and_free()?;
         self.are_home(&all, then)
     }
 
-    /// Whether any of these had to be written home.
+    /// Writes the dirty ones of these blocks home; false if there were none.
     fn write_due(&self, due: &[DueCached], then: Then) -> Result<bool> {
         let dirty = due.iter().filter_map(|due| {
             Some(Write {
@@ -139,7 +139,7 @@ impl NvmCache {
         Ok(true)
     }
 
-    /// A block with what is to be written home of it.
+    /// Returns a block with its content if that must be written home; `None`: it may not go now.
     fn due(&self, home: BlockNo) -> Result<Option<DueCached>> {
         let map = self.shard(home).map.read();
         let Some(cached) = map.get(&home).filter(|cached| !cached.pinned) else {
@@ -164,7 +164,8 @@ impl NvmCache {
         Ok(Some(due))
     }
 
-    /// Home has these, as far as nobody has changed them since. How many have gone.
+    /// Notes in the entries that blocks are home, except for those that were changed since. Returns
+    /// how many blocks have left the cache.
     fn are_home(&self, due: &[DueCached], then: Then) -> Result<usize> {
         let mut gone = Vec::new();
         for due in due {
@@ -200,11 +201,11 @@ impl NvmCache {
         for place in &gone {
             self.give_back(&mut rooms, *place);
         }
-        // The fence was one for these too.
+        // The fence above was for these too.
         Ok(gone.len())
     }
 
-    /// That they are clean is durable, so they may be treated so.
+    /// Treats blocks as clean, after this is durable in their entries.
     fn are_clean(&self, due: &[DueCached]) {
         for due in due {
             let mut map = self.shard(due.home).map.write();
@@ -219,7 +220,7 @@ impl NvmCache {
         }
     }
 
-    /// Writes home what is dirty now; it stays in the cache, clean.
+    /// Writes dirty blocks home, which stay in the cache, clean.
     pub(crate) fn checkpoint(&self, goal: Goal) -> Result<()> {
         let most = match goal {
             Goal::Some => PIECE,

@@ -8,7 +8,7 @@ use stetfs_scheme::{
     Backlog, Cache, CacheStats, Goal, Held, LoggedBlock, Result, Scheme, Snapshot, Spot,
 };
 
-/// What a scheme adds to its cache, in the order of [`Scheme`].
+/// A scheme's part of each verb, in the order of [`Scheme`].
 pub(crate) trait OnCache: Send + Sync {
     fn cache(&self) -> &NvmCache;
 
@@ -31,11 +31,11 @@ pub(crate) trait OnCache: Send + Sync {
         Ok(())
     }
 
-    /// Makes the blocks of a transaction durable, of which there are some: data, then metadata.
+    /// Makes the blocks of a transaction durable: data, then metadata. There is at least one.
     fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()>;
 
-    /// Transactions up to this one are durable, or all of them: nobody wants any more what they
-    /// changed and did not commit.
+    /// Lets go of blocks that transactions have changed and not committed: of those up to `up_to`,
+    /// which are durable, or of all.
     fn let_go(&self, up_to: Option<Tid>) -> Result<()> {
         let _ = up_to;
         Ok(())
