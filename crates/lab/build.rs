@@ -1,13 +1,13 @@
-//! A checksum of what a cell's numbers come of, so that one that is kept says of which code it is:
-//! `STETFS_SOURCES`. What shows them is not among it.
+//! Sets `STETFS_SOURCES`: a checksum of the sources that determine a cell's numbers, so that a
+//! stored cell names the code that ran it. Sources that only show the numbers are left out.
 
 include!("../crash/sources.rs");
 
-/// Relative to this package.
+/// Paths relative to this package.
 const MEASURE: [&str; 14] = [
     // SQLite calls through it.
     "../ffi/src",
-    // What recordings are done again by.
+    // They replay recordings.
     "../powercut/src/player.rs",
     "../powercut/src/call.rs",
     "../powercut/src/tree.rs",
@@ -20,7 +20,7 @@ const MEASURE: [&str; 14] = [
     "src/workload",
     "../testkit/src/image.rs",
     "../testkit/src/rng.rs",
-    // SQLite's version, and that of what compresses.
+    // The versions of SQLite and of the compressors.
     "../../Cargo.lock",
 ];
 

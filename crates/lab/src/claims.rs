@@ -1,11 +1,12 @@
-//! What the papers claim in figures: `docs/claims.json`, the one list, and the document that is
-//! made of it.
+//! The papers' claims in figures: `docs/claims.json`, the one list, and the document that is made
+//! of it.
 //!
-//! A claim is of a paper; our own aims are none. It says where it stands, what is compared, the
-//! bound, and until when time counts. [Checks](crate::experiment::report::Check) judge it: those of
-//! figures name their claim, and a claim names those of other experiments. Of one that is not
-//! reached a sweep says why: it is *settled*, *not determined* or *contradicted*, and the sweep
-//! must bear that out. A sweep is a plot too, which is kept beside the documents.
+//! A claim is a paper's; our own aims are no claims. It says where it stands in the paper, what is
+//! compared, the bound, and until when time counts. [Checks](crate::experiment::report::Check)
+//! judge it: the checks of figures name their claim, and a claim names the checks of other
+//! experiments. When a claim is not reached, a sweep says why: it is *settled*, *not determined* or
+//! *contradicted*, and the sweep must confirm that. A sweep is also a plot, which is kept beside
+//! the documents.
 
 pub mod ledger;
 
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::cell::Mean;
 use crate::experiment::report::Band;
 
-/// The papers: as a claim names them, and as a title.
+/// The papers: the word by which a claim names them, and the title.
 pub const PAPERS: [(&str, &str); 5] = [
     ("shortcut", "Shortcut-JFS (Lee, Yoo, Jang, Bahn, MSST 2012)"),
     ("jftl", "JFTL (Lim, Choi, Park, HPCC 2007)"),
@@ -49,11 +50,11 @@ pub enum Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// It is so.
+    /// About this figure.
     About,
-    /// So much or more.
+    /// This figure or more.
     AtLeast,
-    /// So much or less.
+    /// This figure or less.
     AtMost,
     /// One is more than the other.
     Ordering,
@@ -65,15 +66,15 @@ pub enum Bound {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
-    /// None where the claim has words only.
+    /// `None` where the claim has words only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<f64>,
-    /// Of the number: `x` is a ratio.
+    /// Unit of the number; `x` for a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// How it is meant.
     pub kind: Bound,
-    /// Of what, where that is not plain.
+    /// What the figure is of, where that is not plain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
 }
@@ -102,26 +103,26 @@ pub struct Claim {
     pub says: String,
     /// The figures.
     pub values: Vec<Value>,
-    /// Until when time counts; none where it is no matter of time.
+    /// Until when time counts; `None` where the claim is not about time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
-    /// Whether the paper says so; otherwise it is what is likely.
+    /// Whether the paper says until when; otherwise we take what is likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_is_said: Option<bool>,
     /// More about that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_note: Option<String>,
-    /// How far from the figure is still the same, as a share of it; none where no figure is
-    /// legible.
+    /// How far from the figure still counts as reached, as a share of the figure; `None` where no
+    /// figure is legible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
-    /// Why so much.
+    /// Why the tolerance is this large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance_note: Option<String>,
-    /// Who judges it.
+    /// The checks that judge it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Judge>,
-    /// What it is where its checks do not reach it, and where they do but a sweep shows that it is
+    /// The verdict when its checks do not reach it, or when they do but a sweep shows that it is
     /// not determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
@@ -133,7 +134,7 @@ pub struct Claim {
 pub struct Otherwise {
     /// Settled, not determined or contradicted.
     pub verdict: Standing,
-    /// The figure whose sweep shows it; none where the paper has no figure that can be compared.
+    /// The figure whose sweep shows it; `None` where the paper has no figure that can be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// What the sweep shows.
@@ -144,22 +145,24 @@ pub struct Otherwise {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// All of its checks are as the paper has it.
+    /// All of its checks agree with the paper.
     Reached,
-    /// A sweep shows which parameter the paper must have had: with it the figure comes out.
+    /// A sweep shows which value the paper's parameter must have had: with it, the figure comes
+    /// out.
     Settled,
-    /// Within what is plausible for a parameter that the paper leaves out it is so, and not so.
+    /// A parameter that the paper leaves out decides: some plausible values reach the claim, some
+    /// do not.
     NotDetermined,
-    /// It is so nowhere within what is plausible.
+    /// No plausible value reaches it.
     Contradicted,
-    /// Some of its checks are not as the paper has it, and nothing says why.
+    /// Some of its checks disagree with the paper, and nothing says why.
     Missed,
     /// Nothing here measures what the paper measured.
     Open,
 }
 
 impl Standing {
-    /// Every one.
+    /// Every verdict.
     pub const ALL: [Self; 6] = [
         Self::Reached,
         Self::Settled,
@@ -195,23 +198,23 @@ pub struct Assumption {
     /// What the paper says of it.
     #[serde(default)]
     pub paper_says: String,
-    /// What the lab takes.
+    /// The value that the lab takes.
     pub ours: String,
-    /// What it may have been.
+    /// The values that are plausible.
     #[serde(default)]
     pub range: String,
-    /// Why that may be so.
+    /// Why these are plausible.
     #[serde(default)]
     pub source: String,
-    /// The claims that it moves.
+    /// The claims that depend on it.
     pub moves: Vec<String>,
 }
 
-/// Claims and assumptions of a tree.
+/// Claims and assumptions of a source tree.
 pub struct Claims {
     /// In the order of the papers.
     pub claims: Vec<Claim>,
-    /// The same.
+    /// In the order of the papers.
     pub assumptions: Vec<Assumption>,
 }
 
@@ -223,15 +226,15 @@ static KNOWN: LazyLock<Claims> = LazyLock::new(|| {
 });
 
 impl Claims {
-    /// Those that the program was built with.
+    /// Returns the list that the program was built with.
     pub fn known() -> &'static Self {
         &KNOWN
     }
 
-    /// Those of a directory of documents.
+    /// Reads the list in a directory of documents.
     ///
     /// # Errors
-    /// Of the files; two of one name, a paper that is none.
+    /// Errors of the files; two entries of one name; a paper that does not exist.
     pub fn read(docs: &Path) -> Result<Self> {
         let text = |name: &str| {
             let path = docs.join(name);
@@ -264,7 +267,7 @@ impl Claims {
 }
 
 impl Claim {
-    /// Within what is plausible it is so and not so: that our setting reaches it says little.
+    /// Whether some plausible values reach it and some do not: that ours does says little.
     fn is_moved(&self) -> bool {
         let otherwise = self.otherwise.as_ref();
         otherwise.is_some_and(|otherwise| otherwise.verdict == Standing::NotDetermined)
@@ -284,7 +287,7 @@ impl Claim {
         all.join("; ") + &tolerance.unwrap_or_default()
     }
 
-    /// Until when, in words.
+    /// Until when time counts, in words.
     pub(crate) fn until(&self) -> String {
         match (self.until, self.until_is_said) {
             (None, _) => String::new(),
@@ -310,7 +313,7 @@ impl Value {
         }
     }
 
-    /// What counts as the same, for a plot.
+    /// The range that counts as reached, for a plot.
     pub(crate) fn band(&self, name: &str, tolerance: f64) -> Band {
         let number = self.number;
         let room = |number: f64| tolerance * if number == 0.0 { 1.0 } else { number.abs() };
@@ -328,15 +331,15 @@ impl Value {
         }
     }
 
-    /// The same with the tolerance.
+    /// The figure in words, with the tolerance.
     pub(crate) fn said(&self, tolerance: f64) -> String {
         format!("{} (\u{b1} {} %)", self.in_words(), 100.0 * tolerance)
     }
 
-    /// Whether what was found is as it says: the interval of the mean meets the bound with its
-    /// tolerance, which is a share of the figure, or the figure itself where that is 0. What is to
-    /// be more than something must be so by more than the tolerance. Nothing reaches what is not
-    /// legible.
+    /// Whether `found` reaches the figure: its interval meets the bound with the tolerance. The
+    /// tolerance is a share of the figure; where the figure is 0, it is an absolute number. For an
+    /// ordering, the interval must exceed the figure by more than the tolerance. A figure that is
+    /// not legible is never reached.
     pub fn is_reached(&self, found: Mean, tolerance: f64) -> bool {
         let Some(number) = self.number else {
             return false;

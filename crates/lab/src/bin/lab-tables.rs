@@ -1,5 +1,5 @@
 //! Runs experiments, keeps their reports in `results/reports`, and makes the tables of
-//! `docs/LAB.md` and `docs/CLAIMS.md`, and the plots of claims, from all that are kept there. See
+//! `docs/LAB.md` and `docs/CLAIMS.md`, and the plots of claims, from all reports there. See
 //! `--help`.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use stetfs_lab::experiment::find;
 use stetfs_lab::experiment::kind::Experiment;
 use stetfs_lab::experiment::stored::{Small, Store, places};
 
-/// Where the plots that verdicts rest on are.
+/// Directory of the plots that verdicts rest on.
 const PLOTS: &str = "docs/lab/plots";
 
 const HELP: &str = "usage: lab-tables [ID...|all]
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     write_plots(&store)
 }
 
-/// The plots that verdicts rest on, and no others.
+/// Writes the plots that verdicts rest on, and no others.
 fn write_plots(store: &Store) -> Result<()> {
     let dir = Path::new(PLOTS);
     fs::create_dir_all(dir)?;

@@ -1,4 +1,4 @@
-//! Every combination of systems, settings with several values, and seeds; and what they came to.
+//! Every combination of systems, settings with several values, and seeds; and the results.
 
 use std::fmt::{self, Write as _};
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Settings as a command line has them: `nvm=16M,64M commit=1s`, or with commas only,
+    /// Reads settings as a command line has them: `nvm=16M,64M commit=1s`, or with commas only,
     /// `nvm=16M,64M,commit=1s`.
     ///
     /// # Errors
@@ -50,12 +50,12 @@ impl Axis {
     }
 }
 
-/// What is asked.
+/// A question: systems on a machine with a workload.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// Systems, as [`system`] takes them.
     pub systems: Vec<String>,
-    /// What all of them run on, but for what is set.
+    /// The machine of all of them, before the settings.
     pub machine: Machine,
     /// Settings of the machine.
     pub set: Vec<Axis>,
@@ -63,14 +63,14 @@ pub struct Grid {
     pub workload: String,
     /// Its settings.
     pub with: Vec<Axis>,
-    /// Seeds 1 to this.
+    /// How many seeds, from 1.
     pub seeds: u64,
 }
 
 /// A combination of settings, the same for all systems and seeds.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// The settings that have several values, as words: what tells it from the others.
+    /// The settings that have several values, as words: they tell the point from the others.
     pub name: String,
     machine: Machine,
     workload: String,
@@ -83,24 +83,24 @@ pub struct Answer {
     pub system: &'static str,
     /// The point's name.
     pub point: String,
-    /// What each seed gave.
+    /// The result of each seed.
     pub outcomes: Vec<Outcome>,
 }
 
-/// A mean, and how far the mean of many more seeds may be from it: half of its 95 % interval.
+/// A mean, and half of its 95 % interval: how far the mean of many more seeds may be from it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
-    /// Of the seeds.
+    /// The mean over the seeds.
     pub mean: f64,
-    /// None of one seed.
+    /// Half of the interval; `None` with one seed.
     pub half: Option<f64>,
 }
 
 impl Grid {
-    /// Its points, in the order of the settings: the last one changes fastest.
+    /// Returns the points, in the order of the settings: the last setting changes fastest.
     ///
     /// # Errors
-    /// A setting that is none.
+    /// A setting that does not exist.
     pub fn points(&self) -> Result<Vec<Point>> {
         let begin = Point {
             name: String::new(),
@@ -130,11 +130,11 @@ impl Grid {
         Ok(points)
     }
 
-    /// Runs everything on so many threads, but for what the store has, which keeps the rest; `tell`
-    /// hears how many runs of how many are done.
+    /// Runs everything on `jobs` threads. Takes runs from the store where it has them, and stores
+    /// the others. Calls `tell` with the number of runs done and their total.
     ///
     /// # Errors
-    /// Of the first run that fails.
+    /// Errors of the first run that fails.
     pub fn run(
         &self,
         jobs: usize,
@@ -169,10 +169,11 @@ impl Grid {
     }
 }
 
-/// Runs cells as [`run_all`] does, until one fails; `tell` hears how many of how many are done.
+/// Runs cells as [`run_all`] does, until one fails. Calls `tell` with the number done and their
+/// total.
 ///
 /// # Errors
-/// Of the first one that fails.
+/// Errors of the first one that fails.
 pub fn run_each(
     cells: &[Cell],
     jobs: usize,
@@ -200,11 +201,11 @@ pub fn run_each(
     }
 }
 
-/// What becomes of the cell at this place: `Break` when no more are to be begun.
+/// Called with the place and the result of each cell; returns `Break` to begin no more cells.
 pub type Hear<'a> = &'a (dyn Fn(usize, Result<&Outcome>) -> ControlFlow<()> + Sync);
 
-/// Runs cells on so many threads, in their order, but for what the store has, which keeps the
-/// rest. None: it failed, or was not begun; `hear` has the reason.
+/// Runs cells on `jobs` threads, in their order. Takes outcomes from the store where it has them,
+/// and stores the others. `None`: the cell failed, or was not begun; `hear` has the reason.
 pub fn run_all(
     cells: &[Cell],
     jobs: usize,
@@ -247,7 +248,7 @@ pub fn run_all(
 }
 
 impl Point {
-    /// Its name says this value, if there are others.
+    /// Adds the value to the point's name, if the axis has others.
     fn told(&mut self, axis: &Axis, value: &str) {
         if axis.values.len() > 1 {
             let name = format!("{} {}={value}", self.name, axis.name);
@@ -256,10 +257,10 @@ impl Point {
     }
 }
 
-/// Each point with each value of an axis.
+/// Combines each point with each value of an axis.
 ///
 /// # Errors
-/// Of the change that a value makes.
+/// Errors of the change that a value makes.
 pub fn spread<P: Clone>(
     points: Vec<P>,
     axis: &Axis,
@@ -294,7 +295,7 @@ impl fmt::Display for Mean {
                 format!("{value:.places$}")
             }
         };
-        // What is less than a millionth comes of the arithmetic.
+        // Less than a millionth is rounding.
         match self.half.map(|half| {
             if half < 1e-6 * self.mean.abs() {
                 0.0
@@ -309,7 +310,7 @@ impl fmt::Display for Mean {
 }
 
 impl Mean {
-    /// Of these; none of none.
+    /// Returns the mean of these; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -326,14 +327,14 @@ impl Mean {
 }
 
 impl Answer {
-    /// A number over the seeds, where the runs have it.
+    /// Returns the mean of a number over the seeds; `None` where the runs do not have it.
     pub fn mean(&self, name: &str) -> Option<Mean> {
         let values: Vec<f64> = self.outcomes.iter().filter_map(|o| o.get(name)).collect();
         Mean::of(&values)
     }
 }
 
-/// The number of that name.
+/// Finds the number of that name.
 ///
 /// # Errors
 /// There is none.
@@ -347,10 +348,10 @@ pub fn number(name: &str) -> Result<&'static Number> {
     }
 }
 
-/// A line for each run: what was run, and every number.
+/// Makes CSV with a line for each run: what was run, and every number.
 ///
 /// # Errors
-/// None, as long as memory lasts.
+/// None, unless memory runs out.
 pub fn csv(grid: &Grid, answers: &[Answer]) -> Result<String> {
     let swept = |axes: &[Axis]| -> Vec<String> {
         let several = axes.iter().filter(|axis| axis.values.len() > 1);
@@ -382,7 +383,7 @@ pub fn csv(grid: &Grid, answers: &[Answer]) -> Result<String> {
     Ok(text)
 }
 
-/// A number of all answers as a plot: a group for each point, a bar for each system.
+/// Plots a number of all answers: a group for each point, a bar for each system.
 ///
 /// # Errors
 /// There is no such number.
@@ -428,7 +429,7 @@ mod tests {
         assert!(Axis::parse("16M").is_err());
     }
 
-    /// The interval of 1 to 5: a mean of 3 and a deviation of the root of 2.5.
+    /// The interval of 1 to 5 has a mean of 3 and a deviation of the root of 2.5.
     #[test]
     fn an_interval_is_students() {
         let of = Mean::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).expect("a mean");

@@ -15,19 +15,19 @@ use crate::workload::{
     Workload, bonnie, iozone, overwrite, single,
 };
 
-/// A workload that can be asked for.
+/// A workload that a question can name.
 pub struct Load {
     /// Its name.
     pub name: &'static str,
     /// What it does.
     pub what: &'static str,
     make: fn(&str, u64) -> Result<Box<dyn Workload>>,
-    /// All of its settings as words: what is not told has its default.
+    /// All of its settings as words; a setting that is not given has its default.
     all: fn(&str) -> Result<String>,
     source: fn(&str) -> Result<Option<PathBuf>>,
 }
 
-/// Every one.
+/// Every workload.
 pub const LOADS: &[Load] = &[
     load::<FioSettings>(
         "fio",
@@ -90,7 +90,7 @@ const fn load<S: Settings>(name: &'static str, what: &'static str) -> Load {
 }
 
 impl Load {
-    /// The one of that name, with the words behind it.
+    /// Finds the workload of that name; returns it with the words behind the name.
     ///
     /// # Errors
     /// There is none.
@@ -109,28 +109,28 @@ impl Load {
         Ok((found?, words))
     }
 
-    /// The workload with these settings.
+    /// Makes the workload with these settings.
     ///
     /// # Errors
-    /// Of the words.
+    /// Errors of the words.
     pub fn make(&self, words: &str, seed: u64) -> Result<Box<dyn Workload>> {
         (self.make)(words, seed).with_context(|| format!("workload {}", self.name))
     }
 }
 
 impl Load {
-    /// All of its settings as words: what these do not tell has its default.
+    /// Returns all of its settings as words; a setting that is not given has its default.
     ///
     /// # Errors
-    /// Of the words.
+    /// Errors of the words.
     pub fn all(&self, words: &str) -> Result<String> {
         (self.all)(words).with_context(|| format!("workload {}", self.name))
     }
 
-    /// The file that it is read from, of those that are.
+    /// Returns the file that the workload is read from; `None` when it is not read from one.
     ///
     /// # Errors
-    /// Of the words.
+    /// Errors of the words.
     pub fn source(&self, words: &str) -> Result<Option<PathBuf>> {
         (self.source)(words).with_context(|| format!("workload {}", self.name))
     }
@@ -139,13 +139,13 @@ impl Load {
 trait Settings: Default + Serialize + DeserializeOwned {
     fn make(&self, seed: u64) -> Result<Box<dyn Workload>>;
 
-    /// The file that it is read from.
+    /// The file that the workload is read from.
     fn source(&self) -> Option<&str> {
         None
     }
 }
 
-/// As the papers of caches in NVM have it, smaller.
+/// As in the papers of caches in NVM, but smaller.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FioSettings {
@@ -269,7 +269,8 @@ impl Settings for PostmarkSettings {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Server<const N: usize> {
-    /// Bytes of the set: as many files, each handled once; 0: by `files` and `loops`.
+    /// Bytes of the set, which give the number of files, each handled once; 0: `files` and `loops`
+    /// count.
     data: Bytes,
     files: u32,
     /// Mean bytes of a file.
@@ -299,7 +300,7 @@ impl<const N: usize> Settings for Server<N> {
         let (files, loops) = match self.data.0.checked_div(self.mean.0.max(1)) {
             None | Some(0) => (self.files, self.loops),
             Some(files) => {
-                // Each thread has a file open, of those that do not exist in the beginning.
+                // Each thread has one of the files open that do not exist in the beginning.
                 let files = u32::try_from(files).unwrap_or(u32::MAX);
                 let files = files.max(6 * self.threads);
                 (files, files.div_ceil(self.threads.max(1)))
@@ -351,7 +352,7 @@ impl Settings for OverwriteSettings {
     }
 }
 
-/// Those of [`single::Operation`] of which there may be any number.
+/// The kinds of [`single::Operation`] that can be repeated without limit.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Op {
@@ -433,9 +434,9 @@ impl Settings for UpdatesSettings {
 #[serde(deny_unknown_fields)]
 struct TpccSettings {
     mode: JournalMode,
-    /// Of the specification's one warehouse.
+    /// Factor on the specification's one warehouse.
     scale: f64,
-    /// 23 transactions each.
+    /// Decks of 23 transactions.
     decks: u32,
     page: Bytes,
 }
@@ -517,7 +518,7 @@ impl Settings for CallsSettings {
 #[serde(deny_unknown_fields)]
 struct StraceSettings {
     file: String,
-    /// The directory whose files are taken.
+    /// The directory whose files are replayed.
     under: String,
     pace: Pace,
 }

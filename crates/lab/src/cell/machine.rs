@@ -1,5 +1,5 @@
-//! What a system runs on, as settings: a device with what is beside it, a volume, and what the file
-//! system is told.
+//! The machine that a system runs on, as settings: a device and the memory beside it, a volume, and
+//! mount options.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::workload::{Background, Durable};
 pub enum Device {
     /// Phase change memory.
     Pcm,
-    /// Memory as fast as DRAM that keeps what it holds.
+    /// Persistent memory as fast as DRAM.
     Dram,
     /// A memory card of class 10.
     Card,
@@ -33,13 +33,13 @@ pub enum Device {
     Nvme,
     /// The JFTL paper's NAND part of 128 MB, with our translation layer.
     Nand,
-    /// A sixteenth of a modern part with pages of 16 KiB, with the same.
+    /// A sixteenth of a modern part with pages of 16 KiB, with our translation layer.
     #[serde(rename = "nand16k")]
     Nand16K,
 }
 
 impl Device {
-    /// Every one.
+    /// Every device.
     pub const ALL: [Self; 8] = [
         Self::Pcm,
         Self::Dram,
@@ -51,7 +51,7 @@ impl Device {
         Self::Nand16K,
     ];
 
-    /// Of what is neither memory nor bare flash.
+    /// Timing of a drive; `None` for memory and bare flash.
     const fn drive(self) -> Option<Timing> {
         match self {
             Self::Card => Some(Timing::MicroSd),
@@ -75,11 +75,11 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Speed {
-    /// As DRAM.
+    /// As fast as DRAM.
     Dram,
-    /// As the Spindle paper's.
+    /// As fast as the Spindle paper's.
     Nvm,
-    /// As phase change memory.
+    /// As fast as phase change memory.
     Pcm,
 }
 
@@ -135,10 +135,10 @@ pub struct Machine {
     pub nvm: Bytes,
     /// How fast that is.
     pub nvm_speed: Speed,
-    /// How long a fence takes in memory, beside the lines that it waits for.
+    /// How long a fence in memory takes, beside the lines that it waits for.
     pub fence: Nanos,
-    /// How much longer than on such a drive a write takes that does not continue the last one. A
-    /// card's takes 3.5 ms.
+    /// How much longer a write takes that does not continue the last one, beyond what such a drive
+    /// takes. A card takes 3.5 ms.
     pub jump: Nanos,
     /// The volume's size; of NAND, what the part exports.
     pub volume: Bytes,
@@ -150,17 +150,17 @@ pub struct Machine {
     pub block: Bytes,
     /// Bytes in an inode; with 128, times are whole seconds.
     pub inode: Bytes,
-    /// Caches of the file system, of which half is dirty at most.
+    /// Size of the file system's caches; at most half of it is dirty.
     pub memory: Bytes,
-    /// How much of the volume is in use when the workload begins, in percent, if its own files are
-    /// not more: a file that nobody touches makes up for the rest.
+    /// Percent of the volume in use when the workload begins. A file that nobody touches fills it
+    /// up to that, unless the workload's own files are more.
     pub fill: u8,
     /// How old the running transaction gets, or `each` for a commit with each write.
     pub commit: Commit,
-    /// Commits by age and checkpoints go on while the processor works for calls, on another one;
+    /// Whether commits by age and checkpoints run on another processor while callers compute;
     /// otherwise callers wait for them.
     pub background: bool,
-    /// How long new data stays delayed (`dirty_expire=`). Mounts: 30 s. 0: not at all.
+    /// How long new data stays delayed (`dirty_expire=`); 0: not at all. A mount's default is 30 s.
     pub dirty_expire: Nanos,
     /// The longest time without a checkpoint.
     pub checkpoint: Nanos,
@@ -168,12 +168,12 @@ pub struct Machine {
     pub atime: Atime,
     /// Whose processor is charged: `stetfs lab run --list` has the profiles.
     pub processor: Processor,
-    /// How many times what the profile says.
+    /// Factor on the profile's costs.
     pub cpu: f64,
 }
 
 impl Default for Machine {
-    /// Small enough for seconds, and as a mount has it.
+    /// As a mount has it, but so small that a run takes seconds.
     fn default() -> Self {
         Self {
             medium: Device::Ssd,
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// An empty volume of it, which is made once for all machines with the same.
+    /// Returns an empty volume of it, made once for all machines with the same.
     ///
     /// # Errors
     /// mke2fs makes no such volume.
@@ -230,7 +230,7 @@ impl Machine {
             inode,
             ..
         } = self;
-        // Of drives, only the size matters.
+        // Only the size of a drive matters.
         let part = medium.flash().map(|flash| flash.name);
         let key = format!("{part:?} {volume} {journal} {format:?} {block} {inode}");
         let mut made = MADE.lock();
@@ -267,7 +267,7 @@ impl Machine {
         Volume::make(variety, bytes >> 20, self.journal.0 >> 20)
     }
 
-    /// The rest of it, for a bed.
+    /// Returns the other settings, for a bed.
     pub fn conditions(&self) -> (Medium, Conditions) {
         let conditions = Conditions {
             memory_mib: (self.memory.0 >> 20).max(1),

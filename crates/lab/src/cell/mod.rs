@@ -1,5 +1,5 @@
-//! A question to the lab: a system on a machine with a workload and a seed, all of it text, and the
-//! numbers that come of it.
+//! A question to the lab, all of it text: a system on a machine with a workload and a seed. The
+//! answer is the numbers of that run.
 //!
 //! `stetfs lab run` asks many at once: a [`Grid`] is every combination of systems, of settings that
 //! have several values, and of seeds.

@@ -1,4 +1,4 @@
-//! A run, and its system as text.
+//! A run, and how its system is read from text.
 
 use anyhow::{Context, Result, ensure};
 use stetfs::MountOptions;
@@ -9,16 +9,16 @@ use super::machine::{Device, Machine};
 use crate::system::{Access, Bed, Outcome, System};
 use crate::workload::Tell;
 
-/// A run that can be asked for.
+/// A run that a question asks for.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// What runs.
+    /// The system.
     pub system: System,
-    /// On what.
+    /// The machine.
     pub machine: Machine,
     /// The workload with its settings.
     pub workload: String,
-    /// What chance is drawn from.
+    /// Seed of everything random.
     pub seed: u64,
 }
 
@@ -26,7 +26,7 @@ impl Cell {
     /// Runs it.
     ///
     /// # Errors
-    /// There is no such volume; of the run.
+    /// There is no such volume; errors of the run.
     pub fn run(&self, tell: Tell<'_>) -> Result<Outcome> {
         let (load, words) = Load::find(&self.workload)?;
         let workload = load.make(words, self.seed)?;
@@ -45,7 +45,7 @@ impl Cell {
     }
 }
 
-/// A system as text: a scheme with its options, `dj`, `jbd2:data=ordered`, `stet:nvm=beside`, and
+/// Reads a system: a scheme with its options (`dj`, `jbd2:data=ordered`, `stet:nvm=beside`), and
 /// how it sees the medium of a machine. Its texts are kept as long as the program runs.
 ///
 /// # Errors

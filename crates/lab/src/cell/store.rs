@@ -1,9 +1,9 @@
-//! Runs that are kept: what was asked once need not be run again.
+//! Stored runs: what was asked once need not be run again.
 //!
-//! A run is a small file in the directory of the code that ran it, `DIR/SOURCES/QUESTION.json`; its
-//! name is a checksum of the question, which it has in it too. It appears under its name when all
-//! of it is there, so several programs may keep runs in one directory, and one that was killed
-//! leaves none that is broken. What other code ran stays where it is and is never looked at.
+//! A run is a small file in the directory of the code that ran it, `DIR/SOURCES/QUESTION.json`. Its
+//! name is a checksum of the question, and the question is in it too. A file gets its name when it
+//! is complete. So several programs may keep runs in one directory, and a killed program leaves no
+//! broken run. Runs of other code stay where they are, and are never read.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,25 +18,25 @@ use super::run::Cell;
 use crate::system::{Access, Outcome};
 use crate::text::all;
 
-/// A checksum of the sources that a run's numbers come of.
+/// A checksum of the sources that determine a run's numbers.
 pub const SOURCES: &str = env!("STETFS_SOURCES");
 
 /// A directory of runs.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Of this code.
+    /// The directory of this code.
     dir: PathBuf,
 }
 
-/// A question, all of it: where that is the same, the numbers are.
+/// A complete question: equal questions have equal numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Question {
-    /// Mount options: what a system is called says nothing of what it does.
+    /// Mount options, which a system's name does not tell.
     options: String,
     access: String,
     machine: String,
     workload: String,
-    /// A checksum of the file that the workload is read from, if it is.
+    /// A checksum of the file that the workload is read from; `None` when it is not read from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<String>,
     seed: u64,
@@ -76,7 +76,7 @@ impl Question {
 }
 
 impl Cell {
-    /// A checksum of its question: its name, the same everywhere.
+    /// Returns a checksum of the cell's question: its name in a store, the same on every machine.
     ///
     /// # Errors
     /// There is no such workload.
@@ -93,10 +93,10 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Store {
-    /// The runs of this code in a directory, which is made if it is missing.
+    /// Opens the runs of this code in a directory, which is made if it is missing.
     ///
     /// # Errors
-    /// Of the directory.
+    /// Errors of the directory.
     pub fn open(dir: &Path) -> Result<Self> {
         let dir = dir.join(SOURCES);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -107,10 +107,10 @@ impl Store {
         Ok(self.dir.join(format!("{:016x}.json", question.key()?)))
     }
 
-    /// What a run gave, if it is kept.
+    /// Returns the stored outcome of a cell; `None` when there is none.
     ///
     /// # Errors
-    /// Its file cannot be read, or is of another run; there is no such workload.
+    /// Its file cannot be read, or belongs to another run; there is no such workload.
     pub fn get(&self, cell: &Cell) -> Result<Option<Outcome>> {
         self.answer(&Question::of(cell)?)
     }
@@ -131,10 +131,10 @@ impl Store {
         read().with_context(|| format!("{}: no run is kept there; remove it", path.display()))
     }
 
-    /// What is kept of a cell; otherwise it is run and kept.
+    /// Returns the stored outcome of a cell; otherwise runs the cell and stores its outcome.
     ///
     /// # Errors
-    /// Of the run and of the file.
+    /// Errors of the run and of the file.
     pub fn run(&self, cell: &Cell) -> Result<Outcome> {
         let question = Question::of(cell)?;
         if let Some(outcome) = self.answer(&question)? {

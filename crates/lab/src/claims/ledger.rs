@@ -1,4 +1,4 @@
-//! What became of each claim, by the reports that are kept: as tables of a document.
+//! The verdict on each claim, by the stored reports: as tables of a document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,28 +12,28 @@ use crate::experiment::kind::Experiment;
 use crate::experiment::report::{Chart, Verdict};
 use crate::experiment::stored::{Store, Stored};
 
-/// A claim with what became of it, in words.
+/// A claim with its verdict, in words.
 pub struct Judged<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// What became of it.
+    /// Its verdict.
     pub standing: Standing,
     /// What was found.
     pub ours: String,
-    /// Why it is so, where it is not reached.
+    /// Why it is not reached; `None` when it is.
     pub why: Option<&'a Otherwise>,
     /// The plots of the sweep that shows it.
     pub plots: Vec<Chart>,
 }
 
-/// What the reports say.
+/// The reports, by experiment.
 type Reports = BTreeMap<String, Stored>;
 
 impl Claims {
-    /// What the reports that are kept say of each claim.
+    /// Judges each claim by the stored reports.
     ///
     /// # Errors
-    /// Of a report; a check that a claim names is not there.
+    /// Errors of a report; a check that a claim names is not there.
     pub fn judge(&self, store: &Store) -> Result<Vec<Judged<'_>>> {
         let reports = Store::experiments().map(|experiment| {
             let stored = store.read(experiment.id)?;
@@ -46,10 +46,10 @@ impl Claims {
             .collect()
     }
 
-    /// The document with its tables made anew.
+    /// Returns the document with its tables made anew.
     ///
     /// # Errors
-    /// Of the markers and the reports.
+    /// Errors of the markers and the reports.
     pub fn render(&self, text: &str, store: &Store) -> Result<String> {
         let judged = self.judge(store)?;
         document::render(text, "<!-- claims: ", |marker| match marker {
@@ -84,13 +84,13 @@ impl Claims {
     }
 }
 
-/// Those of a paper.
+/// The claims of a paper.
 fn of<'j>(paper: &'j str, all: &'j [Judged<'j>]) -> impl Iterator<Item = &'j Judged<'j>> {
     all.iter().filter(move |judged| judged.claim.paper == paper)
 }
 
 fn count(all: &[Judged<'_>]) -> Result<String> {
-    // Those that nothing has.
+    // Verdicts that no claim has are left out.
     let of = |paper: &str, standing: Standing| {
         let judged = all
             .iter()
@@ -158,7 +158,7 @@ fn table(paper: &str, all: &[Judged<'_>]) -> Result<String> {
 }
 
 impl Claim {
-    /// What became of it.
+    /// Judges the claim by these reports.
     fn judge(&self, reports: &Reports) -> Result<Judged<'_>> {
         let mut found = Vec::new();
         for judge in &self.checks {
@@ -203,7 +203,7 @@ impl Claim {
 }
 
 impl Otherwise {
-    /// The plots of the sweep that it names, which must say so too.
+    /// Returns the plots of the sweep that it names, which must confirm the verdict.
     fn plots(&self, claim: &Claim, reports: &Reports) -> Result<Vec<Chart>> {
         let Some(by) = &self.by else {
             let is_legible = claim.values.iter().any(|value| value.number.is_some());
@@ -245,7 +245,7 @@ impl Otherwise {
         if find(by).is_some_and(Experiment::is_figure) {
             plots.retain(|chart| is_its(&chart));
         } else {
-            // Those with the paper's figures in them.
+            // Only plots with the paper's figures stay.
             plots.retain(|chart| !chart.lines.is_empty());
         }
         ensure!(!plots.is_empty(), "{}: {by} has no plot of it", claim.id);

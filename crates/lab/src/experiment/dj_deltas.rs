@@ -1,14 +1,14 @@
 //! Figures 4 and 5 of the Delta Journaling paper: how small compressors make the difference of a
 //! block of 4 KiB, and how long that takes.
 //!
-//! The paper does not say what its blocks held. Here are two kinds of difference, each at levels
-//! from 0 to 100 percent of the bits: bytes that differ in *every* bit, in pieces of 8 to 64 bytes,
-//! which is the best that there can be for a compressor; and bytes with *new values*, in pieces as
-//! well, of whose bits half differ, which is what programs do. Above 50 percent the second kind is
-//! the complement: that of a block that was inverted but for some bytes.
+//! The paper does not say what its blocks held. The lab makes two kinds of difference, each at
+//! levels from 0 to 100 percent of the bits. In the first, pieces of 8 to 64 bytes differ in
+//! *every* bit, which is the best case for a compressor. In the second, such pieces get *new
+//! values*, so that half of their bits differ, as when programs write. Above 50 percent the second
+//! kind is the complement: a block that was inverted except for some bytes.
 //!
-//! Beside what volumes use there are gzip's deflate, LZ4, LZF and LZW, which the paper has, and
-//! Zstandard. Of FastLZ there is no crate that is kept.
+//! Besides the compressors of volumes there are gzip's deflate, LZ4, LZF and LZW, as in the paper,
+//! and Zstandard. FastLZ has no maintained crate.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -50,9 +50,9 @@ const LEVELS: [u64; 11] = [1, 5, 10, 20, 25, 50, 75, 80, 90, 95, 99];
 /// Blocks of each kind and level.
 const BLOCKS: u64 = 64;
 
-/// Something that makes deltas small.
+/// A compressor.
 enum Squeezer {
-    /// As a volume does it.
+    /// One that volumes use.
     Ours(&'static dyn Compressor),
     /// LZ4's block format.
     Lz4,
@@ -65,7 +65,7 @@ enum Squeezer {
 }
 
 impl Squeezer {
-    /// Every one; the paper's choice first.
+    /// Every compressor; the paper's choice first.
     fn all() -> Vec<Self> {
         let [lzo, ranges] = COMPRESSORS.map(Self::Ours);
         let (lz4, zstd, deflate) = (Self::Lz4, Self::Zstandard, Self::Deflate);
@@ -119,7 +119,7 @@ impl Squeezer {
     }
 }
 
-/// In one piece, into memory that is there.
+/// Compresses in one piece, into memory that is already allocated.
 fn compress_with<A: Algorithm<EncoderConfig = ()>>(delta: &[u8], out: &mut Vec<u8>) {
     let mut encoder = A::encoder_with(());
     out.resize(2 * delta.len() + 64, 0);
@@ -146,13 +146,13 @@ impl Kind {
         }
     }
 
-    /// A difference of that level.
+    /// Makes a difference of that level.
     fn delta(self, level: u64, rng: &mut Rng) -> Vec<u8> {
         let is_inverted = self == Self::NewValues && level > 50;
         let level = if is_inverted { 100 - level } else { level };
         let share = match self {
             Self::EveryBit => level,
-            // Of the bits of a random value half differ.
+            // Half of a random value's bits differ.
             Self::NewValues => 2 * level,
         };
         let mut delta = vec![0; BLOCK];
@@ -303,7 +303,7 @@ fn size(with: &Squeezer, delta: &[u8]) -> Result<usize> {
     Ok(small.len())
 }
 
-/// The quickest of so many rounds counts: others were disturbed.
+/// Rounds, of which only the quickest counts: others were disturbed.
 const ROUNDS: usize = 9;
 
 fn times(setting: &Setting<'_>) -> Result<Report> {
@@ -370,7 +370,7 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
         }
         let lzo = sizes.iter().find(|(with, _)| *with == "lzo");
         let lzo_size = lzo.context("no LZO")?.1;
-        // By a tenth, in both.
+        // Better by a tenth, in both.
         let is_better =
             |(with, size): &&(&str, f64)| 1.1 * all(with) < all("lzo") && 1.1 * size < lzo_size;
         let better: Vec<_> = sizes
@@ -411,7 +411,7 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Nanoseconds for one of them, on average over all of them in the quickest round.
+/// Returns nanoseconds per delta: the average over all deltas in the quickest round.
 fn quickest_ns(deltas: &[Vec<u8>], mut take: impl FnMut(&[u8])) -> f64 {
     let mut round = || {
         let start = Instant::now();

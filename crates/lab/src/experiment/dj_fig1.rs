@@ -27,7 +27,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 const BLOCK: usize = 4096;
 
-/// How SQLite is set, its defaults first: the paper does not say.
+/// SQLite's settings, its defaults first: the paper does not say which it used.
 const CASES: [(&str, &str); 4] = [
     ("DELETE", "mode=DELETE"),
     ("TRUNCATE", "mode=TRUNCATE"),
@@ -38,12 +38,12 @@ const CASES: [(&str, &str); 4] = [
 /// Percent of a block's bytes.
 const LEVELS: [usize; 14] = [1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90];
 
-/// Bytes that are less than so many percent of a block.
+/// Returns the least number of bytes that is not less than `percent` of a block.
 fn less_than(percent: usize) -> usize {
     (BLOCK * percent).div_ceil(100)
 }
 
-/// Updated blocks that differ in less than so many percent, in percent.
+/// Returns the percentage of updated blocks that differ in less than `percent` of their bytes.
 fn share(changes: &Changes, wanted: impl Fn(Class) -> bool + Copy, percent: usize) -> f64 {
     let all = changes.updated(wanted).max(1);
     100.0 * changes.below(wanted, less_than(percent)) as f64 / all as f64
@@ -119,7 +119,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Who they are.
+/// Makes the table of the blocks by class.
 fn classes(all: &[(&str, Changes)]) -> Table {
     let mut table = Table::new(
         "A transaction of the file system: blocks",

@@ -1,11 +1,11 @@
-//! A flash translation layer that is overwritten for long: what garbage collection costs, and how
-//! the erases are spread.
+//! A flash translation layer that is overwritten for a long time: what garbage collection costs,
+//! and how the erases are spread.
 //!
-//! What greedy collection costs when pages are overwritten at random is known in closed form, for
-//! blocks of very many pages: of `a` pages for each that holds something, `a / (a + W(-a exp(-a)))`
-//! are programmed for each that is written, W being Lambert's function (Desnoyers, SYSTOR 2012;
-//! Xiang, Kurkoski, ICNC 2012). The layer keeps blocks free and has a map; the pages that count are
-//! those of blocks that hold data.
+//! The cost of greedy collection under random overwrites is known in closed form for blocks of very
+//! many pages. With `a` pages for each page that holds something, `a / (a + W(-a exp(-a)))` pages
+//! are programmed for each page written, where W is Lambert's function (Desnoyers, SYSTOR 2012;
+//! Xiang, Kurkoski, ICNC 2012). The layer keeps blocks free and has a map; the pages of the formula
+//! are those of blocks that hold data.
 
 use anyhow::{Result, ensure};
 use stetfs_ftl::{Ftl, FtlStats, Wear};
@@ -30,22 +30,22 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const FILL_PERCENT: [u64; 2] = [80, 95];
-/// How often the capacity is written: as long for getting into the steady state as for being
-/// measured in it.
+/// How often the capacity is written. The first half reaches the steady state; the second half is
+/// measured.
 const TIMES: u64 = 10;
 const PART: NandPart = parts::JFTL.flawless();
-/// With fewer blocks most of the part is kept free.
+/// With fewer blocks, most of the part would be kept free.
 const LEAST_BLOCKS: u64 = 256;
-/// What this project demands of its layer: deviation of the erases, to their mean.
+/// What this project demands of its layer: the deviation of the erases, relative to their mean.
 const SPREAD: f64 = 0.1;
 const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 
 /// Which page is overwritten next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Any, with the same chance.
+    /// Any page, with the same chance.
     Uniform,
-    /// One of the first fifth in four of five cases.
+    /// In four of five cases one of the first fifth.
     HotCold,
 }
 
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-/// A run to its end.
+/// A finished run.
 struct Worn {
     fill_percent: u64,
     pattern: Pattern,
@@ -95,7 +95,7 @@ impl Worn {
         self.collected() + self.steady.map_pages as f64 / self.steady.host_pages as f64
     }
 
-    /// Pages of so many blocks for each that holds something.
+    /// Pages in `blocks` blocks, for each page that holds something.
     fn pages_each(&self, blocks: u64) -> f64 {
         (blocks * u64::from(PART.geometry.pages_per_block)) as f64 / self.used as f64
     }
@@ -104,19 +104,19 @@ impl Worn {
         greedy(self.pages_each(self.wear.data_blocks.into()))
     }
 
-    /// If no block were kept free and there were no map.
+    /// The formula's result if no block were kept free and there were no map.
     fn textbook_of_all(&self) -> f64 {
         greedy(self.pages_each(self.wear.erases.len() as u64))
     }
 
-    /// Deviation of the erases, to their mean.
+    /// The deviation of the erases, relative to their mean.
     fn spread(&self) -> f64 {
         self.wear.deviation() / self.wear.mean()
     }
 }
 
-/// Pages programmed for each that is written, by greedy garbage collection of uniform overwrites,
-/// with `a` > 1 pages for each that holds something.
+/// Pages programmed for each page written, by greedy garbage collection under uniform overwrites,
+/// with `a` > 1 pages for each page that holds something.
 fn greedy(a: f64) -> f64 {
     a / (a + lambert(-a * (-a).exp()))
 }

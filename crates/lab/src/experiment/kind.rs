@@ -1,4 +1,4 @@
-//! What an experiment is: cells that a figure selects, or a program of its own.
+//! The kinds of experiment: cells that a figure selects, or a program of its own.
 
 use anyhow::Result;
 
@@ -27,9 +27,9 @@ pub struct Experiment {
 /// What an experiment runs.
 #[derive(Clone, Copy)]
 pub(super) enum Run {
-    /// What is no selection of cells.
+    /// A program of its own.
     Own(fn(&Setting<'_>) -> Result<Report>),
-    /// Cells.
+    /// Cells that a figure selects.
     Figure(&'static Figure),
 }
 
@@ -37,7 +37,7 @@ impl Experiment {
     /// Runs it.
     ///
     /// # Errors
-    /// Of the setting and the runs.
+    /// Errors of the setting and the runs.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Report> {
         match self.run {
             Run::Own(run) => {
@@ -85,7 +85,7 @@ impl Experiment {
 }
 
 impl Report {
-    /// An empty one.
+    /// Makes an empty report.
     pub fn new(experiment: &Experiment, setting: &Setting<'_>) -> Self {
         Self {
             version: VERSION,

@@ -1,5 +1,5 @@
-//! What a byte-addressable log holds, told apart by the lab's own reading of the format (FORMAT.md,
-//! "Private log transaction"): the meter counts a record as one thing, the paper's arithmetic
+//! The content of a byte-addressable log, by the lab's own reading of the format (FORMAT.md,
+//! "Private log transaction"). The meter counts a record as one thing; the paper's arithmetic
 //! counts the data in it.
 
 use anyhow::{Context, Result, ensure};
@@ -16,7 +16,7 @@ pub(super) struct LogContents {
     pub(super) transactions: u64,
     /// File data: changed bytes and whole blocks.
     pub(super) data_bytes: u64,
-    /// The same of metadata.
+    /// Metadata: changed bytes and whole blocks.
     pub(super) metadata_bytes: u64,
     /// Everything else: headers, places of changed bytes, checksums of blocks elsewhere, freed
     /// blocks, padding.
@@ -26,7 +26,7 @@ pub(super) struct LogContents {
 /// Reads the log of a volume that is mounted by scheme `shortcut`, or was when it crashed.
 ///
 /// # Errors
-/// There is no such log, or it is none that a writer makes; it is longer than once around.
+/// There is no such log; no writer makes such a log; the log is longer than one lap.
 pub(super) fn read(image: &Image) -> Result<LogContents> {
     let mut contents = LogContents::default();
     each(image, |transaction, record, block| {
@@ -35,7 +35,7 @@ pub(super) fn read(image: &Image) -> Result<LogContents> {
     Ok(contents)
 }
 
-/// Hands out the transactions of a log, each with its bytes and the size of the volume's blocks.
+/// Calls `found` with each transaction of a log, its bytes and the size of the volume's blocks.
 fn each(
     image: &Image,
     mut found: impl FnMut(&Transaction, &[u8], usize) -> Result<()>,
@@ -74,7 +74,7 @@ fn each(
     Ok(())
 }
 
-/// Hands out the chunks of a transaction, each with how much content of its block it has.
+/// Calls back with each chunk of a transaction, and how much content of its block it has.
 fn chunks(
     transaction: &Transaction,
     record: &[u8],

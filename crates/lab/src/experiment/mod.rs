@@ -1,5 +1,5 @@
 //! The papers' experiments, and one of this project: systems, media and workloads side by side,
-//! with the paper's figures, or what is aimed at, beside ours.
+//! with the paper's figures, or our aims, beside what we measure.
 //!
 //! An experiment is a file here: what it compares, what the paper says of it
 //! ([`Check`](report::Check)), and how its [`Report`](report::Report) shows it. [`EXPERIMENTS`] is
@@ -26,7 +26,7 @@ pub static EXPERIMENTS: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     OWN.into_iter().chain(figures).collect()
 });
 
-/// Those that are not made of cells.
+/// The experiments that are not made of cells.
 const OWN: [Experiment; 5] = [
     shortcut_example::EXPERIMENT,
     ftl_wear::EXPERIMENT,

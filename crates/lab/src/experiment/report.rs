@@ -1,15 +1,16 @@
-//! What an experiment found: for people as tables, for programs as JSON, and for plots.
+//! The result of an experiment: tables for people, JSON for programs, and plots.
 
 use serde::{Deserialize, Serialize};
 pub use stetfs_chart::{Band, Chart, Series};
 
 use crate::system::{Measured, Medium, Outcome};
 
-/// The version of the JSON. Fields may be added to a version; none goes or changes its meaning.
+/// The version of the JSON. Fields may be added to a version; none is removed or changes its
+/// meaning.
 pub const VERSION: u32 = 3;
 
-/// How far a figure may be from the paper's and still be the same, as a share of it, where nothing
-/// else is said.
+/// The default tolerance: how far a figure may be from the paper's and still count as reached, as a
+/// share of the paper's.
 pub const TOLERANCE: f64 = 0.1;
 
 /// An experiment's result.
@@ -25,38 +26,38 @@ pub struct Report {
     pub paper: &'static str,
     /// The factor on the paper's data sets.
     pub scale: f64,
-    /// What chance was drawn from.
+    /// Seed of everything random; the first one, where there are several.
     pub seed: u64,
-    /// How many seeds there were, from that one.
+    /// How many seeds, from that one.
     pub seeds: u64,
-    /// What was compared on what: a name and a value each.
+    /// What was compared, and on what: names and values.
     pub setup: Vec<(&'static str, String)>,
-    /// What the paper says, and whether it is so here.
+    /// The paper's claims, and whether they hold here.
     pub checks: Vec<Check>,
-    /// What plots show.
+    /// Plots.
     pub charts: Vec<Chart>,
     /// Every run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Measured>,
-    /// The same of figures that are made of cells.
+    /// Every run, of figures that are made of cells.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cells: Vec<Answered>,
-    /// Where sweeps reach claims.
+    /// At which points sweeps reach claims.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub swept: Vec<Swept>,
     /// What a reader must know.
     pub notes: Vec<String>,
-    /// The same for people.
+    /// The results as tables for people.
     pub tables: Vec<Table>,
 }
 
 impl Report {
-    /// Says what a medium is that was measured on.
+    /// Adds a medium that was measured on to the setup.
     pub fn measured_on(&mut self, medium: Medium) {
         self.setup.push((medium.name(), medium.about()));
     }
 
-    /// Adds a figure of the paper's, and what was found.
+    /// Adds a figure of the paper's, and our figure.
     pub fn compare(
         &mut self,
         claim: impl Into<String>,
@@ -86,7 +87,7 @@ pub struct Answered {
     pub system: String,
     /// The settings that tell the point from others.
     pub point: String,
-    /// What each seed gave.
+    /// The result of each seed.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -95,21 +96,21 @@ pub struct Answered {
 pub struct Swept {
     /// The claim.
     pub claim: String,
-    /// Which of its values.
+    /// Index of the value in the claim.
     pub value: usize,
-    /// Points where it is as the paper has it,
+    /// Points at which it is reached.
     pub reached: Vec<String>,
-    /// and where it is not.
+    /// Points at which it is not.
     pub missed: Vec<String>,
 }
 
-/// What became of a claim here.
+/// Whether a claim holds here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is as the paper has it, within the tolerance.
+    /// It holds, within the tolerance.
     Reached,
-    /// It is not.
+    /// It does not hold.
     Missed,
 }
 
@@ -123,7 +124,7 @@ impl Verdict {
     }
 }
 
-/// What a paper says of something that is measured, or what this project aims at.
+/// What a paper says of a measured figure, or what this project aims at.
 #[derive(Clone, Debug)]
 pub struct Said {
     text: String,
@@ -142,22 +143,22 @@ impl Said {
         }
     }
 
-    /// One figure: reached within [`TOLERANCE`].
+    /// This figure, within [`TOLERANCE`].
     pub fn figure(text: impl Into<String>, figure: f64) -> Self {
         Self::new(text, (figure, figure), TOLERANCE)
     }
 
-    /// So much or more; there is no too much.
+    /// This figure or more.
     pub fn at_least(text: impl Into<String>, least: f64) -> Self {
         Self::new(text, (least, f64::INFINITY), 0.0)
     }
 
-    /// So much or less; there is no too little.
+    /// This figure or less.
     pub fn at_most(text: impl Into<String>, most: f64) -> Self {
         Self::new(text, (f64::NEG_INFINITY, most), 0.0)
     }
 
-    /// With this tolerance, a share.
+    /// Sets the tolerance, as a share of the figure.
     pub fn within(self, tolerance: f64) -> Self {
         Self { tolerance, ..self }
     }
@@ -185,30 +186,31 @@ impl Said {
 pub struct Check {
     /// What is claimed.
     pub claim: String,
-    /// The claim of `docs/claims.json` that it judges, where it says so itself.
+    /// The claim of `docs/claims.json` that it judges; `None` when it names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
     /// The paper's figure, or its words.
     pub paper: String,
-    /// How far ours may be from the figure, as a share of it; none where there are words.
+    /// How far ours may be from the figure, as a share of it; `None` where the paper has words
+    /// only.
     pub tolerance: Option<f64>,
-    /// Ours.
+    /// Our figure.
     pub ours: String,
-    /// Whether it is so here.
+    /// Whether the claim holds here.
     pub verdict: Verdict,
-    /// What of the experiment was chosen so that it fits what it is compared with.
+    /// What was chosen in the experiment to fit the paper's figure.
     pub fitted: Option<String>,
     /// Why it is not reached, as far as that is known.
     pub why: Option<String>,
 }
 
 impl Check {
-    /// Whether it is as the paper has it.
+    /// Whether the claim holds.
     pub fn is_reached(&self) -> bool {
         self.verdict == Verdict::Reached
     }
 
-    /// Says why it is not reached, if it is not.
+    /// Notes why the claim is not reached, if it is not.
     pub fn because(&mut self, why: impl Into<String>) -> &mut Self {
         if !self.is_reached() {
             self.why = Some(why.into());
@@ -252,7 +254,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// Makes an empty table.
     pub fn new<S: Into<String>>(
         title: impl Into<String>,
         head: impl IntoIterator<Item = S>,
@@ -265,7 +267,7 @@ impl Table {
         }
     }
 
-    /// A plot of it: a group a row, a bar a column; none where a cell is no number.
+    /// Plots the table: a group per row, a bar per column. `None` when a cell is no number.
     pub fn chart(&self, name: &str, unit: &str) -> Option<Chart> {
         let number = |text: &str| -> Option<f64> { text.trim_end_matches('%').trim().parse().ok() };
         let mut series = Vec::new();

@@ -6,29 +6,29 @@ use crate::cell;
 use crate::system::{Bed, Measured, Medium, System, Volume};
 use crate::workload::{Durable, Workload};
 
-/// Hears what is being run, and how much of it is done: done, of how many.
+/// Called with what is being run, the number of runs done and their total.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// How an experiment is to be run.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// What chance is drawn from.
+    /// Seed of everything random; the first one, where there are several.
     pub seed: u64,
     /// The factor on the paper's data sets.
     pub scale: f64,
     /// Whether to measure on this machine's memory too.
     pub real_time: bool,
-    /// Hears how far it is.
+    /// Called with the progress.
     pub progress: Progress<'a>,
     /// Whether that seed is the only one, where a figure has several.
     pub is_alone: bool,
-    /// Runs at a time, where they may be done so.
+    /// Runs at a time, where several may run at once.
     pub jobs: usize,
-    /// Where runs are kept.
+    /// Where runs are stored.
     pub store: Option<&'a cell::Store>,
 }
 
-/// Seed 1 first, in virtual time, on all processors.
+/// Seed 1, in virtual time, on all processors.
 impl Default for Setting<'_> {
     fn default() -> Self {
         Self {
@@ -44,10 +44,10 @@ impl Default for Setting<'_> {
 }
 
 impl Setting<'_> {
-    /// So many bytes of the paper's, scaled, in whole units of `unit`, one at least.
+    /// Scales `bytes` of the paper's, to whole units of `unit`, at least one.
     ///
     /// # Errors
-    /// The factor is none.
+    /// The factor is not valid.
     pub fn scaled(&self, bytes: u64, unit: u64) -> Result<u64> {
         ensure!(
             self.scale.is_finite() && self.scale > 0.0 && self.scale <= 16.0,
@@ -61,7 +61,7 @@ impl Setting<'_> {
     /// Measures a workload on a fresh copy of the volume.
     ///
     /// # Errors
-    /// Of the volume and the machine.
+    /// Errors of the volume and the machine.
     pub fn measure(
         &self,
         (system, medium): (System, Medium),

@@ -112,7 +112,7 @@ fn measure(
     })
 }
 
-/// The same once more, to look into the log before it is checkpointed.
+/// Repeats the write, and reads the log before it is checkpointed.
 fn logged(system: System, volume: &Volume, work: &OneWrite) -> Result<LogContents> {
     let mut bed = Bed::new(system, PCM, volume, 64)?;
     work.prepare(&mut Session::new(

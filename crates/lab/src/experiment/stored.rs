@@ -1,6 +1,6 @@
-//! Reports that are kept, and the tables of a document that are made from them.
+//! Stored reports, and the tables of a document that are made from them.
 //!
-//! A document has a marker where a table of a report is shown, and one where that ends; what lies
+//! A document has a marker where a table of a report begins, and one where it ends; the text
 //! between is replaced:
 //!
 //! ```text
@@ -9,10 +9,11 @@
 //! <!-- end -->
 //! ```
 //!
-//! `swept` says at which points sweeps reach claims, of those whose names have these words. `table`
-//! shows the table whose title begins so, of it the rows whose name contains one of these,
-//! and the columns with these numbers (the name of a row is 0 and always there). `checks` shows the
-//! claims that contain these words, with their verdicts and why; without words, all of them.
+//! `table` shows the table whose title begins with the given text: the rows whose name contains one
+//! of the words of `rows`, and the columns with the numbers in `columns` (column 0 is the name of a
+//! row, and always there). `checks` shows the claims that contain the given words, with their
+//! verdicts and reasons; without words, all claims. `swept` shows at which points sweeps reach
+//! claims, for claims whose names have the given words.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +32,7 @@ use super::{EXPERIMENTS, find};
 use crate::cell;
 use stetfs_testkit::document;
 
-/// What of a report is kept: all but the runs.
+/// A stored report: all but the runs.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
     /// [`VERSION`].
@@ -42,29 +43,29 @@ pub struct Stored {
     pub paper: String,
     /// The factor on the paper's data sets.
     pub scale: f64,
-    /// What chance was drawn from.
+    /// Seed of everything random; the first one, where there are several.
     pub seed: u64,
     /// How many seeds, from that one.
     #[serde(default = "one")]
     pub seeds: u64,
-    /// What was compared on what.
+    /// What was compared, and on what.
     pub setup: Vec<(String, String)>,
-    /// What the paper says, and what became of it here.
+    /// The paper's claims, and whether they hold here.
     pub checks: Vec<Check>,
-    /// Where sweeps reach claims.
+    /// At which points sweeps reach claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub swept: Vec<Swept>,
     /// What a reader must know.
     pub notes: Vec<String>,
-    /// What was found.
+    /// The results as tables.
     pub tables: Vec<Table>,
 }
 
 impl Stored {
-    /// Its plots, made from its tables.
+    /// Returns its plots, made from its tables.
     ///
     /// # Errors
-    /// It is of no experiment, or of one that has changed since.
+    /// Its experiment does not exist, or has changed since.
     pub fn charts(&self) -> Result<Vec<Chart>> {
         let experiment = find(&self.experiment);
         let experiment = experiment.with_context(|| self.experiment.clone())?;
@@ -95,18 +96,18 @@ impl From<Report> for Stored {
     }
 }
 
-/// The reports that are kept in the tree.
+/// The directory of the stored reports.
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// In this directory.
+    /// Uses this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The experiments of which there are reports.
+    /// Returns the experiments that have reports.
     pub fn experiments() -> impl Iterator<Item = &'static Experiment> {
         EXPERIMENTS.iter()
     }
@@ -115,10 +116,10 @@ impl Store {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// What the experiment gives, with all of its seeds or the first one alone.
+    /// Runs the experiment, with all of its seeds or the first one alone.
     ///
     /// # Errors
-    /// Of the experiment.
+    /// Errors of the experiment.
     pub fn run(
         experiment: &Experiment,
         scale: f64,
@@ -135,7 +136,7 @@ impl Store {
         Ok(report.with_context(|| experiment.id)?.into())
     }
 
-    /// The report that is kept of an experiment.
+    /// Reads the stored report of an experiment.
     ///
     /// # Errors
     /// There is none; it is of another version.
@@ -154,21 +155,21 @@ impl Store {
         Ok(stored)
     }
 
-    /// Keeps a report.
+    /// Stores a report.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn write(&self, stored: &Stored) -> Result<()> {
         let path = self.path(&stored.experiment);
         let text = serde_json::to_string_pretty(stored)? + "\n";
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// The document with its tables made anew.
+    /// Returns the document with its tables made anew.
     ///
     /// # Errors
-    /// A marker that is not understood or not ended; a report, a table, a row, a claim that is not
-    /// there.
+    /// A marker that is not understood or not ended; a report, a table, a row or a claim that is
+    /// not there.
     pub fn render(&self, document: &str) -> Result<String> {
         document::render(document, "<!-- report ", |marker| self.show(marker))
     }
@@ -186,7 +187,7 @@ impl Store {
     }
 }
 
-/// The first thing in quotation marks, and what follows.
+/// Returns the first quoted text, and what follows it.
 fn quoted(text: &str) -> Result<Option<(&str, &str)>> {
     let Some(rest) = text.trim_start().strip_prefix('"') else {
         return Ok(None);
@@ -287,7 +288,7 @@ fn checks(stored: &Stored, words: &str) -> Result<String> {
     let checks: Vec<&Check> = checks.collect();
     ensure!(!checks.is_empty(), "none of its claims has these words");
     let mut text = "| claim | paper | here | |\n|---|---|---|---|\n".to_owned();
-    // One reason for several claims is said once.
+    // A reason that several claims share is given once.
     let mut reasons: Vec<&str> = Vec::new();
     for check in &checks {
         let mut verdict = if check.is_reached() {
@@ -319,10 +320,10 @@ fn checks(stored: &Stored, words: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The documents of which the tables are made, and where the reports are, in a tree.
+/// Returns the documents whose tables are made, and the stored reports, of a source tree.
 ///
 /// # Errors
-/// Of the directory.
+/// Errors of the directory.
 pub fn places(root: &Path) -> Result<(Vec<PathBuf>, Store)> {
     let pages = root.join("docs/lab");
     let pages = fs::read_dir(&pages).with_context(|| pages.display().to_string())?;
@@ -335,8 +336,8 @@ pub fn places(root: &Path) -> Result<(Vec<PathBuf>, Store)> {
     Ok((documents, Store::new(root.join("results/reports"))))
 }
 
-/// What all experiments give on a scale so small that tests run them: a checksum of checks and
-/// tables each. Where it has changed, the report that is kept is old too.
+/// A checksum of each experiment's checks and tables, at a scale small enough for tests. When it
+/// changes, the stored report of the experiment is out of date.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Small(BTreeMap<String, String>);
@@ -345,7 +346,7 @@ impl Small {
     /// The scale.
     pub const SCALE: f64 = 1.0 / 512.0;
 
-    /// Of a report on that scale.
+    /// Returns the checksum of a report at that scale.
     ///
     /// # Errors
     /// None, as long as a report can be written.
@@ -354,10 +355,10 @@ impl Small {
         Ok(format!("{:08x}", crc32c(!0, &text)))
     }
 
-    /// Those that are kept; none where there are none.
+    /// Reads the stored checksums; there are none when there is no file.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn read(store: &Store) -> Result<Self> {
         match fs::read(Self::path(store)) {
             Ok(text) => Ok(serde_json::from_slice(&text)?),
@@ -370,30 +371,30 @@ impl Small {
         store.dir.join("small").with_extension("json")
     }
 
-    /// The one that is kept of an experiment.
+    /// Returns the stored checksum of an experiment.
     pub fn of(&self, id: &str) -> Option<&str> {
         self.0.get(id).map(String::as_str)
     }
 
-    /// The experiments of which one is kept.
+    /// Returns the experiments that have a checksum.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Runs an experiment and notes what it gives.
+    /// Runs an experiment and notes its checksum.
     ///
     /// # Errors
-    /// Of the experiment.
+    /// Errors of the experiment.
     pub fn note(&mut self, experiment: &Experiment) -> Result<()> {
         let checksum = Self::checksum(&Store::run(experiment, Self::SCALE, true, None)?)?;
         self.0.insert(experiment.id.to_owned(), checksum);
         Ok(())
     }
 
-    /// Keeps them.
+    /// Stores the checksums.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn write(&self, store: &Store) -> Result<()> {
         Ok(fs::write(
             Self::path(store),

@@ -2,8 +2,8 @@
 //! compared with a claim.
 //!
 //! `home[ext4] / home[UBJ]` is a ratio for each point of the figure; `mean(...)` makes one number
-//! of them. A cell reference is a number of a run and the system in brackets, with settings behind
-//! a semicolon where only some of the points are meant: `durable[DJ; differ=10 file=512M]`.
+//! of them. A cell reference is a number of a run, with the system in brackets. Settings behind a
+//! semicolon select some of the points: `durable[DJ; differ=10 file=512M]`.
 //!
 //! | function | of the points |
 //! |---|---|
@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 pub enum Expr {
     /// A number.
     Just(f64),
-    /// A number of a run, a system, settings that points must have.
+    /// A number of a run, a system, and settings that points must have.
     Cell(String, String, Vec<String>),
     /// One operation on two values.
     Two(char, Box<Expr>, Box<Expr>),
@@ -31,14 +31,14 @@ pub enum Expr {
     Call(String, Vec<Expr>),
 }
 
-/// Gives a number of a system at each of the points that have these settings.
+/// Returns a number of a system at each point that has these settings.
 pub type Cells<'a> = &'a dyn Fn(&str, &str, &[String]) -> Result<Vec<f64>>;
 
 impl Expr {
-    /// What a text says.
+    /// Reads an expression.
     ///
     /// # Errors
-    /// Where it is no expression.
+    /// The text is no expression; the error says where.
     pub fn parse(text: &str) -> Result<Self> {
         let mut parser = Parser { rest: text };
         let expr = parser.sum().with_context(|| text.to_owned())?;
@@ -47,10 +47,10 @@ impl Expr {
         Ok(expr)
     }
 
-    /// Its value: one, or one a point.
+    /// Returns the value: one number, or one per point.
     ///
     /// # Errors
-    /// A cell that is not there; values of different numbers of points.
+    /// A cell that is not there; values with different numbers of points.
     pub fn value(&self, cells: Cells<'_>) -> Result<Vec<f64>> {
         match self {
             Self::Just(number) => Ok(vec![*number]),
@@ -72,7 +72,7 @@ impl Expr {
     }
 }
 
-/// For each point; one value stands for all points.
+/// Computes a number for each point; a single value stands for all points.
 fn each(of: &[Vec<f64>], what: impl Fn(&[f64]) -> f64) -> Result<Vec<f64>> {
     let points = of.iter().map(Vec::len).max().unwrap_or(0);
     let fit = |values: &Vec<f64>| values.len() == points || values.len() == 1;
@@ -125,7 +125,7 @@ fn call(name: &str, of: &[Vec<f64>]) -> Result<Vec<f64>> {
     }])
 }
 
-/// Pairs of points of which the one has more of a and less of b.
+/// Returns the share of pairs of points in which one point has more of `a` and less of `b`.
 fn discord(a: &[f64], b: &[f64]) -> f64 {
     let pairs = (0..a.len()).flat_map(|n| (0..n).map(move |m| (m, n)));
     let is_discordant = |(m, n): &(usize, usize)| (a[*n] - a[*m]) * (b[*n] - b[*m]) < 0.0;
@@ -138,7 +138,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Takes one of these signs.
+    /// Takes one of these signs, if it comes next.
     fn sign(&mut self, signs: &str) -> Option<char> {
         self.rest = self.rest.trim_start();
         let sign = self.rest.chars().next().filter(|c| signs.contains(*c))?;
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
             .with_context(|| format!("no {sign} before {}", self.rest))
     }
 
-    /// Takes what consists of such characters.
+    /// Takes the characters that `is_part` accepts.
     fn word(&mut self, is_part: impl Fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());

@@ -6,12 +6,12 @@
 //!
 //! 1. A [`Selection`] is systems on a machine with a workload; settings with several values make
 //!    its *points*. A value that begins with `~` is the paper's, and is multiplied by the scale;
-//!    behind `>` stands the least that it may become: `nvm=~16M>2M`.
+//!    the number behind `>` is the least that it may become: `nvm=~16M>2M`.
 //! 2. Each point runs once for each seed.
 //! 3. A table's columns, a measure and a sweep are expressions ([`expr`]), evaluated for each seed;
-//!    what is shown is the mean and half of its 95 % interval.
+//!    tables show the mean and half of its 95 % interval.
 //! 4. A measure is *reached* when its interval meets the claim's bound with the tolerance. A sweep
-//!    says at which points that is so.
+//!    says at which points it is reached.
 
 pub mod expr;
 
@@ -55,7 +55,7 @@ pub struct Figure {
     /// What is compared with claims.
     #[serde(default)]
     pub measures: Vec<Measure>,
-    /// Where along its settings claims would be reached.
+    /// At which of its points claims would be reached.
     #[serde(default)]
     pub sweeps: Vec<Measure>,
     /// What a reader must know.
@@ -82,9 +82,9 @@ pub struct Selection {
     name: String,
     /// Settings of the machine.
     machine: String,
-    /// The workload, or several, of which each is a point.
+    /// The workload, or several; then each is a point.
     workload: String,
-    /// Its settings, but for those that the workload's default is right for.
+    /// Its settings, where they differ from the workload's defaults.
     #[serde(default)]
     with: String,
 }
@@ -99,16 +99,16 @@ struct Shown {
     only: String,
     /// `HEAD = EXPRESSION`.
     columns: Vec<String>,
-    /// The unit of the columns, where a chart is drawn of them.
+    /// The unit of the columns in the chart; `None` where there is no chart.
     #[serde(default)]
     chart: Option<String>,
-    /// The columns that are in the chart; all where none are named.
+    /// The columns in the chart; all where none are named.
     #[serde(default)]
     charted: Vec<String>,
-    /// The paper's figures in it that are no claims: `NAME = NUMBER`.
+    /// Other figures of the paper for the chart, which are no claims: `NAME = NUMBER`.
     #[serde(default)]
     lines: Vec<String>,
-    /// The claims whose bounds are bands in it: `CLAIM`, or `CLAIM/1` for the second value.
+    /// Claims whose bounds are bands in the chart: `CLAIM`, or `CLAIM/1` for the second value.
     #[serde(default)]
     bands: Vec<String>,
     /// The paper's figure for each bar: `HEAD = NUMBER, ...`, in the order of the points; `-` where
@@ -117,24 +117,24 @@ struct Shown {
     marks: Vec<String>,
 }
 
-/// What is compared with a figure of a claim.
+/// A measured figure that is compared with a figure of a claim.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
     /// The claim.
     pub claim: String,
-    /// Which of its values.
+    /// Index of the value in the claim.
     #[serde(default)]
     pub value: usize,
     /// What is measured, where the claim does not say it.
     #[serde(default)]
     what: String,
-    /// Settings of the points that are meant.
+    /// Settings that select the points.
     #[serde(default)]
     only: String,
     /// The expression.
     of: String,
-    /// What was chosen so that it fits.
+    /// What was chosen to fit the claim's figure.
     #[serde(default)]
     fitted: Option<String>,
 }
@@ -175,7 +175,7 @@ fn scaled(value: &str, scale: f64) -> Result<String> {
     Ok(whole.max(bytes(least)?).to_string())
 }
 
-/// A combination of settings: the words that tell it from others, and what they come to.
+/// A combination of settings: the words that tell it from others, and the machine and workload.
 #[derive(Clone)]
 struct Point {
     words: Vec<String>,
@@ -189,7 +189,7 @@ impl Point {
         settings.iter().all(|word| self.words.contains(word))
     }
 
-    /// Its name where these need not be said.
+    /// Its name without these settings.
     fn name(&self, without: &[String]) -> String {
         let words = self.words.iter().filter(|word| !without.contains(word));
         words.cloned().collect::<Vec<_>>().join(" ")
@@ -241,7 +241,7 @@ impl Selection {
         self.systems.iter().map(|text| named(text))
     }
 
-    /// The same question on the command line.
+    /// Returns the command lines that ask the same question.
     fn commands(&self, scale: f64) -> Result<Vec<String>> {
         let words = |text: &str| -> Result<String> {
             let mut all = Vec::new();
@@ -269,12 +269,12 @@ fn named(text: &str) -> (&str, &str) {
     (name.trim(), text.trim())
 }
 
-/// What a setting is called; the word of a selection is none.
+/// Returns the name of a setting; empty for the word of a selection.
 fn key(word: &str) -> &str {
     word.split_once('=').map_or("", |(key, _)| key)
 }
 
-/// Settings with more of them, which take the place of those of the same name.
+/// Adds settings to others, in place of those of the same name.
 fn with(settings: &[String], more: &[String]) -> Vec<String> {
     let is_new = |word: &&String| more.iter().all(|other| key(word) != key(other));
     settings
@@ -306,7 +306,7 @@ impl Ran<'_> {
             let (point, _) = &self.points[*at];
             if *its == system && point.has(only) {
                 let value = outcomes[seed].get(name);
-                // A system that has no such memory stores nothing there.
+                // A system without such memory stores nothing there.
                 values.push(value.unwrap_or(0.0));
             }
         }
@@ -318,7 +318,7 @@ impl Ran<'_> {
         Ok(values)
     }
 
-    /// An expression over these points: a mean for each.
+    /// Evaluates an expression at these points: a mean for each.
     fn means(&self, text: &str, only: &[String]) -> Result<Vec<Mean>> {
         let expr = Expr::parse(text)?;
         let of_seed = |seed: usize| {
@@ -339,7 +339,7 @@ impl Ran<'_> {
         let mut names = Vec::new();
         for (point, _) in points {
             let name = point.name(only);
-            // Systems that are set otherwise have selections of their own.
+            // A system whose settings differ has a selection of its own.
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -349,10 +349,10 @@ impl Ran<'_> {
 }
 
 impl Figure {
-    /// Runs it and judges what it gave.
+    /// Runs the figure and judges the results.
     ///
     /// # Errors
-    /// Of the scale, a setting, a run; an expression that does not fit the cells.
+    /// Errors of the scale, a setting, a run; an expression that does not fit the cells.
     pub fn run(&self, setting: &Setting<'_>, report: &mut Report) -> Result<()> {
         setting.scaled(1, 1)?;
         let ran = self.cells(setting)?;
@@ -447,8 +447,8 @@ impl Figure {
         Ok(())
     }
 
-    /// The plots of a report's tables, with the paper's figures in them: those of the figure
-    /// itself, and one of each sweep.
+    /// Returns the plots of a report's tables, with the paper's figures in them: those of the
+    /// figure itself, and one for each sweep.
     ///
     /// # Errors
     /// The tables are not this figure's.
@@ -569,7 +569,7 @@ impl Measure {
         claimed(&self.claim, self.value)
     }
 
-    /// That of its table, as a sweep.
+    /// Returns the title of its table, as a sweep.
     fn title(&self, claim: &Claim) -> String {
         let what = match self.what.as_str() {
             "" => &claim.says,
@@ -579,7 +579,7 @@ impl Measure {
     }
 }
 
-/// A claim, and its value of that number.
+/// Finds a claim, and its value number `n`.
 fn claimed(id: &str, n: usize) -> Result<(&'static Claim, &'static Value)> {
     let claim = Claims::known().claims.iter().find(|claim| claim.id == id);
     let claim = claim.with_context(|| format!("there is no claim {id}"))?;
@@ -588,7 +588,7 @@ fn claimed(id: &str, n: usize) -> Result<(&'static Claim, &'static Value)> {
 }
 
 impl Shown {
-    /// Puts what the paper has into the plot of its table.
+    /// Adds the paper's figures to the plot of the table.
     fn compare(&self, chart: &mut Chart) -> Result<()> {
         for text in &self.lines {
             let (name, number) = named(text);
@@ -625,10 +625,10 @@ impl Shown {
     }
 }
 
-/// Every number of every run, a line each.
+/// Makes CSV with every number of every run, a line per run.
 ///
 /// # Errors
-/// None, as long as memory lasts.
+/// None, unless memory runs out.
 pub fn csv(cells: &[Answered], seed: u64) -> Result<String> {
     let columns = Columns::of(cells.iter().flat_map(|cell| &cell.outcomes));
     let heads: Vec<_> = columns.heads().collect();
@@ -672,7 +672,7 @@ mod tests {
         assert!(scaled("~each", 1.0).is_err());
     }
 
-    /// What a figure names is there: claims, systems, settings, and all of it can be read.
+    /// Figures name claims, systems and settings that exist, and all of it can be read.
     #[test]
     fn figures_can_be_read() {
         for figure in all() {

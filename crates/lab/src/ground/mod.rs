@@ -1,9 +1,9 @@
 //! All systems on one ground: every scheme of the registry on every medium that it works on, with
 //! the same workloads and seeds.
 //!
-//! `ground.json` has the media and the workloads. Which systems run on which medium is asked of the
-//! schemes themselves: each in each of its modes that is atomic, with memory beside the device
-//! where it has a use for that. What does not run somewhere has its reason in its place.
+//! `ground.json` has the media and the workloads. The schemes themselves say which of them run on
+//! which medium: each in all of its atomic modes, with memory beside the device where it uses some.
+//! Where a system does not run, the reason stands in its place.
 
 mod run;
 pub mod sheet;
@@ -25,7 +25,7 @@ pub const BASELINE: &str = "jbd2:data=ordered";
 /// Less NVM than this is not offered: caches need some room for themselves.
 const LEAST_NVM: Bytes = Bytes::mib(4);
 
-/// Where volumes lie.
+/// A medium that volumes lie on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
@@ -40,7 +40,7 @@ pub struct Place {
     pub nvm_of_set: Option<f64>,
 }
 
-/// What is done there.
+/// A workload that runs there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
@@ -53,7 +53,7 @@ pub struct Job {
     /// Settings of the machine that belong to it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub machine: String,
-    /// About as much is on the volume, of what it works with.
+    /// Roughly how much of its own data is on the volume.
     pub set: Bytes,
 }
 
@@ -76,14 +76,14 @@ pub struct Contestant {
     pub name: String,
     /// Whose it is.
     pub whose: Whose,
-    /// What it follows.
+    /// The paper or system that it follows.
     pub source: &'static str,
     #[serde(skip)]
     nvm: Beside,
 }
 
 impl Contestant {
-    /// Every one, as the registry has them.
+    /// Returns every contestant, from the registry.
     pub fn every() -> Vec<Self> {
         let atomic = for_use().iter().filter(|scheme| scheme.about.atomic);
         atomic.flat_map(|scheme| Self::of(scheme.about)).collect()
@@ -116,8 +116,8 @@ impl Contestant {
         names.into_iter().map(one).collect()
     }
 
-    /// It as a system on a machine; without memory beside the device where it has no use for that,
-    /// so that it is the same as on a machine that has none.
+    /// Returns it as a system on a machine. Without a use for memory beside the device it gets
+    /// none, so that it is the same run as on a machine that has none.
     fn on(&self, mut machine: Machine) -> Result<(System, Machine)> {
         let mut text = self.name.clone();
         match self.nvm {
@@ -132,20 +132,20 @@ impl Contestant {
     }
 }
 
-/// The whole ground, or what was chosen of it.
+/// The whole ground, or a chosen part of it.
 #[derive(Clone, Debug)]
 pub struct Ground {
-    /// Settings of all machines: places and jobs have their own behind them,
+    /// Settings of all machines. Settings of places and jobs come behind them.
     pub machine: String,
-    /// and behind these come these.
+    /// More settings, behind all of those.
     pub more: String,
-    /// Where,
+    /// The media.
     pub media: Vec<Place>,
-    /// what,
+    /// The workloads.
     pub workloads: Vec<Job>,
-    /// and which.
+    /// The systems.
     pub systems: Vec<Contestant>,
-    /// Seeds 1 to this.
+    /// How many seeds, from 1.
     pub seeds: u64,
 }
 
@@ -160,21 +160,21 @@ struct Kept {
 /// A system on a medium with a workload.
 #[derive(Clone, Debug)]
 pub struct Pairing {
-    /// The medium's place.
+    /// Index of the medium.
     pub medium: usize,
-    /// The workload's.
+    /// Index of the workload.
     pub workload: usize,
-    /// The system's.
+    /// Index of the system.
     pub system: usize,
     /// A run for each seed, or why there is none.
     pub runs: Result<Vec<Cell>, String>,
 }
 
 impl Ground {
-    /// All of it, with more settings for each machine.
+    /// Makes the whole ground, with more settings for each machine.
     ///
     /// # Errors
-    /// A setting that is none.
+    /// A setting that does not exist.
     pub fn whole(more: &str, seeds: u64) -> Result<Self> {
         let kept: Kept = serde_json::from_str(GROUND)?;
         set(&Machine::default(), more)?;
@@ -188,8 +188,8 @@ impl Ground {
         })
     }
 
-    /// Only what has these names: of media, of workloads, of systems (a scheme's is all of its
-    /// modes'). The baseline stays, since the others are compared with it.
+    /// Keeps only what has these names: of media, of workloads, of systems (the name of a scheme
+    /// stands for all of its modes). The baseline stays, since the others are compared with it.
     ///
     /// # Errors
     /// Nothing has such a name.
@@ -220,10 +220,10 @@ impl Ground {
         Ok(self)
     }
 
-    /// What is run, in the order of media, workloads and systems.
+    /// Returns what is run, in the order of media, workloads and systems.
     ///
     /// # Errors
-    /// A setting that is none.
+    /// A setting that does not exist.
     pub fn pairings(&self) -> Result<Vec<Pairing>> {
         ensure!(self.seeds > 0, "no seed");
         let mut pairings = Vec::new();
@@ -267,10 +267,10 @@ impl Ground {
         Ok(machine)
     }
 
-    /// The command that makes a cell again, all seeds of it.
+    /// Returns the command that repeats a cell, with all of its seeds.
     ///
     /// # Errors
-    /// None of a machine.
+    /// None, since every setting of a machine can be text.
     fn command(&self, cell: &Cell) -> Result<String> {
         let machine = all(&cell.machine)?;
         let default = all(&Machine::default())?;
@@ -291,10 +291,10 @@ impl Ground {
     }
 }
 
-/// What became of a run.
+/// The result of a run.
 pub(crate) enum Found {
     Run(Outcome),
     Failed(String),
-    /// It is another shard's.
+    /// The run belongs to another shard.
     Missing,
 }

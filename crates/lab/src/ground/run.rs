@@ -1,4 +1,4 @@
-//! Running all of a ground, or a shard of it.
+//! Runs all of a ground, or a shard of it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -13,12 +13,13 @@ use crate::cell::{Cell, Store, run_all};
 use crate::system::Outcome;
 
 impl Ground {
-    /// Runs what is of this shard and not in the store, on so many threads; `tell` hears how many
-    /// runs of how many are done. Then what is there is put together: with a shard, also what the
-    /// store has of the others.
+    /// Runs the cells of this shard that the store does not have, on `jobs` threads. Calls `tell`
+    /// with the number of runs done and their total. Returns a sheet of what is there; with a
+    /// shard, also of what the store has of the other shards.
     ///
     /// # Errors
-    /// A setting that is none; of the store. A run that fails is none: its reason is in the sheet.
+    /// A setting that does not exist; errors of the store. A run that fails is no error: its reason
+    /// is in the sheet.
     pub fn run(
         self,
         jobs: usize,

@@ -1,4 +1,4 @@
-//! What became of a ground: every cell with its seeds, ratios to the baseline, and who is best.
+//! The results of a ground: every cell with its seeds, ratios to the baseline, and who is best.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,41 +14,41 @@ use crate::system::{Columns, Outcome};
 /// A cell: a system on a medium with a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Square {
-    /// Places in the sheet's lists.
+    /// Index of the medium in the sheet's list.
     pub medium: usize,
-    /// The workload's.
+    /// Index of the workload.
     pub workload: usize,
-    /// The system's.
+    /// Index of the system.
     pub system: usize,
-    /// Why nothing is here.
+    /// Why the cell has no runs; `None` when it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// It failed: it should have run.
+    /// Whether it failed though it should have run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// What makes it again.
+    /// The command that repeats it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// The seeds that ran, with what they gave.
+    /// The seeds that ran, with their results.
     pub runs: Vec<(u64, Outcome)>,
 }
 
-/// Everything.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sheet {
-    /// Fields may be added to a version; none goes or changes its meaning.
+    /// Fields may be added to a version; none is removed or changes its meaning.
     pub version: u32,
     /// A checksum of the code's sources.
     pub sources: &'static str,
-    /// Seeds 1 to this.
+    /// How many seeds, from 1.
     pub seeds: u64,
-    /// Where.
+    /// The media.
     pub media: Vec<Place>,
-    /// What.
+    /// The workloads.
     pub workloads: Vec<Job>,
-    /// Which.
+    /// The systems.
     pub systems: Vec<Contestant>,
-    /// By medium, workload and system.
+    /// The cells, by medium, workload and system.
     pub squares: Vec<Square>,
 }
 
@@ -57,9 +57,9 @@ pub struct Sheet {
 pub struct Summary {
     /// The number.
     pub number: String,
-    /// Seeds 1 to this.
+    /// How many seeds, from 1.
     pub seeds: u64,
-    /// By medium and workload.
+    /// The rows, by medium and workload.
     pub rows: Vec<Row>,
 }
 
@@ -70,7 +70,7 @@ pub struct Row {
     pub medium: String,
     /// The workload.
     pub workload: String,
-    /// Of each system that runs there: the ratio, and half of its interval.
+    /// By name of the system, if it runs there: the ratio, and half of its interval.
     pub ratios: BTreeMap<String, (f64, Option<f64>)>,
 }
 
@@ -81,33 +81,34 @@ pub type Ratio = Mean;
 /// against the kernel's where none of these runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// The medium.
+    /// Index of the medium.
     pub medium: usize,
-    /// The workload.
+    /// Index of the workload.
     pub workload: usize,
-    /// The best of the others.
+    /// Index of the best other system.
     pub rival: usize,
-    /// Whether that is a paper's.
+    /// Whether that system is a paper's.
     pub is_paper: bool,
-    /// Ours as a multiple of it.
+    /// Our number as a multiple of that system's.
     pub ratio: Ratio,
 }
 
 impl Verdict {
-    /// At most 1.00 of it, as two digits behind the point show it.
+    /// Whether the ratio is at most 1.00, rounded to two decimals.
     pub fn holds(&self) -> bool {
         self.ratio.mean < 1.005
     }
 }
 
 impl Square {
-    /// A number over the seeds.
+    /// Returns the mean of a number over the seeds.
     pub fn mean(&self, name: &str) -> Option<Mean> {
         let values: Vec<f64> = self.runs.iter().filter_map(|(_, o)| o.get(name)).collect();
         Mean::of(&values)
     }
 
-    /// A number as a multiple of another cell's, seed by seed; none where that has none, or 0.
+    /// Returns a number as a multiple of another cell's, seed by seed; `None` where the other has
+    /// none, or 0.
     pub fn ratio(&self, other: &Self, name: &str) -> Option<Ratio> {
         let pairs = self.runs.iter().filter_map(|(seed, outcome)| {
             let (_, theirs) = other.runs.iter().find(|(other, _)| other == seed)?;
@@ -167,13 +168,13 @@ impl Sheet {
         })
     }
 
-    /// The cells of a medium and workload, one for each system.
+    /// Returns the cells of a medium and workload, one for each system.
     pub fn row(&self, medium: usize, workload: usize) -> &[Square] {
         let at = (medium * self.workloads.len() + workload) * self.systems.len();
         &self.squares[at..at + self.systems.len()]
     }
 
-    /// Every medium with every workload.
+    /// Returns every medium with every workload.
     pub fn rows(&self) -> impl Iterator<Item = (usize, usize, &[Square])> {
         let all = self.media.len() * self.workloads.len();
         (0..all).map(|n| {
@@ -182,19 +183,19 @@ impl Sheet {
         })
     }
 
-    /// Of these, the one that the others are compared with.
+    /// Returns the cell of a row that the others are compared with.
     fn baseline<'s>(&self, row: &'s [Square]) -> Option<&'s Square> {
         row.iter()
             .find(|square| self.systems[square.system].name == BASELINE)
     }
 
-    /// A number of a cell as a multiple of the baseline's.
+    /// Returns a number of a cell as a multiple of the baseline's.
     pub fn ratio(&self, square: &Square, name: &str) -> Option<Ratio> {
         let row = self.row(square.medium, square.workload);
         square.ratio(self.baseline(row)?, name)
     }
 
-    /// How our own scheme stands by a number of which less is better.
+    /// Compares our own scheme with its rivals by a number of which less is better.
     ///
     /// # Errors
     /// There is no such number.
@@ -227,8 +228,9 @@ impl Sheet {
         Ok(verdicts)
     }
 
-    /// A row for each medium and workload, a column for each system: a number as a multiple of the
-    /// baseline's, with its interval; the baseline's own as it is.
+    /// Makes a table of a number: a row for each medium and workload, a column for each system. It
+    /// shows multiples of the baseline's number with their intervals, and the baseline's number
+    /// itself.
     ///
     /// # Errors
     /// There is no such number.
@@ -270,7 +272,7 @@ impl Sheet {
         Ok(table)
     }
 
-    /// What is to be said below a table: why something did not run, and how our own scheme stands.
+    /// Returns the text below a table: why something did not run, and how our own scheme stands.
     ///
     /// # Errors
     /// There is no such number.
@@ -330,7 +332,8 @@ impl Sheet {
         Ok(text)
     }
 
-    /// What is kept in the tree: a number of each cell that ran, as a multiple of the baseline's.
+    /// Returns what is kept in the tree: a number of each cell that ran, as a multiple of the
+    /// baseline's.
     ///
     /// # Errors
     /// There is no such number.
@@ -366,10 +369,10 @@ impl Sheet {
         can.all(|square| square.runs.len() as u64 == self.seeds)
     }
 
-    /// A line for each run, with every number.
+    /// Makes CSV with a line for each run, with every number.
     ///
     /// # Errors
-    /// None, as long as memory lasts.
+    /// None, unless memory runs out.
     pub fn csv(&self) -> Result<String> {
         let runs = self.squares.iter().flat_map(|square| &square.runs);
         let columns = Columns::of(runs.map(|(_, outcome)| outcome));
@@ -397,7 +400,7 @@ impl Sheet {
     }
 }
 
-/// A ratio: two digits behind the point, or of what is small its first two.
+/// A ratio with two decimals; a small one with two significant digits.
 pub fn short(ratio: Ratio) -> String {
     let places = match ratio.mean {
         mean if mean > 0.0 && mean < 0.1 => (1 - mean.log10().floor() as i32).min(6) as usize,

@@ -54,7 +54,7 @@ impl Served {
     /// Serves a device.
     ///
     /// # Errors
-    /// It cannot be mounted; of losetup.
+    /// It cannot be mounted; errors of losetup.
     pub fn new(dev: Arc<Recorder>) -> Result<Self> {
         let place = scratch()?;
         let (dir, mount) = (place.path().join("device"), place.path().join("mount"));
@@ -157,7 +157,7 @@ impl Player {
     /// Makes the calls, and closes what is still open.
     ///
     /// # Errors
-    /// Of a call; a signal came.
+    /// Errors of a call; a signal came.
     pub fn play(&mut self, calls: &[Call]) -> Result<()> {
         for call in calls {
             let done = self.goes_on().and_then(|()| self.call(&call.what));
@@ -221,7 +221,7 @@ impl Player {
     /// Makes one.
     ///
     /// # Errors
-    /// Of the call.
+    /// Errors of the call.
     pub fn call(&mut self, what: &What) -> Result<()> {
         match what {
             What::Mkdir(path) => fs::create_dir(self.path(path))?,

@@ -160,7 +160,7 @@ impl Plan {
     /// Compares all of it; `tell` hears what is done next.
     ///
     /// # Errors
-    /// What is missing on this machine; of a run; a signal came.
+    /// What is missing on this machine; errors of a run; a signal came.
     pub fn run(&self, seed: u64, tell: &dyn Fn(&str)) -> Result<Vec<Compared>> {
         let mut done = Vec::new();
         // Several pairs have the same of ours.
@@ -188,7 +188,7 @@ impl Plan {
 /// Runs a workload on both.
 ///
 /// # Errors
-/// What is missing on this machine; of a run.
+/// What is missing on this machine; errors of a run.
 pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
     let workload = job.workload(seed)?;
     let ours = on_ours(pair, &*workload)?;
@@ -253,7 +253,7 @@ pub struct Ours {
 /// Runs a workload on ours alone.
 ///
 /// # Errors
-/// Of the run.
+/// Errors of the run.
 pub fn ours(pair: &Pair, job: &Job, seed: u64) -> Result<Ours> {
     Ok(on_ours(pair, &*job.workload(seed)?)?.0)
 }

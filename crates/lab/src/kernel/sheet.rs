@@ -75,7 +75,7 @@ impl Sheet {
     /// Compares all of a plan.
     ///
     /// # Errors
-    /// Of [`Plan::run`].
+    /// Errors of [`Plan::run`].
     pub fn measure(plan: &Plan, seed: u64, tell: &dyn Fn(&str)) -> Result<Self> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let digits = |c: char| c.is_ascii_digit() || c == '.';

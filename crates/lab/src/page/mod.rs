@@ -87,7 +87,7 @@ struct AssumptionData<'a> {
 /// has the figures.
 ///
 /// # Errors
-/// There is no such number; of the documents and plots.
+/// There is no such number; errors of the documents and plots.
 pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     number(show)?;
     let claims = docs.map(Claims::read).transpose()?;

@@ -142,7 +142,7 @@ impl Bed {
     /// A fresh copy of `volume`, mounted.
     ///
     /// # Errors
-    /// What is missing on this machine; of the mount.
+    /// What is missing on this machine; errors of the mount.
     pub fn on(
         system: System,
         medium: Medium,
@@ -202,7 +202,7 @@ impl Bed {
     /// Unmounts and mounts again: everything is home, the log and the caches are empty.
     ///
     /// # Errors
-    /// Of the volume.
+    /// Errors of the volume.
     pub fn remount(&mut self) -> Result<()> {
         self.fs().unmount()?;
         self.mount_again()
@@ -221,7 +221,7 @@ impl Bed {
     /// Prepares a workload, measures it and has it judged; the volume is unmounted then.
     ///
     /// # Errors
-    /// Of the volume.
+    /// Errors of the volume.
     pub fn measure(
         mut self,
         workload: &dyn Workload,
@@ -288,7 +288,7 @@ impl Bed {
     /// Prepares a workload and runs it, on simulated media; the volume is unmounted then.
     ///
     /// # Errors
-    /// Of the volume; the medium is real.
+    /// Errors of the volume; the medium is real.
     pub fn run(
         mut self,
         workload: &dyn Workload,

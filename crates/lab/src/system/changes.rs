@@ -54,7 +54,7 @@ impl Changes {
 /// Runs a workload on a copy of the volume and notes what its transactions change.
 ///
 /// # Errors
-/// Of the volume.
+/// Errors of the volume.
 pub fn changes_of(
     volume: &Volume,
     memory_mib: u64,

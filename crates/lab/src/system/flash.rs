@@ -140,7 +140,7 @@ impl Chip {
     /// Programs what waits for its page to be full: there must be no layer that goes on.
     ///
     /// # Errors
-    /// Of the part.
+    /// Errors of the part.
     pub fn settle(&self) -> Result<()> {
         Ok(self.units.as_ref().map_or(Ok(()), |units| units.settle())?)
     }

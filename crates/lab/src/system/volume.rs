@@ -126,7 +126,7 @@ impl Volume {
     /// Makes a file of it.
     ///
     /// # Errors
-    /// Of the file.
+    /// Errors of the file.
     pub fn to_file(&self, path: &Path) -> Result<()> {
         Ok(self.image.to_file(path)?)
     }

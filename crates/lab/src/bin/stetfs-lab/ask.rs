@@ -1,4 +1,4 @@
-//! `stetfs lab run`: a question of one's own.
+//! `stetfs lab run`: a question of the user's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ struct Run<'a> {
 
 #[derive(Serialize)]
 struct Runs<'a> {
-    /// Fields may be added to a version; none goes or changes its meaning.
+    /// Fields may be added to a version; none is removed or changes its meaning.
     version: u32,
     machine: &'a Machine,
     workload: &'a str,
@@ -165,7 +165,7 @@ impl Ask {
         for text in &self.set {
             axes.extend(Axis::parse(text)?);
         }
-        // What has one value is the machine's, whatever else is set.
+        // A setting with one value goes into the machine, whatever else is set.
         for Axis { name, values } in axes.extract_if(.., |axis| axis.values.len() == 1) {
             machine = set(&machine, &format!("{name}={}", values[0]))?;
         }

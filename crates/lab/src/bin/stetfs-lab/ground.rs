@@ -67,7 +67,7 @@ pub(super) struct AllOnOne {
     list: bool,
 }
 
-/// Between lines that tell how far it is, where there is no terminal.
+/// Time between lines that tell the progress, where there is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
@@ -120,7 +120,7 @@ impl AllOnOne {
             .jobs
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let start = Instant::now();
-        // Where there is no terminal the bar shows nothing: a line now and then.
+        // Where there is no terminal, the bar shows nothing: print a line now and then.
         let is_silent = bar.is_hidden();
         let told = Mutex::new(start);
         let sheet = ground.run(

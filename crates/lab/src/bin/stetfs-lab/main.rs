@@ -1,5 +1,5 @@
 //! `stetfs-lab`, which `stetfs lab` runs: the papers' experiments with a command line. It fails
-//! when an experiment could not be run; what does not hold of a paper's claims is a result like any
+//! when an experiment could not be run. A claim of a paper that does not hold is a result like any
 //! other.
 #![forbid(unsafe_code)]
 
@@ -225,7 +225,7 @@ fn measure(args: &Args, experiment: &Experiment) -> Result<Report> {
     report.context(experiment.id)
 }
 
-/// Options of all commands that are for users, and names of the ground.
+/// Returns the options of all commands that are for users, and the names of the ground.
 fn words(command: &clap::Command) -> Result<BTreeSet<String>> {
     let commands = std::iter::once(command).chain(command.get_subcommands());
     let options = commands.flat_map(clap::Command::get_arguments);
@@ -280,7 +280,7 @@ fn show(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Writes a report and its plots; says where.
+/// Writes a report and its plots; returns a line that says where.
 fn keep(report: &Report, dir: &Path) -> Result<String> {
     let file = dir.join(format!("{}.json", report.experiment));
     json_to(&file, report)?;
@@ -296,7 +296,7 @@ fn keep(report: &Report, dir: &Path) -> Result<String> {
     Ok(format!("written: {}", files.join(" ")))
 }
 
-/// The experiments and examples, for the help.
+/// Lists the experiments and examples, for the help.
 fn help() -> String {
     let width = EXPERIMENTS.iter().map(|e| e.id.len()).max().unwrap_or(0);
     let lines: Vec<_> = EXPERIMENTS

@@ -1,4 +1,4 @@
-//! What all of these commands print, and how.
+//! Output of the command: lines, JSON, files.
 
 use std::fmt::Display;
 use std::fs;
