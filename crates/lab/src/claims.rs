@@ -234,7 +234,7 @@ impl Claims {
     /// Reads the list in a directory of documents.
     ///
     /// # Errors
-    /// Errors of the files; two entries of one name; a paper that does not exist.
+    /// Those of the files; two entries of one name; a paper that does not exist.
     pub fn read(docs: &Path) -> Result<Self> {
         let text = |name: &str| {
             let path = docs.join(name);

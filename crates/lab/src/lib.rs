@@ -1,6 +1,6 @@
-//! The papers' experiments: systems side by side on simulated media, with workloads of the papers'
-//! own, and what holds of the papers' claims. `stetfs-lab` (`stetfs lab`) is this crate with a
-//! command line.
+//! The papers' experiments: systems side by side on simulated media, with the papers' own
+//! workloads, and a verdict on each of the papers' claims. `stetfs-lab` (`stetfs lab`) is this
+//! crate with a command line.
 #![forbid(unsafe_code)]
 
 pub mod cell;

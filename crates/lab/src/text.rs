@@ -1,7 +1,7 @@
 //! Settings as text: `name=value` words, for machines, workloads and command lines alike.
 //!
-//! A word becomes a field of a value that serde knows; what a value is not told keeps its default,
-//! and what it does not know is an error that names what it does know.
+//! A word sets a field of a value that serde can read. Other fields keep their default. An unknown
+//! field is an error that names the known ones.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// The value that words say, beginning from its default.
+/// Returns the default value with these settings.
 ///
 /// # Errors
-/// A word that is no setting, or no value of it.
+/// An unknown setting, or an invalid value.
 pub fn parse<T: DeserializeOwned + Serialize + Default>(words: &str) -> Result<T> {
     set(&T::default(), words)
 }
 
-/// A value with some of its fields set anew.
+/// Returns a value with some of its fields set anew.
 ///
 /// # Errors
 /// As [`parse`].
@@ -37,7 +37,7 @@ pub fn set<T: DeserializeOwned + Serialize>(value: &T, words: &str) -> Result<T>
     serde_json::from_value(Value::Object(fields)).with_context(|| words.to_owned())
 }
 
-/// Leaves those that are named, and those that always stay. Where none is named, all are meant.
+/// Keeps the named items, and those that always stay. Where none is named, keeps all.
 pub(crate) fn narrow<T>(
     all: &mut Vec<T>,
     is_named: impl Fn(&T) -> bool,
@@ -48,10 +48,10 @@ pub(crate) fn narrow<T>(
     }
 }
 
-/// All of a value, as words.
+/// Returns all fields of a value, as words.
 ///
 /// # Errors
-/// A field is no number and no word.
+/// A field is neither a number nor a word.
 pub fn all<T: Serialize>(value: &T) -> Result<String> {
     let fields = fields(value)?;
     let words = fields
@@ -67,7 +67,7 @@ fn fields<T: Serialize>(value: &T) -> Result<Map<String, Value>> {
     }
 }
 
-/// A number where it is one, else a word.
+/// Reads a number where the text is one, else a word.
 fn of(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
@@ -92,22 +92,22 @@ pub struct Bytes(pub u64);
 const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 
 impl Bytes {
-    /// So many KiB.
+    /// `n` KiB.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// So many MiB.
+    /// `n` MiB.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// As 32 bits, the most that fits if it is more: workloads refuse that.
+    /// Returns it as 32 bits. A larger one becomes the most that fits: workloads refuse that.
     pub fn small(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 
-    /// What a text says, if it says any.
+    /// Reads a text; `None` when it is no size.
     pub fn parse(text: &str) -> Option<Self> {
         let unit = UNITS.into_iter().find(|(name, _)| text.ends_with(*name));
         let (number, shift) = match unit {
@@ -135,7 +135,7 @@ impl fmt::Display for Bytes {
 }
 
 /// Nanoseconds, as text with a unit: `50ns`, `20us`, `1.5ms`, `5s`; a number alone is seconds.
-/// `never` is no time that comes.
+/// `never` is a time that does not come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
 

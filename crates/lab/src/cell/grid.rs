@@ -134,7 +134,7 @@ impl Grid {
     /// the others. Calls `tell` with the number of runs done and their total.
     ///
     /// # Errors
-    /// Errors of the first run that fails.
+    /// Those of the first run that fails.
     pub fn run(
         &self,
         jobs: usize,
@@ -173,7 +173,7 @@ impl Grid {
 /// total.
 ///
 /// # Errors
-/// Errors of the first one that fails.
+/// Those of the first one that fails.
 pub fn run_each(
     cells: &[Cell],
     jobs: usize,
@@ -260,7 +260,7 @@ impl Point {
 /// Combines each point with each value of an axis.
 ///
 /// # Errors
-/// Errors of the change that a value makes.
+/// Those of the change that a value makes.
 pub fn spread<P: Clone>(
     points: Vec<P>,
     axis: &Axis,

@@ -112,7 +112,7 @@ impl Load {
     /// Makes the workload with these settings.
     ///
     /// # Errors
-    /// Errors of the words.
+    /// Those of the words.
     pub fn make(&self, words: &str, seed: u64) -> Result<Box<dyn Workload>> {
         (self.make)(words, seed).with_context(|| format!("workload {}", self.name))
     }
@@ -122,7 +122,7 @@ impl Load {
     /// Returns all of its settings as words; a setting that is not given has its default.
     ///
     /// # Errors
-    /// Errors of the words.
+    /// Those of the words.
     pub fn all(&self, words: &str) -> Result<String> {
         (self.all)(words).with_context(|| format!("workload {}", self.name))
     }
@@ -130,7 +130,7 @@ impl Load {
     /// Returns the file that the workload is read from; `None` when it is not read from one.
     ///
     /// # Errors
-    /// Errors of the words.
+    /// Those of the words.
     pub fn source(&self, words: &str) -> Result<Option<PathBuf>> {
         (self.source)(words).with_context(|| format!("workload {}", self.name))
     }

@@ -96,7 +96,7 @@ impl Store {
     /// Opens the runs of this code in a directory, which is made if it is missing.
     ///
     /// # Errors
-    /// Errors of the directory.
+    /// Those of the directory.
     pub fn open(dir: &Path) -> Result<Self> {
         let dir = dir.join(SOURCES);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -134,7 +134,7 @@ impl Store {
     /// Returns the stored outcome of a cell; otherwise runs the cell and stores its outcome.
     ///
     /// # Errors
-    /// Errors of the run and of the file.
+    /// Those of the run and of the file.
     pub fn run(&self, cell: &Cell) -> Result<Outcome> {
         let question = Question::of(cell)?;
         if let Some(outcome) = self.answer(&question)? {

@@ -33,7 +33,7 @@ impl Claims {
     /// Judges each claim by the stored reports.
     ///
     /// # Errors
-    /// Errors of a report; a check that a claim names is not there.
+    /// Those of a report; a check that a claim names is not there.
     pub fn judge(&self, store: &Store) -> Result<Vec<Judged<'_>>> {
         let reports = Store::experiments().map(|experiment| {
             let stored = store.read(experiment.id)?;
@@ -49,7 +49,7 @@ impl Claims {
     /// Returns the document with its tables made anew.
     ///
     /// # Errors
-    /// Errors of the markers and the reports.
+    /// Those of the markers and the reports.
     pub fn render(&self, text: &str, store: &Store) -> Result<String> {
         let judged = self.judge(store)?;
         document::render(text, "<!-- claims: ", |marker| match marker {

@@ -37,7 +37,7 @@ impl Experiment {
     /// Runs it.
     ///
     /// # Errors
-    /// Errors of the setting and the runs.
+    /// Those of the setting and the runs.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Report> {
         match self.run {
             Run::Own(run) => {

@@ -61,7 +61,7 @@ impl Setting<'_> {
     /// Measures a workload on a fresh copy of the volume.
     ///
     /// # Errors
-    /// Errors of the volume and the machine.
+    /// Those of the volume and the machine.
     pub fn measure(
         &self,
         (system, medium): (System, Medium),

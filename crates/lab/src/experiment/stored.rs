@@ -119,7 +119,7 @@ impl Store {
     /// Runs the experiment, with all of its seeds or the first one alone.
     ///
     /// # Errors
-    /// Errors of the experiment.
+    /// Those of the experiment.
     pub fn run(
         experiment: &Experiment,
         scale: f64,
@@ -158,7 +158,7 @@ impl Store {
     /// Stores a report.
     ///
     /// # Errors
-    /// Errors of the file.
+    /// Those of the file.
     pub fn write(&self, stored: &Stored) -> Result<()> {
         let path = self.path(&stored.experiment);
         let text = serde_json::to_string_pretty(stored)? + "\n";
@@ -323,7 +323,7 @@ fn checks(stored: &Stored, words: &str) -> Result<String> {
 /// Returns the documents whose tables are made, and the stored reports, of a source tree.
 ///
 /// # Errors
-/// Errors of the directory.
+/// Those of the directory.
 pub fn places(root: &Path) -> Result<(Vec<PathBuf>, Store)> {
     let pages = root.join("docs/lab");
     let pages = fs::read_dir(&pages).with_context(|| pages.display().to_string())?;
@@ -358,7 +358,7 @@ impl Small {
     /// Reads the stored checksums; there are none when there is no file.
     ///
     /// # Errors
-    /// Errors of the file.
+    /// Those of the file.
     pub fn read(store: &Store) -> Result<Self> {
         match fs::read(Self::path(store)) {
             Ok(text) => Ok(serde_json::from_slice(&text)?),
@@ -384,7 +384,7 @@ impl Small {
     /// Runs an experiment and notes its checksum.
     ///
     /// # Errors
-    /// Errors of the experiment.
+    /// Those of the experiment.
     pub fn note(&mut self, experiment: &Experiment) -> Result<()> {
         let checksum = Self::checksum(&Store::run(experiment, Self::SCALE, true, None)?)?;
         self.0.insert(experiment.id.to_owned(), checksum);
@@ -394,7 +394,7 @@ impl Small {
     /// Stores the checksums.
     ///
     /// # Errors
-    /// Errors of the file.
+    /// Those of the file.
     pub fn write(&self, store: &Store) -> Result<()> {
         Ok(fs::write(
             Self::path(store),

@@ -352,7 +352,7 @@ impl Figure {
     /// Runs the figure and judges the results.
     ///
     /// # Errors
-    /// Errors of the scale, a setting, a run; an expression that does not fit the cells.
+    /// Those of the scale, a setting, a run; an expression that does not fit the cells.
     pub fn run(&self, setting: &Setting<'_>, report: &mut Report) -> Result<()> {
         setting.scaled(1, 1)?;
         let ran = self.cells(setting)?;

@@ -1,11 +1,10 @@
-//! A device that notes what is written to it, by what the bytes are: on the volume's layout and
-//! their own content, so that it asks nobody who wrote them.
+//! A device that notes what is written to it, by kind. It tells the kind by the volume's layout and
+//! by the bytes themselves, and asks no writer.
 //!
-//! On ext4 the blocks of superblocks, descriptors, bitmaps and inode tables are where the volume
-//! has them; directories and nodes of extent trees tell themselves by what `metadata_csum` puts
-//! into them. A block of the log is what its descriptor says of it. On XFS the log is where the
-//! superblock says, and metadata have their magic numbers (xfsprogs, "XFS Algorithms & Data
-//! Structures").
+//! On ext4, blocks of superblocks, descriptors, bitmaps and inode tables are known by their place.
+//! Directories and nodes of extent trees are known by what `metadata_csum` puts into them, and a
+//! block of the log by its descriptor. On XFS the log is where the superblock says, and metadata
+//! have their magic numbers (xfsprogs, "XFS Algorithms & Data Structures").
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -23,18 +22,18 @@ use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 pub struct Written {
     /// Bytes.
     pub bytes: u64,
-    /// Requests that began with it. What follows on the one before is one with it: how a file
-    /// system or a block layer cuts a range into pieces is no difference.
+    /// Requests that began with this kind. A request that continues the one before counts with it:
+    /// it does not matter how a file system or a block layer splits a range.
     pub requests: u64,
 }
 
 /// What a device was asked to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// By kind: `log/...` what is in the log, by its home's class, and the log's own records;
-    /// `home/...` what is where it belongs.
+    /// By kind: `log/...` is in the log, by the class of its home, or one of the log's own records;
+    /// `home/...` is where it belongs.
     pub kinds: BTreeMap<String, Written>,
-    /// Cache flushes; a write with forced access is a write and one of these.
+    /// Cache flushes. A write with forced access counts as a write and a flush.
     pub flushes: u64,
     /// Discards.
     pub discards: u64,
@@ -46,7 +45,7 @@ impl Account {
         self.of("")
     }
 
-    /// What was written of the kinds that begin so.
+    /// Sums what was written of the kinds with this prefix.
     pub fn of(&self, prefix: &str) -> Written {
         let kinds = self
             .kinds
@@ -68,17 +67,17 @@ pub struct Recorder {
 struct State {
     layout: Layout,
     account: Account,
-    /// Where the last write ended, if nothing but writes came since.
+    /// Where the last write ended, if only writes came since.
     end: Option<u64>,
     /// The home of each block of the log that a descriptor has named and that is not written yet.
     named: HashMap<u64, u64>,
 }
 
 impl Recorder {
-    /// A device that holds a volume of ext4 or XFS.
+    /// Takes a device that holds a volume of ext4 or XFS.
     ///
     /// # Errors
-    /// It holds none.
+    /// It holds no such volume.
     pub fn new(below: RamDev) -> Result<Arc<Self>> {
         let state = State {
             layout: Layout::read(&below)?,
@@ -92,7 +91,7 @@ impl Recorder {
         }))
     }
 
-    /// What came since this was called last.
+    /// Returns the account since the last call.
     pub fn take(&self) -> Account {
         let mut state = self.state.lock();
         state.end = None;
@@ -105,7 +104,7 @@ impl Layer for Recorder {
         &self.below
     }
 
-    /// As a drive's, so that whoever needs a flush asks for it.
+    /// A volatile cache, as a drive has: a writer must ask for the flushes that it needs.
     fn volatile_cache(&self) -> bool {
         true
     }
@@ -199,7 +198,7 @@ struct Layout {
 
 struct Ext4 {
     format: LogFormat,
-    /// The log proper, in blocks of the journal: behind it are fast commits.
+    /// The log without the journal's superblock and the fast commits, in blocks of the journal.
     first: u64,
     log_end: u64,
 }
@@ -226,8 +225,8 @@ impl Layout {
         }
     }
 
-    /// `sb_blocksize`, `sb_logstart`, `sb_agblocks`, `sb_logblocks`, `sb_agblklog`; in `logstart`
-    /// the group's number is above the bits of a block's number in it.
+    /// Reads `sb_blocksize`, `sb_logstart`, `sb_agblocks`, `sb_logblocks`, `sb_agblklog`. In
+    /// `logstart` the group's number is above the bits of the block's number in the group.
     fn xfs(start: &[u8]) -> Self {
         let u32_at =
             |at: usize| u32::from_be_bytes(start[at..at + 4].try_into().unwrap_or_default());
@@ -288,7 +287,7 @@ impl Layout {
         })
     }
 
-    /// The number in the journal of a block of it.
+    /// Returns the number in the journal of one of its blocks.
     fn in_log(&self, block: u64) -> Option<u64> {
         let mut before = 0;
         for range in &self.log {
@@ -300,7 +299,8 @@ impl Layout {
         None
     }
 
-    /// The block of the device at a number in the journal, which begins anew behind its end.
+    /// Returns the block of the device at a number in the journal, which begins again behind its
+    /// end.
     fn log_block(&self, mut number: u64) -> u64 {
         if let Some(ext4) = &self.ext4
             && number >= ext4.log_end
@@ -323,7 +323,7 @@ impl Layout {
         let fixed = self.fixed.iter().find(|(range, _)| range.contains(&block));
         match fixed {
             Some((_, class)) => *class,
-            // In the log, a block that begins as a record does has zeros there.
+            // In the log, zeros replace the magic of a block that begins like a record.
             None if bytes.starts_with(&[0x0a, 0xf3]) => Class::Mapping,
             None if bytes.starts_with(&[0, 0, 2, 0xea]) => Class::Xattr,
             None if is_directory(bytes, self.block) => Class::Directory,
@@ -343,7 +343,7 @@ fn is_directory(bytes: &[u8], block: usize) -> bool {
     is_whole && (tail() || root() || (fake() && bytes[8..].iter().any(|byte| *byte != 0)))
 }
 
-/// Of a block of XFS, version 5.
+/// Returns the class of a block of XFS, version 5.
 fn xfs_class(bytes: &[u8]) -> Class {
     let starts = |magics: &[&[u8]]| magics.iter().any(|magic| bytes.starts_with(magic));
     match () {

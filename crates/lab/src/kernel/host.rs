@@ -1,6 +1,6 @@
-//! A file system of the kernel, each request of which passes a device of ours: the device is served
-//! as a file, and a loop device on that is mounted. A signal makes the next call fail, and all of
-//! it is taken away.
+//! A file system of the kernel on a device of ours: the device is served as a file, and a loop
+//! device on that file is mounted. After a signal the next call fails, and mount and devices are
+//! removed.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use stetfs_testkit::rng::Rng;
 use super::device::Recorder;
 use crate::workload::calls::{Bytes, Call, Place, What, renamed};
 
-/// What a run of the kernel needs that is not here.
+/// Checks that this machine has what a run of the kernel needs.
 ///
 /// # Errors
 /// The first thing that is missing.
@@ -41,9 +41,9 @@ pub fn check(kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// A device of ours with a loop device on it. Dropped, both are gone.
+/// A device of ours with a loop device on it. Dropping it removes both.
 pub struct Served {
-    // Let go in this order.
+    // Dropped in this order.
     device: Option<Loop>,
     server: Option<JoinHandle<Result<Ended, SessionError>>>,
     place: tempfile::TempDir,
@@ -54,7 +54,7 @@ impl Served {
     /// Serves a device.
     ///
     /// # Errors
-    /// It cannot be mounted; errors of losetup.
+    /// It cannot be mounted; those of losetup.
     pub fn new(dev: Arc<Recorder>) -> Result<Self> {
         let place = scratch()?;
         let (dir, mount) = (place.path().join("device"), place.path().join("mount"));
@@ -103,14 +103,14 @@ impl Served {
     /// Mounts the file system on it.
     ///
     /// # Errors
-    /// What mount(8) says.
+    /// Those of mount(8).
     pub fn mount(&self, kind: &str, options: &str) -> Result<KernelMount> {
         let device = self.device.as_ref().context("it is attached")?;
         let dir = self.place.path().join("mount");
         KernelMount::new(kind, device.device(), &dir, options)
     }
 
-    /// What plays calls on a mount of it.
+    /// Makes a player of calls on a mount of it.
     pub fn player(&self, dir: &Path, seed: u64) -> Player {
         Player {
             dir: dir.to_owned(),
@@ -143,7 +143,7 @@ impl Drop for Served {
     }
 }
 
-/// Makes calls below a directory. Files stay open as the lab's player has them open.
+/// Makes calls below a directory. Files stay open as in the lab's player.
 pub struct Player {
     dir: PathBuf,
     stop: Arc<AtomicBool>,
@@ -157,7 +157,7 @@ impl Player {
     /// Makes the calls, and closes what is still open.
     ///
     /// # Errors
-    /// Errors of a call; a signal came.
+    /// Those of a call; a signal came.
     pub fn play(&mut self, calls: &[Call]) -> Result<()> {
         for call in calls {
             let done = self.goes_on().and_then(|()| self.call(&call.what));
@@ -175,7 +175,7 @@ impl Player {
         Ok(())
     }
 
-    /// Where a path of the volume is.
+    /// Returns the path on this machine of a path of the volume.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))
     }
@@ -218,10 +218,10 @@ impl Player {
         Ok(())
     }
 
-    /// Makes one.
+    /// Makes one call.
     ///
     /// # Errors
-    /// Errors of the call.
+    /// Those of the call.
     pub fn call(&mut self, what: &What) -> Result<()> {
         match what {
             What::Mkdir(path) => fs::create_dir(self.path(path))?,
@@ -275,7 +275,7 @@ impl Player {
         Ok(())
     }
 
-    /// A name goes: a file that is open under it stays open.
+    /// Notes that a name is removed: a file that is open under it stays open.
     fn goes(&mut self, path: &str) {
         if let Some(file) = self.open.remove(path) {
             self.gone.insert(path.to_owned(), file);

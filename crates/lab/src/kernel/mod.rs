@@ -1,10 +1,10 @@
 //! The kernel as control: the same calls on a file system of the kernel's and on our `jbd2`, each
 //! on a device that notes every request, by what it is ([`device`]).
 //!
-//! What differs by construction is kept away. Nothing happens by the clock: a run is shorter than
-//! 30 s, the kernel's commits by time are off (`commit=300`), and ours too. Files get another time
-//! for each call that is made durable. Neither initialises inode tables in the background. At the
-//! end both sync and unmount, and everything until then counts: the kernel's `sync` writes
+//! Differences by construction are kept out. Nothing happens by the clock: a run is shorter than 30
+//! s, the kernel's commits by time are off (`commit=300`), and ours too. Each call that is made
+//! durable gives files a new time. Neither side initialises inode tables in the background. At the
+//! end both sync and unmount, and everything until then counts, because the kernel's `sync` writes
 //! metadata home that ours leaves to the unmount.
 
 pub mod device;
@@ -34,19 +34,19 @@ use crate::workload::{Durable, Session, Tell, Time, Workload};
 use device::{Account, Recorder};
 use host::{Player, Served, next_tick};
 
-/// Volumes: room for each workload, and XFS takes no less than 300 MiB.
+/// Size of volumes: room for each workload; XFS takes no less than 300 MiB.
 const VOLUME_MIB: u64 = 512;
 /// Journals hold a whole run, so that checkpoints come at its end alone.
 const JOURNAL_MIB: u64 = 64;
 const START: u64 = 1_700_000_000;
-/// Of a kernel with 250 in a second.
+/// A tick of a kernel with 250 in a second.
 const TICK_NS: u64 = 4_000_000;
 
-/// What is compared, and with which calls.
+/// The file systems and the calls to compare.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// File systems of the kernel's, each with what of ours stands beside it.
+    /// File systems of the kernel's, each with ours to compare it with.
     pub pairs: Vec<Pair>,
     /// Workloads.
     pub jobs: Vec<Job>,
@@ -60,7 +60,7 @@ pub struct Pair {
     pub name: String,
     /// `ext4` or `xfs`.
     pub kind: String,
-    /// Features that mke2fs is told besides.
+    /// More features for mke2fs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub features: String,
     /// Mount options of the kernel's.
@@ -75,15 +75,15 @@ pub struct Pair {
 pub struct Job {
     /// Its name.
     pub name: String,
-    /// In words.
+    /// What it does, in words.
     pub what: String,
-    /// One of `stetfs lab run --list`, with its settings; or
+    /// A workload of `stetfs lab run --list`, with its settings; empty where there is a list.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub load: String,
-    /// a list of calls.
+    /// A list of calls; empty where there is a workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub list: Vec<String>,
-    /// Operations, to which numbers are shown.
+    /// Operations; numbers are shown per operation.
     pub per: u64,
 }
 
@@ -98,21 +98,21 @@ impl Job {
     }
 }
 
-/// The same calls on both.
+/// The results of the same calls on both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
     /// The pair's name.
     pub pair: String,
     /// The workload's name.
     pub job: String,
-    /// Of the kernel.
+    /// The kernel's account.
     pub kernel: Account,
-    /// Of ours.
+    /// Our account.
     pub ours: Account,
 }
 
 impl Plan {
-    /// The one that is compared by itself.
+    /// Returns the plan that is compared by default.
     ///
     /// # Errors
     /// Never, as long as tests pass.
@@ -120,7 +120,7 @@ impl Plan {
         serde_json::from_str(include_str!("kernel.json")).context("kernel.json")
     }
 
-    /// Only what has one of these names, of each list that has one.
+    /// Keeps only what has one of these names, in each list that has one.
     ///
     /// # Errors
     /// Nothing has the name.
@@ -144,7 +144,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The same pairs with this workload alone, as [`Load::find`] takes it.
+    /// Keeps the pairs, with this workload alone, as [`Load::find`] takes it.
     #[must_use]
     pub fn with_load(mut self, load: &str) -> Self {
         self.jobs = vec![Job {
@@ -157,13 +157,13 @@ impl Plan {
         self
     }
 
-    /// Compares all of it; `tell` hears what is done next.
+    /// Compares all of it. Calls `tell` with what is done next.
     ///
     /// # Errors
-    /// What is missing on this machine; errors of a run; a signal came.
+    /// What is missing on this machine; those of a run; a signal came.
     pub fn run(&self, seed: u64, tell: &dyn Fn(&str)) -> Result<Vec<Compared>> {
         let mut done = Vec::new();
-        // Several pairs have the same of ours.
+        // Several pairs share our side.
         let mut known: HashMap<(&str, &str), (Ours, Option<Lists>)> = HashMap::new();
         for pair in &self.pairs {
             host::check(&pair.kind)?;
@@ -188,14 +188,14 @@ impl Plan {
 /// Runs a workload on both.
 ///
 /// # Errors
-/// What is missing on this machine; errors of a run.
+/// What is missing on this machine; those of a run.
 pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
     let workload = job.workload(seed)?;
     let ours = on_ours(pair, &*workload)?;
     beside(pair, job, seed, &*workload, &ours)
 }
 
-/// Runs a workload on the kernel's, beside what ours did with it.
+/// Runs a workload on the kernel's side, to compare with what ours did.
 fn beside(
     pair: &Pair,
     job: &Job,
@@ -224,7 +224,7 @@ fn beside(
 enum Program<'a> {
     /// These calls.
     Calls(&'a Lists),
-    /// SQLite with its own VFS, of which the lab's makes the calls.
+    /// SQLite with its own VFS, where the lab's VFS makes the calls on our side.
     Sqlite(Updates),
 }
 
@@ -241,10 +241,10 @@ fn variety(features: &'static str) -> Variety {
 /// The calls that prepare a workload, and those that count.
 type Lists = (Vec<Call>, Vec<Call>);
 
-/// What our side did, by the device's account and by what the file system itself says of it.
+/// What our side did, by the device's account and by the file system's own meter.
 #[derive(Debug)]
 pub struct Ours {
-    /// As of the kernel.
+    /// By the device, as for the kernel.
     pub account: Account,
     /// By the labels of our own writes.
     pub meter: MeterSnapshot,
@@ -253,7 +253,7 @@ pub struct Ours {
 /// Runs a workload on ours alone.
 ///
 /// # Errors
-/// Errors of the run.
+/// Those of the run.
 pub fn ours(pair: &Pair, job: &Job, seed: u64) -> Result<Ours> {
     Ok(on_ours(pair, &*job.workload(seed)?)?.0)
 }
@@ -261,7 +261,7 @@ pub fn ours(pair: &Pair, job: &Job, seed: u64) -> Result<Ours> {
 fn on_ours(pair: &Pair, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)> {
     let volume = Volume::make(variety(""), VOLUME_MIB, JOURNAL_MIB)?;
     let dev = Recorder::new(RamDev::from_image(&volume.image().to_bytes()))?;
-    // Between SQLite's calls nobody waits for the kernel's next tick, but after each update.
+    // With SQLite, each update waits for the kernel's next tick; calls in between do not.
     let clock = match workload.sqlite() {
         Some(_) => clock::Clock::still(START),
         None => clock::Clock::manual(START),
@@ -324,7 +324,7 @@ fn on_kernel(pair: &Pair, program: &Program<'_>, seed: u64) -> Result<Account> {
     dev.take();
     let mut player = served.player(mounted.dir(), seed);
     program.run(&mut player)?;
-    // It has files open.
+    // The player has files open.
     drop(player);
     mounted.unmount()?;
     Ok(dev.take())

@@ -1,4 +1,4 @@
-//! The numbers of a comparison, what of them is not alike, and the reasons for it.
+//! The numbers of a comparison, those that deviate, and the reasons for it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,20 +14,20 @@ use super::{Compared, Job, Pair, Plan};
 pub struct Sheet {
     /// The kernel's version.
     pub kernel: String,
-    /// What chance is drawn from.
+    /// Seed of everything random.
     pub seed: u64,
     /// What was compared.
     pub pairs: Vec<Pair>,
-    /// With which calls.
+    /// The workloads.
     pub jobs: Vec<Job>,
     /// Each pair with each workload.
     pub runs: Vec<Compared>,
 }
 
-/// A number that is not alike.
+/// A number that deviates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deviation<'s> {
-    /// Of which run.
+    /// The run.
     pub run: &'s Compared,
     /// `bytes`, `requests`, `flushes` or a kind of bytes.
     pub number: String,
@@ -37,22 +37,22 @@ pub struct Deviation<'s> {
     pub ours: u64,
 }
 
-/// Why numbers are not alike.
+/// The reasons why numbers deviate.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reasons(Vec<Reason>);
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reason {
-    /// Of these pairs; of all without.
+    /// For these pairs; empty: for all.
     #[serde(default)]
     pairs: Vec<String>,
-    /// In these workloads; in all without.
+    /// In these workloads; empty: in all.
     #[serde(default)]
     jobs: Vec<String>,
-    /// These numbers.
+    /// For these numbers.
     numbers: Vec<String>,
-    /// Ours is more, or less; either without.
+    /// Whether ours is more or less; `None`: either.
     ours: Option<Side>,
     why: String,
 }
@@ -64,18 +64,18 @@ enum Side {
     Less,
 }
 
-/// What is alike: within a tenth,
+/// A number that differs by at most one part in this many does not deviate.
 const TENTH: u64 = 10;
-/// or apart by no more than this share of everything that the kernel writes,
+/// Nor does one that differs by at most one part in this many of all that the kernel writes.
 const SHARE: u64 = 100;
-/// or by what a mount does once: bytes, requests, flushes.
+/// Nor one that differs by no more than a mount does once: bytes; requests or flushes.
 const ONCE: (u64, u64) = (32 << 10, 4);
 
 impl Sheet {
     /// Compares all of a plan.
     ///
     /// # Errors
-    /// Errors of [`Plan::run`].
+    /// Those of [`Plan::run`].
     pub fn measure(plan: &Plan, seed: u64, tell: &dyn Fn(&str)) -> Result<Self> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let digits = |c: char| c.is_ascii_digit() || c == '.';
@@ -89,7 +89,7 @@ impl Sheet {
         })
     }
 
-    /// Everything that is not alike.
+    /// Returns all numbers that deviate.
     pub fn deviations(&self) -> Vec<Deviation<'_>> {
         self.runs.iter().flat_map(deviations).collect()
     }
@@ -104,7 +104,7 @@ impl Sheet {
         self.runs.iter().flat_map(of)
     }
 
-    /// As JSON, a run a line.
+    /// Returns the sheet as JSON, a run per line.
     ///
     /// # Errors
     /// None that is known.
@@ -113,7 +113,7 @@ impl Sheet {
         Ok(text.replace("{\"pair\":", "\n{\"pair\":") + "\n")
     }
 
-    /// Each kind of bytes of each run, and requests and flushes, as CSV.
+    /// Returns each kind of bytes of each run, and requests and flushes, as CSV.
     pub fn csv(&self) -> String {
         let mut text = "pair,workload,number,kernel,ours\n".to_owned();
         for (run, number, kernel, ours) in self.numbers() {
@@ -122,7 +122,7 @@ impl Sheet {
         text
     }
 
-    /// The document.
+    /// Makes the document.
     ///
     /// # Errors
     /// A number deviates without a reason.
@@ -234,7 +234,7 @@ impl Sheet {
 }
 
 impl Deviation<'_> {
-    /// As a line.
+    /// The deviation as a line.
     pub fn text(&self) -> String {
         format!(
             "{}, {}: {}: {} by the kernel, {} by ours",
@@ -244,7 +244,7 @@ impl Deviation<'_> {
 }
 
 impl Reasons {
-    /// Those that are known.
+    /// Returns the known reasons.
     ///
     /// # Errors
     /// Never, as long as tests pass.
@@ -252,7 +252,7 @@ impl Reasons {
         serde_json::from_str(include_str!("reasons.json")).context("reasons.json")
     }
 
-    /// The number of the first reason for a deviation, and the reason.
+    /// Returns the first reason for a deviation, and its number.
     pub fn why(&self, deviation: &Deviation<'_>) -> Option<(usize, &str)> {
         let is_in = |names: &[String], name: &str| names.iter().any(|one| one == name);
         let of = |deviation: &Deviation<'_>| {
@@ -272,7 +272,7 @@ impl Reasons {
         Some((at, &self.0[at].why))
     }
 
-    /// Those that explain nothing of a comparison.
+    /// Returns the reasons that explain nothing in a comparison.
     pub fn unused(&self, sheet: &Sheet) -> Vec<&str> {
         let deviations = sheet.deviations();
         let used: BTreeSet<_> = deviations

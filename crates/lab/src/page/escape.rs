@@ -1,6 +1,6 @@
-//! Text as HTML has it.
+//! Escapes text for HTML.
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 pub(super) fn text(words: &str) -> String {
     let mut escaped = String::new();
     for letter in words.chars() {

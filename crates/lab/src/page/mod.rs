@@ -1,8 +1,8 @@
 //! The page: one HTML file that has everything of a ground in it, and needs nothing else.
 //!
-//! Its tables and plots are made by `page.js` from a block of JSON; only the summary's picture and
-//! plots of figures come as they are. What the papers claim, their figures as they come out here,
-//! and what they leave out, is on it where the tree's documents are given.
+//! `page.js` makes its tables and plots from a block of JSON; only the summary's picture and the
+//! plots of figures are images already. With the source tree's documents, the page also has the
+//! papers' claims, their figures as they come out here, and what the papers leave out.
 
 mod escape;
 mod picture;
@@ -52,7 +52,8 @@ struct CellData<'a> {
     failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a str>,
-    /// Mean, half of the interval; the same of the multiple of the baseline's, where it has one.
+    /// Mean and half of its interval; then both of the multiple of the baseline's, where there is
+    /// one.
     values: BTreeMap<&'static str, Vec<Option<f64>>>,
 }
 
@@ -67,9 +68,9 @@ struct ClaimData<'a> {
     ours: &'a str,
     standing: &'static str,
     why: String,
-    /// Our figure as a multiple of the paper's, where both are one,
+    /// Our figure as a multiple of the paper's, where both are numbers.
     ratio: Option<f64>,
-    /// and what counts as the same.
+    /// The range of that multiple that counts as reached.
     band: [f64; 2],
 }
 
@@ -77,17 +78,17 @@ struct ClaimData<'a> {
 struct AssumptionData<'a> {
     #[serde(flatten)]
     assumption: &'a Assumption,
-    /// As text.
+    /// The claims that it moves, as text.
     #[serde(rename = "moves")]
     moved: String,
 }
 
-/// The page of a ground. `show`: the number that the words below the table are about; `docs`: the
-/// directory of documents with the papers' claims and assumptions, beside which `results/reports`
-/// has the figures.
+/// Makes the page of a ground. `show` is the number that the words below the table are about.
+/// `docs` is the directory of documents with the papers' claims and assumptions; beside it,
+/// `results/reports` has the figures.
 ///
 /// # Errors
-/// There is no such number; errors of the documents and plots.
+/// There is no such number; those of the documents and plots.
 pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     number(show)?;
     let claims = docs.map(Claims::read).transpose()?;
@@ -126,7 +127,7 @@ pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
             "about" => text(&about),
             "words" => text(&sheet.words(show)?),
             "picture" => picture(sheet, show)?,
-            // Nothing in it ends the script element, or begins a comment in it.
+            // No `<` in the data may end the script element, or begin a comment in it.
             "data" => serde_json::to_string(&data)?.replace('<', "\\u003c"),
             "figures" => figures(store.as_ref())?,
             other => bail!("the page has no {other}"),
@@ -134,7 +135,7 @@ pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     })
 }
 
-/// The template with its holes, `{{name}}`, filled; what they are filled with is left alone.
+/// Fills the holes of the template, `{{name}}`. The fillings are not searched for holes.
 fn fill(template: &str, with: &dyn Fn(&str) -> Result<String>) -> Result<String> {
     let mut page = String::new();
     let mut rest = template;
@@ -147,7 +148,7 @@ fn fill(template: &str, with: &dyn Fn(&str) -> Result<String>) -> Result<String>
     Ok(page + rest)
 }
 
-/// Six digits: more are noise, and half of the page.
+/// Rounds to six digits: more are noise, and half of the page.
 fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
@@ -212,7 +213,7 @@ fn claim<'c>(judged: &'c Judged<'_>) -> ClaimData<'c> {
     }
 }
 
-/// The number that a text begins with.
+/// Returns the number that a text begins with.
 fn leading(text: &str) -> Option<f64> {
     let is_of = |letter: char| letter.is_ascii_digit() || letter == '.';
     let end = text.find(|letter| !is_of(letter)).unwrap_or(text.len());
@@ -226,8 +227,8 @@ fn assumed(assumption: &Assumption) -> AssumptionData<'_> {
     }
 }
 
-/// The papers' figures as they come out here: what was run with which seeds, the plots with the
-/// paper's points and bands in them, and what is compared with claims.
+/// Makes the section of the papers' figures: what was run with which seeds, the plots with the
+/// paper's points and bands in them, and the comparison with claims.
 fn figures(store: Option<&Store>) -> Result<String> {
     let Some(store) = store else {
         return Ok("<p>With <code>--docs DIR</code> they are here.</p>".to_owned());
@@ -277,7 +278,7 @@ fn figures(store: Option<&Store>) -> Result<String> {
     Ok(html)
 }
 
-/// A picture as one of its own, so that nothing in it is the page's.
+/// Embeds a picture as an image of its own, so that it shares nothing with the page.
 fn image(title: &str, svg: &str) -> Result<String> {
     let mut address = String::from("data:image/svg+xml,");
     for byte in svg.bytes() {

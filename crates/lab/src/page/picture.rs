@@ -12,10 +12,10 @@ const LEFT: usize = 210;
 const COLUMN: usize = 92;
 const ROW: usize = 17;
 const HEAD: usize = 56;
-/// Between media.
+/// Space between media, in pixels.
 const GAP: usize = 8;
 
-/// The picture (SVG): a number as a multiple of the baseline's.
+/// Draws the picture (SVG): a number as a multiple of the baseline's.
 ///
 /// # Errors
 /// There is no such number.
@@ -111,7 +111,8 @@ fn draw(svg: &mut String, (x, y): (usize, usize), ratio: f64, title: &str) -> Re
     )?)
 }
 
-/// Green at a tenth and below, white at 1, red at twice and above, by the logarithm.
+/// Returns a colour: green at a tenth and below, white at 1, red at twice and above, by the
+/// logarithm.
 fn colour(ratio: f64) -> String {
     const GREEN: [f64; 3] = [102.0, 194.0, 130.0];
     const WHITE: [f64; 3] = [245.0, 245.0, 240.0];

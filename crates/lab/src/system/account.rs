@@ -6,10 +6,10 @@ use stetfs_media::MeterSnapshot;
 
 use super::deltas::DeltaCount;
 
-/// What a mount did, and what that cost. The device was open already.
+/// What a mount did, and what that cost. The device was already open.
 #[derive(Clone, Debug, Serialize)]
 pub struct MountCost {
-    /// What was found.
+    /// What the mount found.
     pub report: MountReport,
     /// Virtual time.
     pub virtual_ns: u64,
@@ -17,7 +17,7 @@ pub struct MountCost {
     pub device: MeterSnapshot,
 }
 
-/// What a medium, and the memory beside it where there is such, did.
+/// What a medium did, and the memory beside it, if any.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// The medium.
@@ -35,7 +35,7 @@ impl Account {
     }
 }
 
-/// What everything shows at a moment of a run.
+/// All counters at a moment of a run.
 pub(super) struct Reading {
     pub(super) now_ns: u64,
     pub(super) account: Account,

@@ -1,4 +1,4 @@
-//! A volume of a system on a medium, mounted.
+//! A mounted volume of a system on a medium.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,37 +21,37 @@ use super::systems::{Access, CauseBytes, Medium, System};
 use super::volume::{START, Volume};
 use crate::workload::{Background, Content, Counts, Durable, Session, Tell, Time, Workload};
 
-/// What holds the volume, mounted or not.
+/// The medium of the volume, mounted or not.
 enum Ground {
     Sim(Arc<CountedPmem>),
     Nand(Chip),
     Card(Card),
 }
 
-/// What a file system is told, and whose processor it has.
+/// The conditions of a run: mount options, fill, processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// Bounds the caches, of which half is dirty data at most.
+    /// Size of the file system's caches in MiB; at most half of it is dirty data.
     pub memory_mib: u64,
     /// `noatime`, `relatime` or `strictatime`.
     pub atime: &'static str,
-    /// How much of the volume is in use when a workload begins, in percent, if its own files are
-    /// not more.
+    /// Percent of the volume in use when a workload begins, unless its own files are more.
     pub fill_percent: u8,
-    /// Whose processor is charged,
+    /// Whose processor is charged.
     pub processor: Processor,
-    /// and how many times.
+    /// Factor on the processor's costs.
     pub processor_factor: f64,
-    /// What goes on beside calls.
+    /// The background work.
     pub background: Background,
-    /// How much longer a write to a drive takes that does not continue the last one.
+    /// How much longer a write to a drive takes that does not continue the last one, in
+    /// nanoseconds.
     pub jump_ns: u64,
-    /// How long a fence takes, in a volume in memory.
+    /// How long a fence takes, in a volume in memory, in nanoseconds.
     pub fence_ns: u64,
 }
 
 impl Conditions {
-    /// So much memory, and no processor.
+    /// Conditions with this much memory, and no processor.
     pub const fn of(memory_mib: u64) -> Self {
         Self {
             memory_mib,
@@ -72,7 +72,7 @@ pub struct Bed {
     medium: Medium,
     ground: Ground,
     conditions: Conditions,
-    /// None only while it is being mounted again.
+    /// `None` only while it is being mounted again.
     mounted: Option<Mounted>,
 }
 
@@ -95,7 +95,7 @@ pub struct Measured {
     /// Calls, and the bytes in them.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Transactions.
+    /// Transactions that were committed.
     pub commits: u64,
     /// Checkpoints until everything was durable.
     pub checkpoints: u64,
@@ -106,12 +106,12 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Bytes written to the medium, without what only mounting and unmounting writes.
+    /// Bytes written to the medium, without those that only mounting and unmounting write.
     pub fn written(&self) -> u64 {
         self.by_cause().iter().map(|c| c.bytes).sum()
     }
 
-    /// The same by cause.
+    /// The same bytes, by cause.
     pub fn by_cause(&self) -> Vec<CauseBytes> {
         let causes = Cause::ALL
             .into_iter()
@@ -123,7 +123,7 @@ impl Measured {
         causes.map(bytes).filter(|c| c.bytes > 0).collect()
     }
 
-    /// MiB that callers wrote, a second.
+    /// MiB per second that callers wrote.
     pub fn write_mib_s(&self) -> f64 {
         let seconds = self.virtual_ns as f64 / 1e9;
         self.counts.written_bytes as f64 / f64::from(1 << 20) / seconds
@@ -131,7 +131,7 @@ impl Measured {
 }
 
 impl Bed {
-    /// A fresh copy of `volume`, mounted, with so much memory and otherwise as [`Conditions::of`].
+    /// Mounts a fresh copy of `volume`, with this much memory and otherwise as [`Conditions::of`].
     ///
     /// # Errors
     /// As [`on`](Self::on).
@@ -139,10 +139,10 @@ impl Bed {
         Self::on(system, medium, volume, Conditions::of(memory_mib))
     }
 
-    /// A fresh copy of `volume`, mounted.
+    /// Mounts a fresh copy of `volume`.
     ///
     /// # Errors
-    /// What is missing on this machine; errors of the mount.
+    /// Something is missing on this machine; those of the mount.
     pub fn on(
         system: System,
         medium: Medium,
@@ -194,15 +194,15 @@ impl Bed {
         }
     }
 
-    /// The time that passes on this medium.
+    /// The clock of this medium.
     pub fn time(&self) -> Time {
         Time::Virtual(clock_of(&self.ground))
     }
 
-    /// Unmounts and mounts again: everything is home, the log and the caches are empty.
+    /// Unmounts and mounts again, so that everything is home, and the log and the caches are empty.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn remount(&mut self) -> Result<()> {
         self.fs().unmount()?;
         self.mount_again()
@@ -218,10 +218,10 @@ impl Bed {
         Ok(())
     }
 
-    /// Prepares a workload, measures it and has it judged; the volume is unmounted then.
+    /// Prepares a workload, measures it and judges what it left, then unmounts the volume.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn measure(
         mut self,
         workload: &dyn Workload,
@@ -285,10 +285,10 @@ impl Bed {
         Ok(measured)
     }
 
-    /// Prepares a workload and runs it, on simulated media; the volume is unmounted then.
+    /// Prepares a workload and runs it on simulated media, then unmounts the volume.
     ///
     /// # Errors
-    /// Errors of the volume; the medium is real.
+    /// Those of the volume; the medium is real.
     pub fn run(
         mut self,
         workload: &dyn Workload,
@@ -356,7 +356,7 @@ impl Bed {
         Ok(outcome)
     }
 
-    /// What everything shows now.
+    /// Reads all counters.
     fn reading(&self) -> Reading {
         Reading {
             now_ns: clock_of(&self.ground).now_ns(),
@@ -366,7 +366,7 @@ impl Bed {
         }
     }
 
-    /// What the file system and its media have done, as far as a processor needs time for it.
+    /// Returns the work of the file system and its media that takes a processor's time.
     fn work(&self) -> Work {
         let stats = self.fs().stats();
         // A store to memory is no request to a block layer.
@@ -375,7 +375,7 @@ impl Bed {
             Access::Bytes => Default::default(),
         };
         if self.conditions.background.overlaps && self.system.access == Access::Blocks {
-            // Another processor's.
+            // Checkpoints run on another processor.
             let behind = stats.device.by_cause(Cause::Checkpoint);
             device.writes -= behind.writes;
             device.write_bytes -= behind.write_bytes;
@@ -392,7 +392,8 @@ impl Bed {
         }
     }
 
-    /// What a mount costs if the power goes now, where that can be tried beside the running one.
+    /// Mounts what a power cut would leave now, and returns the cost; `None` where it cannot be
+    /// tried beside the running mount.
     fn recovery_after_cut(&self) -> Result<Option<MountCost>> {
         let ground = match &self.ground {
             Ground::Sim(pmem) => {
@@ -418,7 +419,7 @@ impl Bed {
         }
     }
 
-    /// Of scheme dj, and no other.
+    /// The deltas of scheme dj; `None` for other schemes.
     fn deltas(&self) -> Option<DeltaCount> {
         match &self.ground {
             Ground::Card(card) => Some(card.deltas()),
@@ -434,7 +435,7 @@ impl Bed {
     }
 }
 
-/// Writes a file that nobody touches, so that so much of the volume is in use.
+/// Writes a file that nobody touches, so that this much of the volume is in use.
 fn fill(session: &mut Session<'_>, percent: u8) -> Result<()> {
     ensure!(percent <= 95, "fill={percent}: 95 % at most");
     let fs = session.fs().statfs()?;
@@ -492,7 +493,7 @@ fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media
     Ok(home.into())
 }
 
-/// The machine's.
+/// Returns the machine's clock.
 fn clock_of(ground: &Ground) -> Clock {
     match ground {
         Ground::Sim(pmem) => pmem.memory().rig().clock.clone(),
@@ -501,8 +502,8 @@ fn clock_of(ground: &Ground) -> Clock {
     }
 }
 
-/// On simulated media nothing happens by the machine's clock and no thread works in the background:
-/// the session commits, and checkpoints come by the space in the log.
+/// On simulated media nothing happens by this machine's clock, and no thread works in the
+/// background: the session commits, and checkpoints come by the space in the log.
 fn options(system: System, conditions: Conditions) -> Result<MountOptions> {
     let Conditions {
         atime, memory_mib, ..
@@ -510,7 +511,7 @@ fn options(system: System, conditions: Conditions) -> Result<MountOptions> {
     let common = format!("{},{atime},memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
     options.commit = Duration::MAX;
-    // ext3 delays no data. For the others the session decides how long.
+    // ext3 delays no data. For the others, the session decides how long.
     options.dirty_expire = conditions.background.expire;
     options.clock = clock::Clock::manual(START);
     let about = stetfs_schemes::find(&options.scheme)?.about;

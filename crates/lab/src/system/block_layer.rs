@@ -1,19 +1,19 @@
-//! Memory behind a block layer: only whole sectors go through it, and nobody above knows that it is
-//! memory.
+//! Memory behind a block layer: only whole sectors go through it, and the file system does not know
+//! that it is memory.
 //!
 //! The Shortcut-JFS paper measures ext3 on a ram disk and says that the layer costs "a large
-//! margin", and no figure. So no time is charged for the layer's own work: in virtual time ext3 is
-//! as good as its bytes. What a layer costs on this machine is measured on the real medium.
+//! margin", but gives no figure. So the layer's own work takes no time here: in virtual time ext3
+//! costs what its bytes cost. The real medium shows what a layer costs on this machine.
 
 use std::sync::Arc;
 
 use stetfs_media::{BlockDev, Layer, Pmem, PmemDev};
 
-/// A block device that happens to be memory.
+/// A block device that is memory.
 pub struct BlockLayer(PmemDev);
 
 impl BlockLayer {
-    /// Before this memory.
+    /// Puts the layer before this memory.
     pub fn new(pmem: Arc<dyn Pmem>) -> Self {
         Self(PmemDev::new(pmem))
     }
@@ -28,7 +28,7 @@ impl Layer for BlockLayer {
         format!("a block layer on {}", self.0.describe())
     }
 
-    /// What was read stays in the page cache above the layer.
+    /// The page cache above the layer keeps what was read.
     fn host_cached(&self) -> bool {
         false
     }

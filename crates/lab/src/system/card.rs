@@ -1,6 +1,6 @@
-//! A device with memory beside it that keeps what it holds: a memory card with a little, as a
-//! telephone would have them, which Delta Journaling was measured on; a hard disk with a cache,
-//! which UBJ, Tinca and Spindle were.
+//! A device with persistent memory beside it: a memory card with a little of it, as a telephone
+//! would have them, on which Delta Journaling was measured; or a hard disk with a cache, on which
+//! UBJ, Tinca and Spindle were.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,21 +16,21 @@ use super::deltas::{CountedPmem, DeltaCount};
 pub struct Nvram {
     /// How much there is.
     pub bytes: u64,
-    /// How long it takes, where it is simulated.
+    /// How fast it is, where it is simulated.
     pub timing: PmemTiming,
-    /// How long a fence takes, beside the lines that it waits for.
+    /// How long a fence takes beside the lines that it waits for, in nanoseconds.
     pub fence_ns: u64,
 }
 
 impl Nvram {
-    /// None.
+    /// No memory.
     pub const NONE: Self = Self {
         bytes: 0,
         timing: PmemTiming::Dram,
         fence_ns: 0,
     };
 
-    /// On a machine, with this content; none of no bytes.
+    /// Puts the memory on a machine, with this content; `None` when it has no bytes.
     pub(super) fn holding(self, rig: &Rig, image: Image) -> Option<Arc<CountedPmem>> {
         let options = SimPmemOptions {
             record: false,
@@ -84,7 +84,7 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// One that holds this, on a machine of its own; there is nothing in the NVRAM. A write that
+    /// Makes a device with this content on a machine of its own, with an empty NVRAM. A write that
     /// does not continue the last one takes `jump_ns` longer than on such a device.
     pub(super) fn holding(timing: Timing, image: Image, nvram: Nvram, jump_ns: u64) -> Self {
         Self::on(timing, image, Image::new(nvram.bytes), nvram, jump_ns)
@@ -110,7 +110,7 @@ impl Card {
         }
     }
 
-    /// What a power cut leaves of it.
+    /// Returns what a power cut leaves of it.
     pub(super) fn after_cut(&self) -> Self {
         let (dev, nvm) = (self.dev.sim.stable(), self.nvm.memory().stable());
         Self::on(self.timing, dev, nvm, self.nvram, self.dev.jump_ns)
@@ -120,12 +120,12 @@ impl Card {
         &self.dev.sim.rig().clock
     }
 
-    /// What scheme dj has logged so far.
+    /// Returns what scheme dj has logged so far.
     pub(super) fn deltas(&self) -> DeltaCount {
         self.nvm.count()
     }
 
-    /// What checkpoints took that the device's meter does not know.
+    /// Returns the time of checkpoints that the device's meter does not count, in nanoseconds.
     pub(super) fn late_ns(&self) -> u64 {
         self.dev.late_ns.load(Relaxed)
     }
@@ -142,13 +142,13 @@ impl Card {
     }
 }
 
-/// A device on which a write that does not continue the last one takes longer. The file system
+/// A device on which a write takes longer if it does not continue the last one. The file system
 /// keeps what was read, as a kernel does in its page cache.
 struct Jumps {
     sim: SimDev,
     jump_ns: u64,
     end: AtomicU64,
-    /// Of checkpoints.
+    /// The extra time of checkpoints.
     late_ns: AtomicU64,
 }
 

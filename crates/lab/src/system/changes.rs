@@ -1,8 +1,8 @@
 //! What transactions change in the blocks that they overwrite.
 //!
-//! The volume is mounted without a journal (scheme `null`), so that a commit writes every block of
-//! its transaction home, where the device still has what was there before: each pair is taken as it
-//! passes. A block that the bitmap of before has for free is new and no update.
+//! The volume is mounted without a journal (scheme `null`). So a commit writes every block of its
+//! transaction home, where the device still has the old content: each pair is compared as it
+//! passes. A block that was free in the bitmap before is new, not an update.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub struct Changes {
     pub new_blocks: u64,
     /// Blocks that were overwritten, by class and bytes that differ: `[n]` have `n`.
     pub updates: BTreeMap<Class, Vec<u64>>,
-    /// What scheme dj's way to capture the differences took one core of this machine, in
-    /// nanoseconds: exclusive or, count, and LZO where that is wanted.
+    /// Nanoseconds that one core of this machine took to capture the differences as scheme dj does:
+    /// exclusive or, count of bits, and LZO where that is wanted.
     pub capture_ns: u64,
 }
 
@@ -42,7 +42,7 @@ impl Changes {
         self.below(wanted, usize::MAX)
     }
 
-    /// Those of which fewer than so many bytes differ.
+    /// Updated blocks of some classes in which fewer than `bytes` bytes differ.
     pub fn below(&self, wanted: impl Fn(Class) -> bool, bytes: usize) -> u64 {
         let classes = self.updates.iter().filter(|(class, _)| wanted(**class));
         classes
@@ -54,7 +54,7 @@ impl Changes {
 /// Runs a workload on a copy of the volume and notes what its transactions change.
 ///
 /// # Errors
-/// Errors of the volume.
+/// Those of the volume.
 pub fn changes_of(
     volume: &Volume,
     memory_mib: u64,
@@ -90,17 +90,17 @@ pub fn changes_of(
     }
 }
 
-/// A device in front of which writes home are compared with what they overwrite.
+/// A device that compares writes home with what they overwrite.
 struct Watched {
     dev: SimDev,
     block: usize,
-    /// Not while the workload is prepared.
+    /// `None` while the workload is prepared.
     watching: Mutex<Option<Watching>>,
 }
 
 #[derive(Default)]
 struct Watching {
-    /// The blocks of the commit that has not ended.
+    /// The blocks of the running commit.
     commit: BTreeMap<u64, Update>,
     changes: Changes,
     failed: Option<String>,
@@ -121,7 +121,7 @@ impl Watched {
         Ok(content)
     }
 
-    /// A block as it was before the commit that ends now.
+    /// Returns a block as it was before the running commit.
     fn before(&self, commit: &BTreeMap<u64, Update>, block: u64) -> Result<Vec<u8>, MediaError> {
         match commit.get(&block) {
             Some(update) => Ok(update.before.clone()),
@@ -129,7 +129,7 @@ impl Watched {
         }
     }
 
-    /// Whether it was in use then.
+    /// Whether it was in use before the running commit.
     fn was_used(&self, commit: &BTreeMap<u64, Update>, block: u64) -> Result<bool> {
         let first = self.before(commit, 1024 / self.block as u64)?;
         let superblock = Superblock::decode(&first[1024 % self.block..][..1024])?;
@@ -186,13 +186,13 @@ impl Watched {
     }
 }
 
-/// What this thread has had of a processor so far.
+/// Returns the processor time of this thread so far, in nanoseconds.
 fn processor_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// As scheme dj does it by default.
+/// Captures a difference as scheme dj does by default.
 fn capture(update: &Update, xor: &mut [u8], delta: &mut Vec<u8>) {
     let bits = difference(&update.before, &update.now, xor);
     let all = 8 * update.now.len() as u64;

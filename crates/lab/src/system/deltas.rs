@@ -1,4 +1,4 @@
-//! What scheme dj logs in NVRAM, as the descriptors of its transactions say.
+//! What scheme dj logs in NVRAM, by the descriptors of its transactions.
 
 use std::mem::take;
 use std::ops::Sub;
@@ -27,7 +27,7 @@ pub struct DeltaCount {
 }
 
 impl DeltaCount {
-    /// The mean size of a delta in bytes; none where there is none.
+    /// The mean size of a delta in bytes; `None` where there is no delta.
     pub fn mean(&self) -> Option<f64> {
         (self.deltas > 0).then(|| self.delta_bytes as f64 / self.deltas as f64)
     }
@@ -66,7 +66,7 @@ impl Sub for DeltaCount {
     }
 }
 
-/// Memory of which that is counted, and whose fences take time.
+/// Memory that counts these, and whose fences take time.
 pub(super) struct CountedPmem {
     pmem: SimPmem,
     fence_ns: u64,
@@ -103,7 +103,7 @@ impl CountedPmem {
     }
 
     fn note(&self, offset: u64, data: &[u8], tag: Tag) {
-        // The word that says what was durable is no part of a transaction.
+        // The word that names the durable transaction is no part of a transaction.
         if tag == Tag::new(Class::Journal, Cause::Log) && offset != COMMITTED_OFFSET {
             self.counting.lock().stored.extend_from_slice(data);
         }

@@ -1,4 +1,4 @@
-//! A NAND part with a flash translation layer on it, on which volumes lie, and memory beside it.
+//! A NAND part with a flash translation layer on it, for volumes, and memory beside it.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ pub struct Flash {
     pub name: &'static str,
     /// The part.
     pub part: NandPart,
-    /// How many units of a page are mapped each for itself.
+    /// Units of a page that are mapped separately.
     pub units: u32,
 }
 
-/// The JFTL paper's part, which it simulated without errors and bad blocks.
+/// The JFTL paper's part, simulated without errors and bad blocks, as in the paper.
 pub const JFTL_NAND: Flash = Flash {
     name: "JFTL's NAND",
     part: parts::JFTL.flawless(),
@@ -60,7 +60,7 @@ pub const MODERN_NAND: Flash = Flash {
 /// A part of the kind.
 pub struct Chip {
     sim: Arc<NandSim>,
-    /// Before it, where pages are divided.
+    /// Divides its pages into units, where there are several.
     units: Option<Arc<UnitNand>>,
     flash: Flash,
     /// Memory beside it.
@@ -80,14 +80,14 @@ impl Chip {
         }
     }
 
-    /// Puts memory beside it, with nothing in it.
+    /// Puts empty memory beside it.
     fn beside(mut self, nvram: Nvram) -> Self {
         self.nvm = nvram.holding(self.sim.rig(), Image::new(nvram.bytes));
         self
     }
 
-    /// What a power cut leaves of it, where no layer does anything; none where that is in a
-    /// controller's memory.
+    /// Returns what a power cut leaves of it while no layer is at work; `None` where a part of it
+    /// is in a controller's memory.
     pub(super) fn after_cut(&self) -> Result<Option<Self>> {
         if self.units.is_some() {
             return Ok(None);
@@ -107,7 +107,7 @@ impl Chip {
         Ok(Some(cut))
     }
 
-    /// With a layer.
+    /// Returns the media of a volume on it, with a layer.
     pub(super) fn media(&self, has_nvm: bool) -> Result<Media> {
         Ok(Media {
             home: Arc::new(Ftl::mount(self.nand(), Default::default())?),
@@ -119,12 +119,12 @@ impl Chip {
         })
     }
 
-    /// What scheme dj has logged so far in the memory beside it.
+    /// Returns what scheme dj has logged so far in the memory beside it.
     pub(super) fn deltas(&self) -> Option<DeltaCount> {
         self.nvm.as_ref().map(|nvm| nvm.count())
     }
 
-    /// As the layer sees it.
+    /// Returns the part as the layer sees it.
     pub fn nand(&self) -> Arc<dyn Nand> {
         match &self.units {
             Some(units) => units.clone(),
@@ -132,25 +132,25 @@ impl Chip {
         }
     }
 
-    /// The time that passes on it.
+    /// The clock of the part.
     pub fn clock(&self) -> &Clock {
         &self.sim.rig().clock
     }
 
-    /// Programs what waits for its page to be full: there must be no layer that goes on.
+    /// Programs what waits for its page to be full. No layer may continue afterwards.
     ///
     /// # Errors
-    /// Errors of the part.
+    /// Those of the part.
     pub fn settle(&self) -> Result<()> {
         Ok(self.units.as_ref().map_or(Ok(()), |units| units.settle())?)
     }
 }
 
-/// So that parts are the same each time.
+/// Fixed, so that parts are the same each time.
 const UUID: [u8; 16] = *b"the lab's layer.";
 
 impl Flash {
-    /// What it is, for reports.
+    /// Describes the part, for reports.
     pub fn about(self) -> String {
         let NandPart {
             geometry, timing, ..
@@ -188,7 +188,7 @@ impl Flash {
         Ok(ftl.size())
     }
 
-    /// No tape is kept.
+    /// Options that keep no tape.
     const fn options(self) -> NandOptions {
         NandOptions {
             record: false,
@@ -196,13 +196,13 @@ impl Flash {
         }
     }
 
-    /// A part with this content, and new memory beside it.
+    /// Makes a part with this content, and new memory beside it.
     pub(super) fn holding(self, image: Image, nvram: Nvram) -> Result<Chip> {
         let sim = self.options().open_on(&Rig::default(), image)?;
         Ok(Chip::new(sim, self).beside(nvram))
     }
 
-    /// A new part with a new layer.
+    /// Makes a new part with a new layer.
     ///
     /// # Errors
     /// Such a part cannot have a layer.
@@ -213,7 +213,7 @@ impl Flash {
         Ok((chip, ftl))
     }
 
-    /// The content of a new part with a new layer that holds a volume.
+    /// Returns the content of a new part with a new layer that holds a volume.
     ///
     /// # Errors
     /// The volume is larger.

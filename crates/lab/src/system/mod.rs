@@ -1,10 +1,10 @@
-//! The systems that are compared, on the media that they are compared on.
+//! The systems that are compared, and their media.
 //!
 //! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, so
 //! that time is virtual and the same on every machine. A [`Bed`] is a volume of the system,
 //! mounted; [`Bed::run`] runs a workload on it.
 //!
-//! What is measured: from the first call until everything is durable, and then, by unmounting,
+//! A run is measured from the first call until everything is durable, and then, by unmounting,
 //! until everything is home. What only an unmount does (superblock, log header, wiping the log:
 //! [`Cause::Control`](stetfs_media::Cause::Control)) is left out.
 

@@ -1,4 +1,4 @@
-//! What a run came to, as numbers with names: what tables, plots, claims and CSV take.
+//! The result of a run, as named numbers for tables, plots, claims and CSV.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,9 +24,9 @@ const fn number(name: &'static str, unit: &'static str, what: &'static str) -> N
     Number { name, unit, what }
 }
 
-/// Every number. Time is virtual; bytes, requests and lines until durable unless `home` says
-/// otherwise. What only an unmount writes for itself (superblock, the end of the log) counts
-/// nowhere.
+/// Every number. Time is virtual. Bytes, requests and lines count until everything is durable,
+/// unless `home` says otherwise. What only an unmount writes for itself (superblock, the end of the
+/// log) never counts.
 pub const NUMBERS: &[Number] = &[
     number("returned", "s", "until the last call returns (U1)"),
     number("durable", "s", "until everything is durable (U2)"),
@@ -114,11 +114,11 @@ pub const NUMBERS: &[Number] = &[
     ),
 ];
 
-/// Columns of CSV: the numbers that any of some runs has.
+/// Columns of CSV: the numbers that any of the runs has.
 pub struct Columns(Vec<&'static Number>);
 
 impl Columns {
-    /// Of these runs.
+    /// The columns for these runs.
     pub fn of<'o>(outcomes: impl Iterator<Item = &'o Outcome>) -> Self {
         let names = outcomes.flat_map(|outcome| outcome.iter().map(|(name, _)| name));
         let known: BTreeSet<&str> = names.collect();
@@ -134,25 +134,25 @@ impl Columns {
         })
     }
 
-    /// What a run has in them.
+    /// Returns a run's values for the columns.
     pub fn values(&self, outcome: &Outcome) -> impl Iterator<Item = String> {
         let values = self.0.iter().map(|number| outcome.get(number.name));
         values.map(|value| value.map_or_else(String::new, |value| value.to_string()))
     }
 }
 
-/// The numbers of a run that it has.
+/// The numbers that a run has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Outcome(BTreeMap<String, f64>);
 
 impl Outcome {
-    /// A number, where the run has it.
+    /// Returns a number; `None` where the run does not have it.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 
-    /// All that it has.
+    /// Iterates over all numbers that the run has.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }

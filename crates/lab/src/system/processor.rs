@@ -1,8 +1,8 @@
-//! What a processor needs for the work that is counted: virtual time for what is no medium's.
+//! The virtual time that a processor takes for work that is counted.
 //!
-//! A profile stands for a machine that a paper names. Its figures, in microseconds each with a
-//! source or the word *assumed*, are `processors.json`. They are multiplied by what the file system
-//! and the media count anyway, after each call, so no scheme knows of them:
+//! A profile stands for a machine that a paper names. `processors.json` has its figures in
+//! microseconds, each with a source or the word *assumed*. After each call, they are multiplied by
+//! what the file system and the media count anyway, so no scheme knows of them:
 //!
 //! | cost | for each |
 //! |---|---|
@@ -44,11 +44,11 @@ pub struct Figure {
     pub us: f64,
     /// The least that is plausible.
     pub low: f64,
-    /// The most.
+    /// The most that is plausible.
     pub high: f64,
     /// Names of measured figures in the file.
     pub source: Vec<String>,
-    /// How it comes of them, or that it is assumed.
+    /// How it follows from these, or that it is assumed.
     pub how: String,
 }
 
@@ -59,7 +59,7 @@ pub struct Profile {
     pub stands_for: String,
     /// What it may have been.
     pub machine: String,
-    /// By their names.
+    /// Figures by name of the cost.
     pub costs: BTreeMap<String, Figure>,
 }
 
@@ -74,12 +74,12 @@ static PROFILES: LazyLock<BTreeMap<String, Profile>> = LazyLock::new(|| {
     all.profiles
 });
 
-/// What was done, as far as a processor needs time for it.
+/// Work that takes a processor's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Calls.
     pub calls: u64,
-    /// Bytes that they read and wrote.
+    /// Bytes that calls read and wrote.
     pub copied: u64,
     /// Handles.
     pub handles: u64,
@@ -87,7 +87,7 @@ pub struct Work {
     pub commits: u64,
     /// Requests to a block device.
     pub requests: u64,
-    /// Bytes of these.
+    /// Bytes of these requests.
     pub transferred: u64,
     /// Blocks compared.
     pub compared: u64,
@@ -96,7 +96,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// What was done since then.
+    /// Returns the work since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             calls: self.calls.saturating_sub(before.calls),
@@ -125,7 +125,7 @@ pub struct Costs {
 }
 
 impl Processor {
-    /// Every one.
+    /// Every processor.
     pub const ALL: [Self; 4] = [Self::None, Self::Phone2013, Self::I3Of2011, Self::Xeon2019];
 
     /// Its name in settings.
@@ -138,12 +138,12 @@ impl Processor {
         }
     }
 
-    /// Its figures, where there is a processor.
+    /// Returns its figures; `None` where there is no processor.
     pub fn profile(self) -> Option<&'static Profile> {
         PROFILES.get(self.name())
     }
 
-    /// What it needs, times a factor.
+    /// Returns its costs, times a factor.
     pub fn costs(self, factor: f64) -> Costs {
         let of = |name: &str| {
             let figure = self.profile().and_then(|profile| profile.costs.get(name));
@@ -163,7 +163,7 @@ impl Processor {
 }
 
 impl Costs {
-    /// Nanoseconds for some work.
+    /// Returns the nanoseconds for some work.
     pub fn of(&self, work: Work) -> u64 {
         let pages = |bytes: u64| bytes as f64 / 4096.0;
         let ns = self.call * work.calls as f64
@@ -182,7 +182,7 @@ impl Costs {
 mod tests {
     use super::{Processor, Work};
 
-    /// A cost that is not in the file would be nothing, and nobody would see it.
+    /// A cost that is missing in the file would count as nothing, unnoticed.
     #[test]
     fn profiles_have_every_cost() {
         let names = [

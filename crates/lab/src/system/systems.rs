@@ -7,7 +7,7 @@ use stetfs_media::sim::{PmemTiming, Timing};
 use super::card::Nvram;
 use super::flash::Flash;
 
-/// How a system sees its medium.
+/// How a system accesses its medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// As memory, by the byte.
@@ -23,7 +23,7 @@ pub struct System {
     pub name: &'static str,
     /// Mount options.
     pub options: &'static str,
-    /// How it sees its medium.
+    /// How it accesses its medium.
     pub access: Access,
 }
 
@@ -61,9 +61,9 @@ const fn beside_nvram(name: &'static str, options: &'static str) -> System {
 
 /// The Delta Journaling paper's ext4 in ordered mode.
 pub const EXT4_ORDERED: System = beside_nvram("ext4 ordered", "scheme=jbd2,data=ordered");
-/// Delta Journaling in ordered mode,
+/// Delta Journaling in ordered mode.
 pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordered");
-/// and in journal mode.
+/// Delta Journaling in journal mode.
 pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
 
 /// Where a volume lies.
@@ -71,11 +71,11 @@ pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journa
 pub enum Medium {
     /// Simulated memory; time is virtual.
     Sim(PmemTiming),
-    /// A simulated NAND part behind our flash translation layer; time is virtual. Schemes that have
-    /// memory beside the volume have this much.
+    /// A simulated NAND part behind our flash translation layer; time is virtual. Schemes that use
+    /// memory beside the volume get this much.
     Nand(Flash, Nvram),
-    /// A simulated drive of some kind; time is virtual. Schemes that have memory beside the volume
-    /// have this much.
+    /// A simulated drive of some kind; time is virtual. Schemes that use memory beside the volume
+    /// get this much.
     Drive(Timing, Nvram),
 }
 
@@ -104,7 +104,7 @@ impl Medium {
         }
     }
 
-    /// What it is and whose time passes on it, for reports.
+    /// Describes it, and whose time passes on it, for reports.
     pub fn about(self) -> String {
         match self {
             Self::Sim(timing) => format!(
@@ -130,8 +130,8 @@ impl Medium {
 /// Bytes written of one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CauseBytes {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// How many.
+    /// The bytes.
     pub bytes: u64,
 }

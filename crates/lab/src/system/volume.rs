@@ -1,4 +1,4 @@
-//! Fresh volumes: made once by mke2fs, the same each time, and copied for each run.
+//! Fresh volumes: mke2fs makes each once, the same each time, and each run gets a copy.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,10 +23,10 @@ pub const EXT3_4K: Variety = Variety {
     extents: false,
 };
 
-/// The same with 1 KiB blocks.
+/// An ext3 volume with 1 KiB blocks.
 pub const EXT3_1K: Variety = stetfs_testkit::image::EXT3_1K;
 
-/// So that volumes are the same each time.
+/// Fixed, so that volumes are the same each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000002";
 
 /// Seconds since 1970 at which volumes are made and runs begin.
@@ -42,15 +42,16 @@ pub struct Volume {
     /// The size of its journal in MiB.
     pub journal_mib: u64,
     image: Image,
-    /// A part that holds it.
+    /// A NAND part that holds it.
     on_flash: OnceLock<(Flash, Image)>,
 }
 
 impl Volume {
-    /// Makes one. The time in it is that at which runs begin, so it is the same each time.
+    /// Makes a volume. Its time stamps are the time at which runs begin, so it is the same each
+    /// time.
     ///
     /// # Errors
-    /// What mke2fs says.
+    /// Those of mke2fs.
     pub fn make(variety: Variety, mib: u64, journal_mib: u64) -> Result<Self> {
         let dir = scratch()?;
         let path = dir.path().join("image");
@@ -93,12 +94,12 @@ impl Volume {
         })
     }
 
-    /// What is on it.
+    /// Its content.
     pub fn image(&self) -> &Image {
         &self.image
     }
 
-    /// One like it with other content.
+    /// A volume like it with other content.
     pub fn holding(&self, image: Image) -> Self {
         Self {
             image,
@@ -107,7 +108,7 @@ impl Volume {
         }
     }
 
-    /// A part with it, made once.
+    /// Returns a NAND part that holds it, made once.
     pub(super) fn on_flash(&self, flash: Flash) -> Result<Image> {
         let (kind, image) = match self.on_flash.get() {
             Some(made) => made,
@@ -123,10 +124,10 @@ impl Volume {
         }
     }
 
-    /// Makes a file of it.
+    /// Writes it to a file.
     ///
     /// # Errors
-    /// Errors of the file.
+    /// Those of the file.
     pub fn to_file(&self, path: &Path) -> Result<()> {
         Ok(self.image.to_file(path)?)
     }

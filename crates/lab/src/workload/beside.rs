@@ -202,7 +202,7 @@ impl<'a> Beside<'a> {
     /// something.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub(super) fn look(&mut self, period: Option<Duration>) -> Result<bool> {
         let start_ns = self.clock.now_ns();
         let is_over = |since_ns: u64, period: Duration| {

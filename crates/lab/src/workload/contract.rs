@@ -13,14 +13,14 @@ pub trait Workload {
     /// What must be there before: not measured.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
 
     /// After everything is home and the volume was mounted again: brings into the cache, where the
     /// system has one, what the original would find there. Not measured either.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     fn warm(&self, _: &mut Session<'_>) -> Result<()> {
         Ok(())
     }
@@ -28,7 +28,7 @@ pub trait Workload {
     /// What is measured.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     fn run(&self, session: &mut Session<'_>) -> Result<()>;
 
     /// Its updates, where SQLite makes its calls.
@@ -45,7 +45,7 @@ pub trait Workload {
     /// should. Not measured.
     ///
     /// # Errors
-    /// It has not; errors of the volume.
+    /// It has not; those of the volume.
     fn judge(&self, _: &mut Session<'_>) -> Result<()> {
         Ok(())
     }

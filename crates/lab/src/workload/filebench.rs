@@ -191,7 +191,7 @@ impl Filebench {
     /// Makes the set and those of its files that exist.
     ///
     /// # Errors
-    /// Errors of the volume; there are fewer files than the threads need.
+    /// Those of the volume; there are fewer files than the threads need.
     pub fn make<C: Calls>(&self, calls: &mut C) -> Result<FileSet<C::Dir>> {
         let free = u64::from(self.files) * (100 - EXISTING) / 100;
         ensure!(
@@ -242,7 +242,7 @@ impl Filebench {
     /// Runs one thread to its end.
     ///
     /// # Errors
-    /// Errors of the volume; there are fewer files than the threads need.
+    /// Those of the volume; there are fewer files than the threads need.
     pub fn thread<C: Calls>(
         &self,
         number: u32,
@@ -276,7 +276,7 @@ pub trait Calls {
     /// Makes a directory.
     ///
     /// # Errors
-    /// Errors of the volume, here and below.
+    /// Those of the volume, here and below.
     fn mkdir(&mut self, parent: &Self::Dir, name: &str) -> Result<Self::Dir>;
 
     /// Makes a file and opens it.

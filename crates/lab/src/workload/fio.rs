@@ -51,7 +51,7 @@ impl Fio {
     /// Runs the operations and says how many were of which kind.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn drive(&self, session: &mut Session<'_>, seed: u64) -> Result<Done> {
         let ino = session.open(session.root(), NAME)?;
         let len = self.block_bytes as usize;

@@ -121,7 +121,7 @@ impl Postmark {
     /// Runs it and says what the original would print.
     ///
     /// # Errors
-    /// Errors of the volume; parameters that make no sense.
+    /// Those of the volume; parameters that make no sense.
     pub fn play(&self, session: &mut Session<'_>) -> Result<Outcome> {
         ensure!(
             self.size_low > 0 && self.size_low <= self.size_high,

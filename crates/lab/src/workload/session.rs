@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
     /// Whether the root directory has such a file.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn has(&self, name: &str) -> Result<bool> {
         match self.fs.lookup(&self.caller, self.root(), name.as_bytes()) {
             Ok(_) => Ok(true),
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
     /// Makes a directory.
     ///
     /// # Errors
-    /// Errors of the volume, as for all calls here.
+    /// Those of the volume, as for all calls here.
     pub fn mkdir(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let entry = self.fs.mkdir(&self.caller, parent, name.as_bytes(), 0o755);
         let ino = entry.with_context(|| format!("mkdir {name}"))?.ino;
@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
     /// Makes a file, which must not be there, and opens it.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn create(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
         let entry = self
@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
     /// Opens a file by its name.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn open(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
         let ino = entry.with_context(|| format!("open {name}"))?.ino;
@@ -284,7 +284,7 @@ impl<'a> Session<'a> {
     /// What a name stands for.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn find(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
         let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
         let ino = entry.with_context(|| format!("lookup {name}"))?.ino;
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
     /// Looks at a file's attributes.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn stat(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let ino = self.find(parent, name)?;
         self.fs.getattr(ino)?;
@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
     /// Makes a file durable.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn fsync(&mut self, ino: InodeNo) -> Result<()> {
         self.fs.fsync(ino, false)?;
         self.wait_for_commit();
@@ -316,7 +316,7 @@ impl<'a> Session<'a> {
     /// Ends an open or create.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn close(&mut self, ino: InodeNo) -> Result<()> {
         self.fs.release(ino)?;
         self.note(|noted| Some(What::Close(noted.path(ino)?)));
@@ -326,7 +326,7 @@ impl<'a> Session<'a> {
     /// Removes a file.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn remove(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let removed = self.fs.unlink(&self.caller, parent, name.as_bytes());
         removed.with_context(|| format!("remove {name}"))?;
@@ -337,7 +337,7 @@ impl<'a> Session<'a> {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn rmdir(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let removed = self.fs.rmdir(&self.caller, parent, name.as_bytes());
         removed.with_context(|| format!("rmdir {name}"))?;
@@ -348,7 +348,7 @@ impl<'a> Session<'a> {
     /// Gives a file another name in its directory.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn rename(&mut self, parent: InodeNo, from: &str, to: &str) -> Result<()> {
         let (old, new) = (from.as_bytes(), to.as_bytes());
         let none = RenameFlags::empty();
@@ -364,7 +364,7 @@ impl<'a> Session<'a> {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Errors of the volume; a short write.
+    /// Those of the volume; a short write.
     pub fn write(&mut self, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
         self.write_as(ino, offset, bytes, WriteFlags::empty())
     }
@@ -372,7 +372,7 @@ impl<'a> Session<'a> {
     /// Writes all of `bytes` at the end.
     ///
     /// # Errors
-    /// Errors of the volume; a short write.
+    /// Those of the volume; a short write.
     pub fn append(&mut self, ino: InodeNo, bytes: &[u8]) -> Result<()> {
         self.write_as(ino, 0, bytes, WriteFlags::APPEND)
     }
@@ -408,7 +408,7 @@ impl<'a> Session<'a> {
     /// Reads up to the end of `out`; how much there was.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn read(&mut self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
         let n = self.fs.read(ino, offset, out)?;
         self.counts.read_bytes += n as u64;
@@ -420,7 +420,7 @@ impl<'a> Session<'a> {
     /// Makes everything durable.
     ///
     /// # Errors
-    /// Errors of the volume.
+    /// Those of the volume.
     pub fn sync(&mut self) -> Result<()> {
         self.fs.sync()?;
         self.note(|_| Some(What::Sync));
@@ -436,7 +436,7 @@ impl<'a> Session<'a> {
     /// The program does something else for so long; a commit may become due meanwhile.
     ///
     /// # Errors
-    /// Errors of the volume, as for the commit.
+    /// Those of the volume, as for the commit.
     pub fn pause(&mut self, time: Duration) -> Result<()> {
         match &self.time {
             Time::Virtual(clock) => {
@@ -457,7 +457,7 @@ impl<'a> Session<'a> {
     /// After a call that was made on the volume itself, and is noted so where it changes anything.
     ///
     /// # Errors
-    /// Errors of the volume, when a commit was due.
+    /// Those of the volume, when a commit was due.
     pub fn has_made(&mut self, what: Option<&What>) -> Result<()> {
         self.note(|_| what.cloned());
         self.called()
@@ -466,7 +466,7 @@ impl<'a> Session<'a> {
     /// After calls that others have made on the volume.
     ///
     /// # Errors
-    /// Errors of the volume, when a commit was due.
+    /// Those of the volume, when a commit was due.
     pub fn was_called(&mut self, more: Counts) -> Result<()> {
         self.note(Noted::miss);
         self.counts.operations += more.operations;

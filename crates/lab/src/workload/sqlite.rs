@@ -89,7 +89,7 @@ impl Database {
     /// Opens it, or makes it, with the mode's [`settings`](JournalMode::settings).
     ///
     /// # Errors
-    /// Errors of SQLite and the volume.
+    /// Those of SQLite and the volume.
     pub fn open(session: &Session<'_>, name: &str, mode: JournalMode, seed: u64) -> Result<Self> {
         let random = RANDOM.lock();
         sqlite::seed_random(seed as u32);
@@ -121,7 +121,7 @@ impl Database {
     /// in.
     ///
     /// # Errors
-    /// Errors of SQLite and the volume.
+    /// Those of SQLite and the volume.
     pub fn make(
         session: &mut Session<'_>,
         (name, seed): (&str, u64),
@@ -146,7 +146,7 @@ impl Database {
     /// The one value that a query gives.
     ///
     /// # Errors
-    /// Errors of SQLite.
+    /// Those of SQLite.
     pub fn value<T: rusqlite::types::FromSql>(&self, sql: &str) -> Result<T> {
         let value = self.connection().query_row(sql, [], |row| row.get(0));
         value
@@ -157,7 +157,7 @@ impl Database {
     /// Says in the session what calls there were, which may be due to commit.
     ///
     /// # Errors
-    /// Errors of the commit.
+    /// Those of the commit.
     pub fn tell(&self, session: &mut Session<'_>) -> Result<()> {
         session.was_called(self.tally.take())
     }
@@ -183,7 +183,7 @@ impl Database {
     /// Closes it; a write-ahead log is gone then.
     ///
     /// # Errors
-    /// Errors of SQLite and the volume.
+    /// Those of SQLite and the volume.
     pub fn close(mut self, session: &mut Session<'_>) -> Result<()> {
         let connection = self.connection.take().expect("it is open");
         let closed = connection.close();

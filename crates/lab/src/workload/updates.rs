@@ -51,7 +51,7 @@ impl Updates {
     /// Makes the rows.
     ///
     /// # Errors
-    /// Errors of SQLite.
+    /// Those of SQLite.
     pub fn fill(&self, db: &Connection) -> rusqlite::Result<()> {
         let mut insert = db.prepare("INSERT INTO things VALUES (?1, ?2)")?;
         let (mut rng, mut content) = (Rng::new(self.seed), [0; BYTES]);
@@ -65,7 +65,7 @@ impl Updates {
     /// Updates them; `each` is called after every update.
     ///
     /// # Errors
-    /// Errors of SQLite and `each`.
+    /// Those of SQLite and `each`.
     pub fn update(&self, db: &Connection, each: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let (mut rng, mut content) = (Rng::new(self.seed ^ 1), [0; BYTES]);
         for n in 0..self.updates {

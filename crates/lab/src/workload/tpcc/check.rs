@@ -40,7 +40,7 @@ const CONDITIONS: [(u32, &str, &str); 4] = [
 /// Judges a database.
 ///
 /// # Errors
-/// A condition does not hold, by its number; errors of SQLite.
+/// A condition does not hold, by its number; those of SQLite.
 pub fn check_consistency(db: &Connection) -> Result<()> {
     for (number, what, wrong) in CONDITIONS {
         let count: i64 = db.query_row(wrong, [], |row| row.get(0))?;

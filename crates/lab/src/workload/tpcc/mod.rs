@@ -85,7 +85,7 @@ impl Tpcc {
     /// Fills a new database, and hears how far it is.
     ///
     /// # Errors
-    /// Errors of SQLite.
+    /// Those of SQLite.
     pub fn fill(&self, db: &Connection, tell: &mut dyn FnMut(u64, u64)) -> Result<()> {
         db.execute_batch(&format!("PRAGMA page_size={}", self.page_bytes))?;
         let mut rng = Rng::new(self.seed);
@@ -97,7 +97,7 @@ impl Tpcc {
     /// Makes the database.
     ///
     /// # Errors
-    /// Errors of SQLite and the volume.
+    /// Those of SQLite and the volume.
     pub fn load(&self, session: &mut Session<'_>) -> Result<()> {
         let db = Database::open(session, FILE, JournalMode::Off, self.seed)?;
         let filled = self.fill(db.connection(), &mut |done, of| session.tell(done, of));
@@ -109,7 +109,7 @@ impl Tpcc {
     /// Runs the transactions and says what they were; `each` is called after every one.
     ///
     /// # Errors
-    /// Errors of SQLite and `each`; there is no database of this size.
+    /// Those of SQLite and `each`; there is no database of this size.
     pub fn transact(
         &self,
         db: &Connection,
@@ -150,7 +150,7 @@ impl Tpcc {
     /// Runs the transactions on the volume and says what they were.
     ///
     /// # Errors
-    /// Errors of SQLite and the volume; there is no database of this size.
+    /// Those of SQLite and the volume; there is no database of this size.
     pub fn play(&self, session: &mut Session<'_>) -> Result<Outcome> {
         let db = Database::open(session, FILE, self.journal, self.seed)?;
         let played = self.transact(db.connection(), &mut |n| {
@@ -166,7 +166,7 @@ impl Tpcc {
     /// Judges what a run has left: the consistency conditions, and SQLite's integrity check.
     ///
     /// # Errors
-    /// What does not hold; errors of SQLite and the volume.
+    /// What does not hold; those of SQLite and the volume.
     pub fn check(&self, session: &mut Session<'_>) -> Result<()> {
         let db = Database::open(session, FILE, self.journal, self.seed)?;
         let consistent = check::check_consistency(db.connection());
