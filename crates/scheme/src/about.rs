@@ -1,4 +1,4 @@
-//! What a scheme says of itself before it is opened, and what the mount asks of it.
+//! A scheme's description, before it is opened, and the mount's options for it.
 
 use serde::Serialize;
 
@@ -33,15 +33,15 @@ pub struct About {
     pub atomic: bool,
     /// The cost of writing, in a line: bytes and flushes of a commit of n blocks.
     pub cost: &'static str,
-    /// What a crash can leave, and what recovery does with it: tables of the scheme's own and of
-    /// the parts that it is made of.
+    /// The cases of its recovery: the scheme's own tables, and those of the parts of which it is
+    /// made.
     #[serde(skip)]
     pub recovery: &'static [&'static [&'static RecoveryCase]],
     /// The scheme's own mount options.
     pub options: &'static [&'static OptionAbout],
 }
 
-/// What a scheme makes of a home medium that is byte-addressable, where a power cut tears at words.
+/// Whether a scheme works on a byte-addressable home medium, which a power cut tears at words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InMemory {
@@ -53,8 +53,8 @@ pub enum InMemory {
     Only,
 }
 
-/// Whether a scheme has persistent memory beside the home medium. Where it has, this is the size in
-/// bytes of a new region; the user may bring one of another size.
+/// Whether a scheme uses persistent memory beside the home medium. The number is the size of a new
+/// region in bytes; the user may choose another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Beside {
@@ -67,7 +67,7 @@ pub enum Beside {
 }
 
 impl Beside {
-    /// The size of a new region in bytes; `None`: the scheme has no use for one.
+    /// Returns the size of a new region in bytes; `None`: the scheme has no use for one.
     pub const fn size(self) -> Option<u64> {
         match self {
             Self::Never => None,
@@ -75,7 +75,7 @@ impl Beside {
         }
     }
 
-    /// The scheme works with it only.
+    /// True when the scheme works only with it.
     pub const fn is_needed(self) -> bool {
         matches!(self, Self::Only(_))
     }
@@ -94,8 +94,8 @@ pub enum Jbd2Log {
 }
 
 impl About {
-    /// What most schemes have in common: a log of their own in the journal area of a block device,
-    /// and nothing beside it.
+    /// The common description of most schemes: a private log in the journal area of a block device,
+    /// and no memory beside it.
     pub const PLAIN: Self = Self {
         name: "",
         title: "",
@@ -113,7 +113,7 @@ impl About {
         options: &[],
     };
 
-    /// Whether its log is JBD2's where these options of its own are given.
+    /// True when its log is JBD2's with these options.
     pub fn is_jbd2(&self, options: &SchemeOptions) -> bool {
         match self.jbd2 {
             Jbd2Log::Never => false,
@@ -189,7 +189,7 @@ impl SchemeOptions {
         }
     }
 
-    /// The value of an option, or its default.
+    /// Returns the value of an option, or its default.
     pub fn value<'a>(&'a self, option: &'a OptionAbout) -> &'a str {
         let given = self
             .extra
@@ -199,7 +199,7 @@ impl SchemeOptions {
         given.map_or(option.default, |(_, value)| value)
     }
 
-    /// The value of an option that is on or off.
+    /// Returns the value of an option that is on or off.
     pub fn switch(&self, about: &'static About, option: &OptionAbout) -> Result<bool> {
         match self.value(option) {
             "on" => Ok(true),
@@ -211,14 +211,14 @@ impl SchemeOptions {
         }
     }
 
-    /// The value of an option that is a share: 1 to 100 percent.
+    /// Returns the value of an option that is a share: 1 to 100 percent.
     pub fn percent(&self, about: &'static About, option: &OptionAbout) -> Result<u64> {
         let number = self.value(option).parse().ok();
         let share = number.filter(|n| (1..=100).contains(n));
         share.ok_or_else(|| self.wrong(about, option))
     }
 
-    /// The error for a wrong value of an option: it gives the option's syntax.
+    /// Returns the error for a wrong value of an option. It shows the option's syntax.
     pub fn wrong(&self, about: &'static About, option: &OptionAbout) -> SchemeError {
         SchemeError::Option {
             scheme: about.name,

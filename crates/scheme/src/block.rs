@@ -11,7 +11,7 @@ use crate::ranges::Ranges;
 pub struct LoggedBlock {
     /// Its home.
     pub home: BlockNo,
-    /// What kind of block it is.
+    /// The kind of block.
     pub class: Class,
     /// Its content at the end of the transaction.
     pub content: BlockRef,
@@ -21,10 +21,11 @@ pub struct LoggedBlock {
     /// The bytes that the transaction changed, or the bytes that it wrote: see
     /// [`Wants::changed_bytes`](crate::Wants::changed_bytes).
     pub ranges: Ranges,
-    /// What its home was before the transaction.
+    /// The state of its home before the transaction.
     pub origin: Origin,
-    /// For file data: it changes with its transaction or not at all, whatever the mode says of
-    /// other data. Only where [`Terms::logs_marked`](crate::Terms::logs_marked) allows it.
+    /// For file data: the block changes with its transaction or not at all, whatever the mode
+    /// promises for other data. Set only where [`Terms::logs_marked`](crate::Terms::logs_marked)
+    /// allows it.
     pub whole: bool,
     /// For file data: the file and the block of the file.
     pub owner: Option<(InodeNo, LBlock)>,
@@ -33,20 +34,20 @@ pub struct LoggedBlock {
     pub spot: Option<Spot>,
 }
 
-/// What a block's home was before the transaction that changed it.
+/// The state of a block's home before the transaction that changed the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The block's: an older content of it is there, or in the log.
+    /// The block's own: home or the log has an older content of it.
     Old,
-    /// Free, or nobody's: what lies there means nothing.
+    /// Free: its content does not count.
     Fresh,
-    /// The same, and the block had another home: this transaction switched the file's mapping to
-    /// this one.
+    /// Free, while the block had another home: this transaction has switched the file's mapping to
+    /// this home.
     Relocated,
 }
 
 impl Origin {
-    /// What lies at the home means nothing.
+    /// True when the old content of the home does not count.
     pub fn is_new(self) -> bool {
         self != Self::Old
     }
@@ -74,7 +75,7 @@ pub struct Snapshot {
 pub struct DirtyBlock<'a> {
     /// The file that it belongs to.
     pub ino: InodeNo,
-    /// Dirty blocks that have a home and follow each other in the file, this one among them.
+    /// The number of consecutive dirty blocks of the file that have a home, this one included.
     pub run: u32,
     /// Its present home.
     pub home: BlockNo,

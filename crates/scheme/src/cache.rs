@@ -10,8 +10,8 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spot(pub u32);
 
-/// What a scheme does besides whose persistent memory keeps what was read and committed. Called by
-/// any thread.
+/// More verbs, for a scheme whose persistent memory keeps blocks that were read or committed. Any
+/// thread calls them.
 pub trait Cache: Send + Sync {
     /// Reads a part of a block's newest committed version, from byte `offset` on. Returns false if
     /// the block is not in the cache.
@@ -20,18 +20,18 @@ pub trait Cache: Send + Sync {
     /// Offers a block that was read from home. Nobody changes the block during the call.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()>;
 
-    /// A block is about to change for the first time in transaction `tid` (JBD2's
+    /// Notes that a block will change for the first time in transaction `tid` (JBD2's
     /// `get_write_access`). A cache that lets the running transaction change blocks in place
-    /// returns the place. `home` is given only if the content that is about to change is the one
-    /// that [`read_part`](Self::read_part) returns: not for a fresh block, nor for one that a
-    /// running commit takes. Must not wait.
+    /// returns the place. `home` is given only if [`read_part`](Self::read_part) returns the
+    /// content that will change: not for a fresh block, nor for one in a commit under way. It must
+    /// not wait.
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
         let _ = (tid, home);
         None
     }
 
-    /// In the block at `spot`, `len` bytes from `offset` on have changed; `content` is the whole
-    /// block.
+    /// Notes that `len` bytes from `offset` on have changed in the block at `spot`. `content` is
+    /// the whole block.
     fn after_write(
         &self,
         spot: Spot,
@@ -44,38 +44,38 @@ pub trait Cache: Send + Sync {
         Ok(())
     }
 
-    /// What it holds and has done.
+    /// Returns its counters.
     fn stats(&self) -> CacheStats;
 }
 
-/// What a scheme's cache in persistent memory holds and has done since it was opened. Of blocks
-/// all.
+/// Counters of a scheme's cache in persistent memory, since it was opened. All are numbers of
+/// blocks or of reads of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheStats {
-    /// That it has room for.
+    /// Blocks that it has room for.
     pub blocks: u64,
-    /// That are in it.
+    /// Blocks in it.
     pub cached: u64,
-    /// That are committed and not home: UBJ's frozen blocks.
+    /// Blocks that are committed and not home; in UBJ the frozen ones.
     pub dirty: u64,
     /// Reads that it served.
     pub hits: u64,
-    /// Those of dirty blocks.
+    /// Reads of dirty blocks that it served.
     pub dirty_hits: u64,
     /// Reads that it did not serve.
     pub misses: u64,
-    /// That had to make room.
+    /// Blocks evicted to make room.
     pub evictions: u64,
-    /// Written home.
+    /// Blocks written home.
     pub written_home: u64,
-    /// Copied because a commit could not change them where they were.
+    /// Blocks copied, because a commit could not change them where they were.
     pub cow_copies: u64,
-    /// It stays as it is at unmount.
+    /// An unmount leaves the cache as it is.
     pub keeps: bool,
 }
 
 impl CacheStats {
-    /// What was done since `before`, and what is there now.
+    /// Returns the events since `before`, and the present state.
     pub fn since(self, before: &Self) -> Self {
         Self {
             hits: self.hits - before.hits,

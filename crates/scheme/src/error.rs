@@ -1,4 +1,4 @@
-//! What can go wrong in a scheme.
+//! Errors of a scheme.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 /// The crate's result.
 pub type Result<T, E = SchemeError> = std::result::Result<T, E>;
 
-/// An error of a scheme. Cloned to everyone who waited for the same commit.
+/// An error of a scheme. Each thread that waited for a commit gets a clone.
 #[derive(Clone, Debug, Error)]
 pub enum SchemeError {
     /// A medium failed.
@@ -32,7 +32,7 @@ pub enum SchemeError {
     Option {
         /// The scheme.
         scheme: &'static str,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }

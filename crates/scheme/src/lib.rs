@@ -1,32 +1,31 @@
-//! What a journaling scheme is, and what it gets: the contract between the transaction layer and
-//! the schemes.
+//! The contract between the transaction layer and the journaling schemes.
 //!
-//! A scheme receives whole transactions and makes them durable in its own way. It knows blocks, the
-//! bytes that changed in them, and the class of each. It never sees a handle or a mount, and of an
-//! inode only the number.
+//! A scheme receives whole transactions and makes them durable in its own way. It knows blocks,
+//! their changed bytes and their classes. It never sees a handle or a mount, and of an inode only
+//! the number.
 //!
 //! | verb | when | what it does |
 //! |---|---|---|
-//! | [`open`](Registration::make) | once | formats or recovers, says its [`Terms`] |
-//! | [`read`](Scheme::read) | a block is not in memory | the newest committed version, if home has not got it |
-//! | [`before_write`](Cache::before_write) | a block changes for the first time in a transaction | where the transaction may change it: for schemes with a [`Cache`] |
-//! | [`place`](Scheme::place) | the transaction is closed | home, or another place, for each overwritten data block |
+//! | [`open`](Registration::make) | once | formats or recovers; returns its [`Terms`] |
+//! | [`read`](Scheme::read) | a block is not in memory | returns the newest committed version, if home does not have it |
+//! | [`before_write`](Cache::before_write) | a block changes for the first time in a transaction | returns where the transaction may change it: for schemes with a [`Cache`] |
+//! | [`place`](Scheme::place) | the transaction is closed | chooses home or another place for each overwritten data block |
 //! | [`commit`](Scheme::commit) | after that | makes the transaction durable |
 //! | [`checkpoint`](Scheme::checkpoint) | in the background | brings committed blocks home |
-//! | [`close`](Scheme::close) | once | a plain ext4 image |
+//! | [`close`](Scheme::close) | once | leaves a plain ext4 image |
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `about` | what a scheme says of itself before it is opened |
-//! | `open` | what it is opened with, and what that gives |
-//! | `terms` | what it has agreed to, once it is open |
+//! | `about` | a scheme's description, before it is opened |
+//! | `open` | the arguments and the result of opening it |
+//! | `terms` | the terms to which it has agreed, once it is open |
 //! | `recovery_case` | the cases that its recovery distinguishes |
-//! | `trial` | what is run with it |
+//! | `trial` | the ways in which tests run it |
 //! | `block` | transactions and their blocks |
 //! | `scheme` | the verbs |
-//! | `cache` | what a scheme does besides whose memory is the volume's cache |
-//! | `ranges` | which bytes of a block |
-//! | `error` | what can go wrong |
+//! | `cache` | more verbs, for a scheme whose memory is the volume's cache |
+//! | `ranges` | sets of bytes of a block |
+//! | `error` | errors |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 

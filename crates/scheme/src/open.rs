@@ -1,4 +1,4 @@
-//! Opening a scheme: what it is given, and what it gives.
+//! Opening a scheme: the arguments and the result.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,12 +44,11 @@ pub struct OpenArgs {
     /// The journal area in the order of its logical blocks; empty when there is none. Block 0 is
     /// JBD2's superblock, and every scheme but JBD2's own leaves it as it is.
     pub log: Vec<LogExtent>,
-    /// Bytes of memory for committed blocks that are held; beyond that the scheme should write them
-    /// home.
+    /// Bytes of memory for held blocks. Beyond that the scheme should write them home.
     pub memory: usize,
     /// The superblock has the mark of a private log
     /// ([`Mark::PrivateLog`](crate::Mark::PrivateLog)), so the content of the scheme's log counts.
-    /// Without it nothing in the journal area does.
+    /// Without the mark nothing in the journal area counts.
     pub has_private_log: bool,
     /// Bytes of an inode.
     pub inode_size: usize,
@@ -59,7 +58,7 @@ pub struct OpenArgs {
     pub options: SchemeOptions,
 }
 
-/// What opening the scheme found and did.
+/// The findings and actions of opening a scheme.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecoveryReport {
     /// The volume was left unclean.
@@ -80,17 +79,16 @@ pub struct RecoveryReport {
     pub reached: Vec<&'static RecoveryCase>,
 }
 
-/// What a scheme's own `open` gives.
+/// The result of a scheme's own `open`.
 pub type Parts = (Box<dyn Scheme>, Terms, RecoveryReport);
 
-/// A scheme as the registry knows it: a row of the comparison, with what is run of it.
+/// A scheme's row in the registry: its description, how to open it, and its trials.
 pub struct Registration {
-    /// What it says of itself.
+    /// Its description.
     pub about: &'static About,
-    /// The first of the verbs: formats or recovers, idempotently, and makes the scheme.
+    /// The first verb: formats or recovers, idempotently, and makes the scheme.
     pub make: fn(OpenArgs) -> Result<Parts>,
-    /// What is run of it: each mode and each variant. The first is the one that is meant when
-    /// nothing more is said.
+    /// The ways in which tests run it: each mode and each variant. The first is the default.
     pub trials: &'static [Trial],
 }
 
@@ -103,15 +101,15 @@ impl fmt::Debug for Registration {
 }
 
 impl Registration {
-    /// Opens the scheme for a volume: what a crash left is recovered when it returns.
+    /// Opens the scheme for a volume, and recovers the volume after a crash.
     ///
     /// # Errors
-    /// [`SchemeError`](crate::SchemeError): an option, the ground or the log does not suit it, the
-    /// log is damaged, or a medium fails.
+    /// [`SchemeError`](crate::SchemeError): an option, the ground or the log does not suit the
+    /// scheme, the log is damaged, or a medium fails.
     pub fn open(&'static self, args: OpenArgs) -> Result<Opened> {
         let (dev, block_size, blocks) = (args.dev.clone(), args.block_size, args.blocks);
         let writable = args.writable;
-        // Memory tears sectors, and such a scheme knows nothing else.
+        // Such a scheme relies on whole sectors, and a power cut tears sectors in memory.
         if self.about.in_memory == InMemory::Never && writable && dev.pmem().is_some() {
             return Err(SchemeError::Unusable(format!(
                 "scheme {} needs a device that keeps sectors whole, not {}",
@@ -137,13 +135,13 @@ impl Registration {
 
 /// A scheme that serves a volume.
 pub struct Opened {
-    /// What it says of itself.
+    /// Its description.
     pub about: &'static About,
-    /// It.
+    /// The scheme.
     pub scheme: Box<dyn Scheme>,
-    /// On these terms.
+    /// Its terms.
     pub terms: Terms,
-    /// What opening found and did.
+    /// The findings and actions of opening it.
     pub report: RecoveryReport,
     /// The home medium.
     pub dev: Arc<dyn BlockDev>,
@@ -151,6 +149,6 @@ pub struct Opened {
     pub block_size: usize,
     /// The volume's size in blocks.
     pub blocks: u64,
-    /// It may be written.
+    /// The volume may be written.
     pub writable: bool,
 }

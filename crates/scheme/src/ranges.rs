@@ -3,16 +3,16 @@
 use smallvec::SmallVec;
 use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
-/// Ranges kept apart; beyond this many the two nearest are made one, so that the cost of a block
+/// The most ranges. If there are more, the two nearest become one, so that the cost of a block
 /// stays bounded. Differential schemes may still compare contents inside a range.
 const MOST: usize = 16;
 
-/// Bytes that are compared at once, and the finest difference that is told.
+/// Bytes that are compared at once: differences are found by words.
 const WORD: usize = 8;
 /// Words whose differences are one mask.
 const WORDS: usize = 8;
 
-/// Which of the words differ: a bit for each, from the lowest on.
+/// Returns a mask of the words that differ, the first word in the lowest bit.
 fn differing(before: &[[u8; WORD]], after: &[[u8; WORD]]) -> u8 {
     let differs = |(a, b): (&[u8; WORD], &[u8; WORD])| {
         u8::from(u64::from_ne_bytes(*a) != u64::from_ne_bytes(*b))
@@ -21,7 +21,8 @@ fn differing(before: &[[u8; WORD]], after: &[[u8; WORD]]) -> u8 {
     bits.enumerate().fold(0, |mask, (i, bit)| mask | bit << i)
 }
 
-/// In how many bytes two contents of the same length differ, by words of 8 bytes.
+/// Returns the number of bytes in which two contents of the same length differ, by words of 8
+/// bytes.
 pub fn differing_bytes(before: &[u8], after: &[u8]) -> usize {
     let (before, after) = (before.as_chunks::<WORD>().0, after.as_chunks::<WORD>().0);
     let differ = before.iter().zip(after).filter(|(a, b)| a != b);
@@ -33,19 +34,19 @@ pub fn differing_bytes(before: &[u8], after: &[u8]) -> usize {
 pub struct Ranges(SmallVec<[(u32, u32); 4]>);
 
 impl Ranges {
-    /// No bytes.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes `[0, len)`.
+    /// Returns the bytes `[0, len)`.
     pub fn whole(len: usize) -> Self {
         let mut ranges = Self::new();
         ranges.add(0, len);
         ranges
     }
 
-    /// Adds `[offset, offset + len)`, merging it with what it overlaps or touches.
+    /// Adds `[offset, offset + len)`, and merges it with ranges that it overlaps or touches.
     pub fn add(&mut self, offset: usize, len: usize) {
         if len == 0 {
             return;
@@ -74,8 +75,8 @@ impl Ranges {
         }
     }
 
-    /// Adds those of `bytes` that differ from what is at `offset` of the block's content so far, by
-    /// words of 8 bytes.
+    /// Adds the words of 8 bytes in which `bytes`, written at `offset`, differ from the block's
+    /// `content` so far.
     pub fn add_changes(&mut self, offset: usize, content: &[u8], bytes: &[u8]) {
         let end = offset + bytes.len();
         let first = offset.next_multiple_of(WORD).min(end);
@@ -127,7 +128,7 @@ impl Ranges {
         other.iter().for_each(|r| self.add(r.start, r.len()));
     }
 
-    /// The smallest ranges of whole units of `unit` bytes that hold all these.
+    /// Returns the smallest ranges of whole units of `unit` bytes that include all these.
     pub fn widened(&self, unit: usize) -> Self {
         let mut wide = Self::new();
         for r in self.iter() {
@@ -137,24 +138,24 @@ impl Ranges {
         wide
     }
 
-    /// The number of ranges.
+    /// Returns the number of ranges.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The ranges in ascending order.
+    /// Yields the ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.0
             .iter()
             .map(|&(start, end)| u32_as_usize(start)..u32_as_usize(end))
     }
 
-    /// The number of bytes in all ranges.
+    /// Returns the number of bytes in all ranges.
     pub fn bytes(&self) -> usize {
         self.iter().map(|r| r.len()).sum()
     }
 
-    /// No byte changed.
+    /// True when no byte is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -207,7 +208,8 @@ mod tests {
         assert!(none.is_empty());
     }
 
-    /// Against words compared one by one, for every part of a block and differences near and far.
+    /// `add_changes` agrees with a comparison word by word, for every part of a block and
+    /// differences near and far.
     #[test]
     fn what_changed_agrees_with_words_compared_one_by_one() {
         let before = [0u8; 256];

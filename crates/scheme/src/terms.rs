@@ -1,4 +1,4 @@
-//! What a scheme has agreed to, once it is open.
+//! The terms to which a scheme has agreed, once it is open.
 
 use serde::Serialize;
 use stetfs_format::width::usize_as_u64;
@@ -8,45 +8,45 @@ use stetfs_media::DISK_JUMP_BYTES;
 /// hold from opening to closing.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// What a crash may do to file data, in the mode that the scheme was opened with.
+    /// The promise for file data after a crash, in the mode with which the scheme was opened.
     pub promise: DataPromise,
     /// The mark in the superblock while the scheme has the volume.
     pub mark: Mark,
-    /// The most blocks that the handles of one transaction may log. Placing data when it is closed
-    /// may log twice as many more, so a quarter of the log is the usual answer: then the next
-    /// transaction has room too.
+    /// The most blocks that the handles of one transaction may log. Placing its data at the commit
+    /// may log twice as many more. So a quarter of the log is usual: it leaves room for the next
+    /// transaction.
     pub max_transaction: u32,
     /// [`commit`](crate::Scheme::commit) logs data blocks too: they count as credits, and freed
     /// ones are revoked.
     pub logs_data: bool,
-    /// Where that is false: [`commit`](crate::Scheme::commit) makes the blocks that are to be
-    /// [whole](crate::LoggedBlock::whole) change with their transaction all the same. Each counts
-    /// as a credit, and from the first one on freed data blocks are revoked.
+    /// Without `logs_data`: [`commit`](crate::Scheme::commit) still makes
+    /// [whole](crate::LoggedBlock::whole) blocks change with their transaction. Each counts as a
+    /// credit, and from the first one on freed data blocks are revoked.
     pub logs_marked: bool,
     /// What the scheme wants to know of a change.
     pub wants: Wants,
-    /// Whether the scheme may ask for relocation
-    /// ([`Placement::Relocate`](crate::Placement::Relocate)), and what of it is granted.
+    /// Whether the scheme asks for relocation
+    /// ([`Placement::Relocate`](crate::Placement::Relocate)), and how far it is granted.
     pub relocates: Relocates,
-    /// [`commit`](crate::Scheme::commit) writes blocks that lay in nobody's file to where they stay
-    /// before anything makes the transaction count. A block must not become one of them in the
-    /// transaction that takes its content away: what is committed still has it.
+    /// [`commit`](crate::Scheme::commit) writes new blocks where they stay, before the transaction
+    /// counts. So a block that a transaction frees must not become a new block in the same
+    /// transaction: the committed state still has its old content.
     pub places_new: bool,
     /// The device's means of getting committed blocks home without a copy, if the scheme uses one.
     pub remaps: Option<&'static str>,
     /// Its [cache](crate::Scheme::cache) is the only one for clean data: other memory keeps none.
     pub is_buffer_cache: bool,
-    /// When the scheme is closed, the newest content stays where only the scheme finds it
+    /// Closing the scheme leaves the newest content in its cache, where only the scheme finds it
     /// (`-o keep-cache`).
     pub keeps: bool,
 }
 
 impl Terms {
-    /// The most blocks that one operation of the file system must be able to log: a log that is too
-    /// short for transactions of so many is refused when it is opened.
+    /// The most blocks that one operation of the file system logs. Opening refuses a log that is
+    /// too short for a transaction of this size.
     pub const LEAST_TRANSACTION: u32 = 96;
 
-    /// Those of a log of the scheme's own that takes data too, and asks for nothing.
+    /// Returns the terms of a private log that logs data too and wants nothing more.
     pub fn plain(max_transaction: u32) -> Self {
         Self {
             promise: DataPromise::Atomic,
@@ -63,8 +63,8 @@ impl Terms {
         }
     }
 
-    /// Overwritten data goes to the home that it has, and nothing of its transaction depends on
-    /// when: it may go there [without](crate::Scheme::overwrite) the transaction.
+    /// True when overwritten data goes to its present home, independently of its transaction: it
+    /// may go there [without](crate::Scheme::overwrite) a commit.
     pub fn overwrites_home(&self) -> bool {
         self.promise.is_apart() && !self.relocates.is_any()
     }
@@ -73,40 +73,41 @@ impl Terms {
 /// Whether blocks of data that have a home are relocated, and how far that may break files up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relocates {
-    /// Never: [`place`](crate::Scheme::place) is not asked.
+    /// Never: the journal does not call [`place`](crate::Scheme::place).
     No,
-    /// Wherever there is space: where a file's blocks lie costs nothing.
+    /// Wherever there is space, because the place of a file's blocks costs nothing.
     Freely,
-    /// As far as files stay in long extents; what would break them up stays home.
+    /// As far as files stay in long extents. A block that would break them up keeps its home.
     Sparingly(Extents),
 }
 
 impl Relocates {
-    /// Whether the scheme is asked at all.
+    /// True when the journal calls [`place`](crate::Scheme::place) at all.
     pub fn is_any(self) -> bool {
         self != Self::No
     }
 }
 
-/// What relocation must leave of a file's extents.
+/// The bound on how far relocation may break a file's extents up.
 ///
-/// Aligned windows of twice `mean` blocks of a file are looked at. A relocation is granted if it
-/// leaves each window with at most two beginnings of extents, or with no more than before: so a
-/// file comes to at most one extent more for each `mean` blocks. And it must have at least `run`
-/// blocks in a row, or leave fewer extents than there were.
+/// The file system looks at aligned windows of twice `mean` blocks of a file. It grants a
+/// relocation that leaves each window with at most two starts of extents, or with no more than
+/// before. So a file gets at most one more extent for each `mean` blocks. The relocation must also
+/// have at least `run` blocks in a row, or leave fewer extents than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extents {
-    /// Blocks that a file has for each extent, at least.
+    /// The least blocks per extent of a file.
     pub mean: u32,
-    /// The least blocks in a row that are worth an extent of their own.
+    /// The least blocks in a row that may become an extent of their own.
     pub run: u32,
 }
 
 impl Extents {
-    /// Where the distance of blocks costs little: one extent more for every eight blocks.
+    /// For media on which the distance of blocks costs little: one extent more per eight blocks.
     pub const FLASH: Self = Self { mean: 8, run: 1 };
 
-    /// Where each extent costs a movement of the head: what is transferred in the time of one.
+    /// For disks, on which each extent costs a movement of the head: the blocks that are
+    /// transferred in the time of one.
     pub fn disk(block_size: usize) -> Self {
         let run = DISK_JUMP_BYTES / usize_as_u64(block_size);
         let run = u32::try_from(run).unwrap_or(1).max(1);
@@ -114,7 +115,7 @@ impl Extents {
     }
 }
 
-/// What a scheme wants to know of a change. What it does not want costs nothing.
+/// The knowledge of a change that a scheme wants. Knowledge that it does not want costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// The content that each block had before the transaction
@@ -128,8 +129,8 @@ pub struct Wants {
 }
 
 /// The mark by which a mounted volume warns other tools. The mount sets it in the superblock,
-/// durably, after the scheme was opened and before the first commit, and takes it away after the
-/// scheme was closed. So a log counts if and only if its volume has the mark.
+/// durably, after opening the scheme and before the first commit, and removes it after closing the
+/// scheme. So a log counts if and only if its volume has the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -140,18 +141,19 @@ pub enum Mark {
     /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: only the scheme can
     /// find the newest content. Block 1 of the journal area then names the scheme, in a
     /// [`LogHeader`](stetfs_format::private_log::LogHeader) or a
-    /// [`VolumeRecord`](stetfs_format::nvm_pair::VolumeRecord): a mount without `scheme=` reads it
-    /// there, and another scheme is refused.
+    /// [`VolumeRecord`](stetfs_format::nvm_pair::VolumeRecord). A mount without `scheme=` reads the
+    /// name there; a mount with another scheme is refused.
     PrivateLog,
 }
 
-/// What a crash may do to file data (metadata: see [`About::atomic`](crate::About::atomic)).
+/// The promise for file data after a crash (for metadata see
+/// [`About::atomic`](crate::About::atomic)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataPromise {
     /// Data changes with its transaction: all of it or none.
     Atomic,
-    /// New blocks hold what was written to them; an overwritten block may hold old or new bytes.
+    /// New blocks hold the data that was written; an overwritten block may hold old or new bytes.
     Ordered,
     /// Any block written since the last sync may hold old, new or stale bytes.
     Writeback,
@@ -160,7 +162,7 @@ pub enum DataPromise {
 }
 
 impl DataPromise {
-    /// Data does not change with its transaction, and yet something is promised of it.
+    /// True when data changes apart from its transaction, but with a promise.
     pub fn is_apart(self) -> bool {
         matches!(self, Self::Ordered | Self::Writeback)
     }

@@ -1,5 +1,5 @@
-//! What is run with a scheme: its modes and variants, each on its ground. Tests, explorations of
-//! power cuts and the documents' tables go through these; none of them has a list of its own.
+//! Trials: a scheme's modes and variants, each on its ground. Tests, explorations of power cuts and
+//! the documents' tables all use these lists; none has a list of its own.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use stetfs_planted::Bug;
 
 use crate::about::{About, InMemory};
 
-/// What a trial's volume is on.
+/// The ground of a trial's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// A block device.
@@ -25,33 +25,34 @@ pub enum Ground {
 }
 
 impl Ground {
-    /// There is persistent memory beside the volume.
+    /// True when there is persistent memory beside the volume.
     pub fn has_nvm(self) -> bool {
         matches!(self, Self::Nvram | Self::NvmCache)
     }
 }
 
-/// One way in which a scheme is run.
+/// One way in which tests run a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Its name in reports and of files: the scheme's, and what tells it from the others.
+    /// Its name in reports and of files: the scheme's name, and a suffix of its own.
     pub name: &'static str,
     /// The scheme's mount options; `data=` stands first.
     pub options: &'static str,
-    /// What the volume is on.
+    /// The ground of the volume.
     pub ground: Ground,
-    /// One write to any file is one transaction, whatever the mode says of data (`atomic=all`).
+    /// One write to any file is one transaction, whatever the mode promises for data
+    /// (`atomic=all`).
     pub atomic: bool,
-    /// It writes in an order that no trial of the scheme before it has. The others differ in sizes
-    /// and shares alone, and are not explored at length.
+    /// No earlier trial of the scheme has its order of writes. The other trials differ only in
+    /// sizes and shares, and are not explored at length.
     pub has_own_order: bool,
-    /// Bugs that an exploration of it shows: those that can be planted in the scheme's own code,
-    /// and some of those above and below it.
+    /// Planted bugs that an exploration of it finds: all in the scheme's own code, and some above
+    /// and below it.
     pub planted: &'static [Bug],
 }
 
 impl Trial {
-    /// A mode or variant with an order of writes of its own.
+    /// Makes a trial of a mode or variant with an order of writes of its own.
     pub const fn new(name: &'static str, options: &'static str, ground: Ground) -> Self {
         Self {
             name,
@@ -63,7 +64,7 @@ impl Trial {
         }
     }
 
-    /// An order of writes that an earlier trial has, with other sizes and shares or elsewhere.
+    /// Makes a trial with the order of writes of an earlier one, but other sizes, shares or ground.
     pub const fn setting(name: &'static str, options: &'static str, ground: Ground) -> Self {
         Self {
             has_own_order: false,
@@ -71,7 +72,7 @@ impl Trial {
         }
     }
 
-    /// The same, mounted with `atomic=all`.
+    /// Returns the same trial, mounted with `atomic=all`.
     pub const fn atomic(self) -> Self {
         Self {
             atomic: true,
@@ -79,12 +80,12 @@ impl Trial {
         }
     }
 
-    /// The same, and it shows these bugs.
+    /// Returns the same trial, with these planted bugs.
     pub const fn planted(self, planted: &'static [Bug]) -> Self {
         Self { planted, ..self }
     }
 
-    /// The mode that it names, and the scheme's own options.
+    /// Returns the mode that it names, and the scheme's own options.
     pub fn parts(&self) -> (Option<&'static str>, impl Iterator<Item = &'static str>) {
         let mut words = self.options.split(',').filter(|word| !word.is_empty());
         let mut rest = words.clone();
@@ -95,12 +96,12 @@ impl Trial {
         (data, rest)
     }
 
-    /// An unmount leaves content in the memory beside the volume.
+    /// True when an unmount leaves content in the memory beside the volume.
     pub fn keeps_cache(&self) -> bool {
         self.parts().1.any(|option| option == "keep-cache")
     }
 
-    /// The list for `mount -o`, of a trial of this scheme.
+    /// Returns the list for `mount -o`; `about` is the trial's scheme.
     pub fn mount_options(&self, about: &About) -> String {
         let options = match self.options {
             "" => String::new(),
