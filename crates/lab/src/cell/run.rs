@@ -26,7 +26,7 @@ impl Cell {
     /// Runs it.
     ///
     /// # Errors
-    /// There is no such volume; those of the run.
+    /// There is no such volume; errors of the run.
     pub fn run(&self, tell: Tell<'_>) -> Result<Outcome> {
         let (load, words) = Load::find(&self.workload)?;
         let workload = load.make(words, self.seed)?;

@@ -18,7 +18,7 @@ impl Ground {
     /// shard, also of what the store has of the other shards.
     ///
     /// # Errors
-    /// A setting that does not exist; those of the store. A run that fails is no error: its reason
+    /// A setting that does not exist; errors of the store. A run that fails is no error: its reason
     /// is in the sheet.
     pub fn run(
         self,

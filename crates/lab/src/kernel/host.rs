@@ -54,7 +54,7 @@ impl Served {
     /// Serves a device.
     ///
     /// # Errors
-    /// It cannot be mounted; those of losetup.
+    /// It cannot be mounted; errors of losetup.
     pub fn new(dev: Arc<Recorder>) -> Result<Self> {
         let place = scratch()?;
         let (dir, mount) = (place.path().join("device"), place.path().join("mount"));

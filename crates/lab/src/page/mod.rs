@@ -88,7 +88,7 @@ struct AssumptionData<'a> {
 /// `results/reports` has the figures.
 ///
 /// # Errors
-/// There is no such number; those of the documents and plots.
+/// There is no such number; errors of the documents and plots.
 pub fn page(sheet: &Sheet, show: &str, docs: Option<&Path>) -> Result<String> {
     number(show)?;
     let claims = docs.map(Claims::read).transpose()?;

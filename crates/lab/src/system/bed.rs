@@ -142,7 +142,7 @@ impl Bed {
     /// Mounts a fresh copy of `volume`.
     ///
     /// # Errors
-    /// Something is missing on this machine; those of the mount.
+    /// Something is missing on this machine; errors of the mount.
     pub fn on(
         system: System,
         medium: Medium,

@@ -1,6 +1,5 @@
-//! What goes on beside a workload's calls, in virtual time: commits by age, delayed
-//! data that has become old, checkpoints. On a real machine others do that while the callers
-//! compute.
+//! Background work beside a workload's calls, in virtual time: commits by age, delayed data that
+//! has become old, checkpoints. On a real machine, others do that while the callers compute.
 //!
 //! One clock tells the time of media and processor alike, so each waits for the other. Where the
 //! background [overlaps](Background::overlaps), the clock goes back by what its work took, and that
@@ -10,11 +9,11 @@
 //!    the device is idle, and that time pays off what is owed.
 //! 2. A commit waits for what is owed of the commit before it; a checkpoint, or a collection by a
 //!    flash layer, that falls due waits for all that is owed. The call that brings it about waits.
-//! 3. What has come of age is begun when nothing is owed: there is one thread for it.
-//! 4. What had to be done at once, as where a cache is full, is charged to the call.
+//! 3. Work that has come of age begins when nothing is owed: there is one thread for it.
+//! 4. Work that had to be done at once, as where a cache is full, is charged to the call.
 //!
-//! One thing is simpler than it is: what is owed has had its effect. The log is free when its
-//! checkpoint begins, and not when that ends.
+//! One thing is simpler than in reality: owed work has already had its effect. The log is free when
+//! its checkpoint begins, not when it ends.
 
 use std::time::Duration;
 
@@ -22,20 +21,20 @@ use anyhow::Result;
 use stetfs::Fs;
 use stetfs_media::{Cause, Clock};
 
-/// What the background does, and in whose time.
+/// What the background does, and whether callers wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Background {
-    /// In the device's idle time, as above; otherwise callers wait for all of it.
+    /// Whether it works in the device's idle time, as above; otherwise callers wait for all of it.
     pub overlaps: bool,
-    /// How long new data stays delayed, where commits need not have it: each time this has passed,
-    /// all delayed data joins the next commit. Zero: it is part of the next commit.
+    /// How long new data stays delayed, where no commit needs it. Each time this has passed, all
+    /// delayed data joins the next commit. Zero: new data is part of the next commit.
     pub expire: Duration,
     /// The longest time without a checkpoint.
     pub checkpoint: Duration,
 }
 
 impl Background {
-    /// It does what commits and the log ask for, and callers wait.
+    /// No background: commits and the log ask for work, and callers wait.
     pub const NONE: Self = Self {
         overlaps: false,
         expire: Duration::ZERO,
@@ -48,7 +47,7 @@ impl Background {
 struct Done {
     commits: u64,
     checkpoints: u64,
-    /// Time of media.
+    /// Time of the media for checkpoints, in nanoseconds.
     checkpoint_ns: u64,
     collect_ns: u64,
 }
@@ -63,7 +62,8 @@ impl Done {
         }
     }
 
-    /// Of it, what a background does. A cache that makes room counts no checkpoint.
+    /// Returns the time of background work in it. Checkpoint time without a checkpoint is a cache
+    /// that makes room, which is no background work.
     fn behind_ns(self) -> u64 {
         let checkpoint_ns = match self.checkpoints {
             0 => 0,
@@ -78,17 +78,17 @@ pub(super) struct Beside<'a> {
     fs: &'a Fs,
     clock: Clock,
     how: Background,
-    /// Time that checkpoints took and the device's meter does not know.
+    /// Time of checkpoints that the device's meter does not count, in nanoseconds.
     late_ns: &'a dyn Fn() -> u64,
     before: Done,
     owed: Owed,
-    /// When each was last.
+    /// When the last commit, expiry and checkpoint were.
     committed_ns: u64,
     expired_ns: u64,
     checkpointed_ns: u64,
 }
 
-/// Time of the device that background work is still to take.
+/// Device time that background work still owes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owed {
     commit_ns: u64,
@@ -144,7 +144,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// What was done since this was asked last.
+    /// Returns what was done since the last call.
     fn news(&mut self) -> Done {
         let done = self.done();
         let news = done.since(self.before);
@@ -152,7 +152,7 @@ impl<'a> Beside<'a> {
         news
     }
 
-    /// It was done now.
+    /// Notes that this was done now.
     fn note(&mut self, news: Done) {
         let now_ns = self.clock.now_ns();
         if news.commits > 0 {
@@ -167,19 +167,19 @@ impl<'a> Beside<'a> {
         self.clock.advance(ns.wrapping_neg());
     }
 
-    /// The device was idle for so long.
+    /// Pays what is owed with idle time of the device.
     pub(super) fn idle(&mut self, ns: u64) {
         self.owed.pay(ns);
     }
 
-    /// Nothing is durable before the commit that is under way.
+    /// Waits for the commit that is under way: nothing is durable before it ends.
     pub(super) fn wait_for_commit(&mut self) {
         self.clock.advance(self.owed.commit_ns);
         self.owed.commit_ns = 0;
     }
 
-    /// A call is over: what it brought about for the background, it does not wait for, but for what
-    /// is owed before that. Whether it committed.
+    /// Ends a call. It does not wait for the background work that it has caused, but for what was
+    /// owed before that. Returns whether it committed.
     pub(super) fn called(&mut self) -> bool {
         let news = self.news();
         if news.commits > 0 {
@@ -198,8 +198,8 @@ impl<'a> Beside<'a> {
         news.commits > 0
     }
 
-    /// Does what has come of age, with a commit as often as `period` says. Whether it did
-    /// something.
+    /// Does the work that has come of age, with a commit as often as `period` says. Returns whether
+    /// it did something.
     ///
     /// # Errors
     /// Those of the volume.
@@ -247,12 +247,12 @@ impl<'a> Beside<'a> {
         Ok(true)
     }
 
-    /// Callers do not wait for all of it.
+    /// Whether background work overlaps with calls.
     pub(super) fn overlaps(&self) -> bool {
         self.how.overlaps
     }
 
-    /// What is owed still.
+    /// Returns what is still owed, in nanoseconds.
     pub(super) fn owed_ns(&self) -> u64 {
         self.owed.total_ns()
     }

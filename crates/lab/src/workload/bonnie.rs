@@ -8,8 +8,9 @@
 //!   bytes;
 //! - *rewrite* reads a block, changes one word of it, goes back and writes the block, to the end of
 //!   the file;
-//! - *block write* makes the file anew (the old one is unlinked before) and writes it block by
-//!   block; from one to the next one word is another, from the beginning to the end of the block.
+//! - *block write* makes the file anew (the old one is unlinked first) and writes it block by
+//!   block. Each block differs in one word from the block before: the first block in the first
+//!   word, and so on.
 //!
 //! The original's blocks have 16 KiB; the JFTL paper says 4 KiB. The flush at the end is timed.
 
@@ -20,7 +21,7 @@ use stetfs_format::InodeNo;
 use super::contract::Workload;
 use super::session::Session;
 
-/// Which test.
+/// A test of Bonnie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -49,7 +50,7 @@ impl Test {
 /// A test with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Bonnie {
-    /// Which.
+    /// The test.
     pub test: Test,
     /// Bytes of the file (`-s`), in whole blocks.
     pub file_bytes: u64,
@@ -62,10 +63,10 @@ const NAME: &str = "Bonnie.1";
 const BUFFER: usize = 4096;
 /// Bytes of a word: an int.
 const WORD: usize = 4;
-/// Calls between two words on how far it is.
+/// Calls between two reports of progress.
 const A_LOOK: u64 = 256;
 
-/// A stream of the C library: bytes are put into a buffer.
+/// A stream of the C library, with its buffer.
 struct Stream<'s, 'f> {
     session: &'s mut Session<'f>,
     ino: InodeNo,

@@ -1,14 +1,15 @@
-//! Bytes to be written: cheap, the same for a seed, and no word like the one that it overwrites.
+//! Content to be written: cheap, the same for a seed, and no word is like the one that it
+//! overwrites.
 //!
 //! iozone writes the same pattern in every pass. A scheme that compares a block with its old
-//! content would then have nothing to log, which is not what the benchmark means to measure; so
-//! here each pass has content of its own.
+//! content would then have nothing to log, which the benchmark does not mean to measure. So here
+//! each pass has content of its own.
 
 use stetfs_testkit::rng::Rng;
 
-/// Bytes of the pool besides the longest piece.
+/// Bytes of the pool, beside the longest piece.
 const POOL: usize = 1 << 20;
-/// What is compared by schemes.
+/// Bytes of a word, the unit that schemes compare.
 const WORD: usize = 8;
 
 /// A pool of random words, of which pieces are taken.
@@ -19,7 +20,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// For pieces of at most `longest` bytes.
+    /// Makes a pool for pieces of at most `longest` bytes.
     pub fn new(seed: u64, longest: usize) -> Self {
         let mut rng = Rng::new(seed);
         let mut pool = vec![0; POOL + longest.next_multiple_of(WORD)];
@@ -27,8 +28,8 @@ impl Content {
         Self { pool, longest, rng }
     }
 
-    /// A piece of `len` bytes for the pass of this number: what a piece of the next or the last
-    /// pass has in the same place is another word, because pieces of odd passes begin at odd words.
+    /// Returns a piece of `len` bytes for this pass. In the pass before and after, the word at the
+    /// same place is another one, because pieces of odd passes begin at odd words.
     ///
     /// # Panics
     /// It is longer than the longest.

@@ -1,4 +1,4 @@
-//! What a workload is.
+//! The contract of a workload.
 
 use anyhow::Result;
 
@@ -7,17 +7,17 @@ use super::sqlite::Updates;
 
 /// Something to be done on a volume.
 pub trait Workload {
-    /// Its name with what distinguishes it, for reports.
+    /// Its name for reports, with what distinguishes it.
     fn name(&self) -> String;
 
-    /// What must be there before: not measured.
+    /// Makes what must be there before. Not measured.
     ///
     /// # Errors
     /// Those of the volume.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
 
-    /// After everything is home and the volume was mounted again: brings into the cache, where the
-    /// system has one, what the original would find there. Not measured either.
+    /// Brings into the cache, where the system has one, what the original would find there. Called
+    /// after everything is home and the volume was mounted again. Not measured.
     ///
     /// # Errors
     /// Those of the volume.
@@ -25,13 +25,13 @@ pub trait Workload {
         Ok(())
     }
 
-    /// What is measured.
+    /// Runs the measured part.
     ///
     /// # Errors
     /// Those of the volume.
     fn run(&self, session: &mut Session<'_>) -> Result<()>;
 
-    /// Its updates, where SQLite makes its calls.
+    /// Its updates, where SQLite makes its calls; otherwise `None`.
     fn sqlite(&self) -> Option<Updates> {
         None
     }
@@ -41,11 +41,11 @@ pub trait Workload {
         false
     }
 
-    /// After everything is home and the volume was mounted again: whether the run has left what it
-    /// should. Not measured.
+    /// Judges whether the run has left what it should. Called after everything is home and the
+    /// volume was mounted again. Not measured.
     ///
     /// # Errors
-    /// It has not; those of the volume.
+    /// The run has left something else; errors of the volume.
     fn judge(&self, _: &mut Session<'_>) -> Result<()> {
         Ok(())
     }

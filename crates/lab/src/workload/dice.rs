@@ -1,4 +1,4 @@
-//! The generator of a seed as the distributions of `rand_distr` take it.
+//! The seeded generator, for the distributions of `rand_distr`.
 
 use std::convert::Infallible;
 

@@ -1,24 +1,23 @@
 //! filebench's personalities of servers (github.com/filebench/filebench, commit ca9b7afe,
 //! workloads/fileserver.f, webproxy.f, varmail.f).
 //!
-//! A set of files is there, of which four in five exist (`prealloc=80`); their sizes are drawn from
-//! a gamma distribution with the mean that the personality names and a shape of 1.5, filebench's
-//! default, as deep in directories as it takes that one holds `dir_width` on average. Each thread
-//! goes through the personality's list of operations again and again:
+//! A set of files is there, of which four in five exist (`prealloc=80`). Their sizes are drawn from
+//! a gamma distribution with the personality's mean and a shape of 1.5, filebench's default.
+//! Directories are nested so deep that one holds `dir_width` entries on average. Each thread goes
+//! through the personality's list of operations again and again:
 //!
 //! - *create* opens a file of the set that does not exist, *open* one that does, *delete* removes
-//!   one that does; a file that a thread has open is not taken by another one;
-//! - *write whole* writes as much as the set says that the file has, *read whole* as much as there
-//!   is, both in pieces of `iosize`;
+//!   one that does; no thread takes a file that another one has open;
+//! - *write whole* writes as many bytes as the file has in the set, *read whole* reads all bytes of
+//!   the file, both in pieces of `iosize`;
 //! - *append* writes 1 to `append_bytes` bytes at the end.
 //!
-//! The lab's threads take turns, an operation each: the calls are then the same on every machine.
-//! They begin one behind the other, so that at any time they are at all places of the list, as
-//! threads that run freely are after a while. If all were at the same, all would append, and then
-//! all would sync, of which the first does the work of all.
-//! On a mount they are threads ([`Filebench::thread`]). Operations are counted as filebench does,
-//! one for each line of the list. Where filebench runs for a time, here each thread goes through
-//! its list `loops` times.
+//! The lab's threads take turns, an operation each, so that the calls are the same on every
+//! machine. They begin at different places of the list, as free-running threads spread over it
+//! after a while. If all were at the same place, all would append and then all would sync, and the
+//! first sync would do the work of all. On a mount they are real threads ([`Filebench::thread`]).
+//! Operations are counted as filebench does, one for each line of the list. Where filebench runs
+//! for a time, here each thread goes through its list `loops` times.
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
@@ -58,7 +57,7 @@ pub enum Operation {
 
 use Operation::{Append, Close, Create, Delete, Fsync, Open, ReadWhole, Stat, WriteWhole};
 
-/// A server.
+/// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Personality {
@@ -71,7 +70,7 @@ pub enum Personality {
 }
 
 impl Personality {
-    /// Every one.
+    /// Every personality.
     pub const ALL: [Self; 3] = [Self::Fileserver, Self::Webproxy, Self::Varmail];
 
     /// The name in reports.
@@ -83,7 +82,7 @@ impl Personality {
         }
     }
 
-    /// What a thread does.
+    /// The list of operations of a thread.
     pub const fn operations(self) -> &'static [Operation] {
         match self {
             Self::Fileserver => &[
@@ -105,7 +104,7 @@ impl Personality {
 /// A personality with its parameters.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Filebench {
-    /// Which.
+    /// The personality.
     pub personality: Personality,
     /// `nfiles`.
     pub files: u32,
@@ -121,7 +120,7 @@ pub struct Filebench {
     pub piece_bytes: u32,
     /// How often each thread goes through its list.
     pub loops: u32,
-    /// What is drawn from.
+    /// Seed of everything random.
     pub seed: u64,
 }
 
@@ -133,7 +132,7 @@ const EXISTING: u64 = 80;
 const SHAPE: f64 = 1.5;
 
 impl Filebench {
-    /// With the parameters of filebench's own files.
+    /// Takes the parameters of filebench's own files.
     pub fn new(personality: Personality, loops: u32, seed: u64) -> Self {
         let (files, dir_width, mean_file_bytes, threads) = match personality {
             Personality::Fileserver => (10_000, 20, 128 << 10, 50),
@@ -169,8 +168,8 @@ impl Filebench {
         u64::from(self.threads) * u64::from(self.loops) * list
     }
 
-    /// The set's directories that files are in, each made or found by `get`, level by level until
-    /// the last has room for all.
+    /// Makes or finds (by `get`) the set's directories that files are in, level by level until the
+    /// last has room for all files.
     fn dirs<C: Calls>(
         &self,
         calls: &mut C,
@@ -263,7 +262,7 @@ impl Filebench {
     }
 }
 
-/// What the threads call.
+/// The calls that threads make.
 pub trait Calls {
     /// A directory.
     type Dir;
@@ -315,7 +314,7 @@ pub trait Calls {
     /// As above.
     fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<()>;
 
-    /// Reads what there is; less than asked for at the end alone.
+    /// Reads bytes; fewer than asked for only at the end.
     ///
     /// # Errors
     /// As above.
@@ -333,7 +332,7 @@ pub trait Calls {
     /// As above.
     fn close(&mut self, file: Self::File) -> Result<()>;
 
-    /// Hears how much is done: of how many.
+    /// Called with the number of operations done and their total.
     fn tell(&self, _done: u64, _of: u64) {}
 }
 
@@ -393,7 +392,7 @@ impl Calls for Session<'_> {
 /// A file of the set.
 #[derive(Clone, Debug)]
 struct File {
-    /// As the set says; what appends add is not noted.
+    /// Bytes by the set; what appends add is not noted.
     bytes: u64,
     exists: bool,
     is_open: bool,
@@ -412,7 +411,7 @@ struct Opened<C: Calls> {
 }
 
 impl<D> FileSet<D> {
-    /// The same each time for the same parameters; nothing is on the volume yet.
+    /// Makes the set, the same for the same parameters; nothing is on the volume yet.
     fn new(bench: &Filebench, dirs: Vec<D>) -> Self {
         let mut rng = Rng::new(bench.seed);
         let sizes = Gamma::new(SHAPE, bench.mean_file_bytes as f64 / SHAPE);
@@ -430,7 +429,7 @@ impl<D> FileSet<D> {
         (&self.dirs[n % self.dirs.len()], format!("{n:08}"))
     }
 
-    /// Takes one that exists or does not, and that nobody has open.
+    /// Takes a file that exists, or one that does not, and that nobody has open.
     fn pick(&self, exists: bool, rng: &mut Rng, take: impl FnOnce(&mut File)) -> Result<usize> {
         let mut files = self.files.lock();
         let start = rng.below(files.len() as u64) as usize;
@@ -471,7 +470,7 @@ impl<'d, C: Calls> Driver<'d, C> {
         match operation {
             Create | Open => {
                 let exists = operation == Open;
-                // A new file is open, and nobody takes it, before it exists.
+                // A new file is open, so that nobody takes it, before it exists.
                 let number = self
                     .set
                     .pick(exists, &mut self.rng, |file| file.is_open = true)?;

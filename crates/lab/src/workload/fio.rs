@@ -1,9 +1,10 @@
 //! fio with one job that reads and writes blocks at random
 //! (`fio --rw=randrw --bs=4k --rwmixread=N --norandommap`, fio.readthedocs.io).
 //!
-//! Each operation is a read or a write of one block at a place of the file that is drawn anew each
-//! time, a read in `read_percent` of 100. The file is there, written from the beginning to the end.
-//! As many operations as are measured come before, so that caches hold what they hold in the long
+//! Each operation reads or writes one block at a random place of the file; `read_percent` in 100
+//! are reads. The file is there, written from the beginning to the end. As many operations as are
+//! measured run first, so that caches hold what they hold in the long run, as with fio's
+//! `ramp_time`.
 //! run, as fio does with `ramp_time`.
 
 use anyhow::{Result, ensure};
@@ -26,9 +27,9 @@ pub struct Fio {
     pub read_percent: u8,
     /// Operations (`number_ios`).
     pub operations: u64,
-    /// Writes before an fsync (`fsync`); 0: none. Where it is no whole number, on average.
+    /// Writes before an fsync (`fsync`), on average where it is no whole number; 0: no fsync.
     pub fsync_every: f64,
-    /// What places and contents are drawn from (`randseed`).
+    /// Seed of places and contents (`randseed`).
     pub seed: u64,
 }
 
@@ -48,7 +49,7 @@ pub struct Done {
 }
 
 impl Fio {
-    /// Runs the operations and says how many were of which kind.
+    /// Runs the operations and returns how many were of which kind.
     ///
     /// # Errors
     /// Those of the volume.
@@ -110,7 +111,7 @@ impl Workload for Fio {
         session.sync()
     }
 
-    /// Minutes of the original have read the whole file, and filled the cache.
+    /// In minutes, the original has read the whole file and filled the cache.
     fn warm(&self, session: &mut Session<'_>) -> Result<()> {
         let ino = session.open(session.root(), NAME)?;
         let mut out = vec![0; LAYING_OUT];

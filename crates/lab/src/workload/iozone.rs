@@ -1,20 +1,20 @@
 //! iozone: one file, written in records of one size (Norcott and Capps, iozone.org).
 //!
-//! What each test does is what iozone does with one process, `-i 0` for the first two, `-i 2` and
-//! `-i 9` for the others:
+//! Each test does what iozone does with one process: with `-i 0` for the first two, with `-i 2` and
+//! `-i 9` for the others.
 //!
 //! - *write* makes a new file and writes it from the beginning to the end: space and mapping are
 //!   new;
 //! - *rewrite* writes the same file once more, in the same order;
-//! - *random write* writes each record of the file once, in an order that a shuffle gives: not at
-//!   random places, of which some would come twice;
+//! - *random write* writes each record of the file once, in a shuffled order: at random places,
+//!   some records would come twice;
 //! - *pwrite* writes the file that is there by pwrite(2), from the beginning to the end. Every
 //!   write of the library names its offset, so it makes the calls of rewrite; it is there because
 //!   the papers show it.
 //!
-//! The flush at the end is timed (`-e`). A record may stand at the start of a room that is larger
-//! than it: iozone packs records (and then those of 3 KiB lie across blocks of 4 KiB); the
-//! arithmetic of papers on blocks supposes one a block.
+//! The flush at the end is timed (`-e`). A record may stand at the start of a larger room. iozone
+//! itself packs records, and then records of 3 KiB cross blocks of 4 KiB; the arithmetic of papers
+//! on blocks supposes one record per block.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use super::contract::Workload;
 use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
-/// Which test.
+/// A test of iozone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -57,16 +57,16 @@ impl Test {
 /// A test with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Iozone {
-    /// Which.
+    /// The test.
     pub test: Test,
-    /// Bytes of the file (`-s`); what is no whole room at its end is left out.
+    /// Bytes of the file (`-s`); a partial room at its end is left out.
     pub file_bytes: u64,
     /// Bytes of a record (`-r`).
     pub record_bytes: u32,
-    /// Bytes from the start of one record to that of the next: not less than a record, and as much
-    /// when they are packed.
+    /// Bytes from the start of one record to that of the next: at least a record, and exactly one
+    /// when records are packed.
     pub room_bytes: u32,
-    /// What contents and the shuffle are drawn from.
+    /// Seed of contents and the shuffle.
     pub seed: u64,
 }
 
@@ -77,7 +77,7 @@ const PREPARING: usize = 128 << 10;
 const PAGE: usize = 4096;
 
 impl Iozone {
-    /// With packed records, as iozone has them.
+    /// Takes packed records, as iozone has them.
     pub fn packed(test: Test, file_bytes: u64, record_bytes: u32, seed: u64) -> Self {
         Self {
             test,

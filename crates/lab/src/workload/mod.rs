@@ -1,9 +1,9 @@
 //! Workloads that behave as the benchmarks of the papers do, driven through the library on any
 //! scheme and medium.
 //!
-//! A [`Workload`] makes calls through a [`Session`], which decides when what was written becomes
-//! durable, counts, and tells how far it is. The same workload with the same seed makes the same
-//! calls on every system. (What power cuts are explored with is in `crash/workload.rs`.)
+//! A [`Workload`] makes calls through a [`Session`], which decides when writes become durable,
+//! counts calls, and tells the progress. The same workload with the same seed makes the same calls
+//! on every system. (The crash explorer's workloads are in `crash/workload.rs`.)
 
 mod beside;
 pub mod bonnie;

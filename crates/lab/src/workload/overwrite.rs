@@ -1,9 +1,9 @@
 //! Blocks of a file that are overwritten, each with a chosen share of it changed: the synthetic
 //! workloads and traces of the Delta Journaling paper.
 //!
-//! The paper says how large the differences are and not where they lie or what is written. Here
-//! what changes in a block is one run of bytes, at random in it and around its end; see [`Change`]
-//! for what the bytes become.
+//! The paper says how large the differences are, but neither where they lie nor what is written.
+//! Here one run of bytes changes in a block, at a random place and around the block's end; see
+//! [`Change`] for the new bytes.
 
 use anyhow::{Result, ensure};
 use rand_distr::{Beta, Distribution, Uniform, Zipf};
@@ -15,15 +15,15 @@ use super::dice::Dice;
 use super::session::Session;
 use stetfs_testkit::rng::Rng;
 
-/// Which shares of blocks differ. As text a number, `zipf:3`, `bathtub:0.08` or `uniform`.
+/// The share of each block that differs. As text a number, `zipf:3`, `bathtub:0.08` or `uniform`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Differences {
-    /// So many percent of each.
+    /// This many percent of each block.
     Fixed(u32),
-    /// Percent from 1 to 100, each as likely as its power of minus this.
+    /// Percent from 1 to 100; the chance of `p` is proportional to `p` to the power of minus this.
     Zipf(f64),
-    /// Either very little or very much: the beta distribution with both its parameters this, which
-    /// is less than 1.
+    /// Either very little or very much: the beta distribution, with both parameters this number,
+    /// which is less than 1.
     Bathtub(f64),
     /// Each share is as likely as any other.
     Uniform,
@@ -95,15 +95,15 @@ impl Differences {
     }
 }
 
-/// What becomes of bytes that change.
+/// How bytes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Every bit of them: the share of the bytes is the share of the bits, and the difference is as
-    /// regular as can be.
+    /// Every bit is inverted: the share of bytes is the share of bits, and the difference is as
+    /// regular as possible.
     Inverted,
-    /// They get random values, of whose bits half differ: the share is that of the bits, so twice
-    /// as many bytes change.
+    /// The bytes get random values, so that half of their bits differ. The share is that of bits,
+    /// so twice as many bytes change.
     NewValues,
 }
 
@@ -122,7 +122,7 @@ pub enum Order {
 pub struct Overwrite {
     /// How much of a block changes.
     pub differences: Differences,
-    /// And how.
+    /// How it changes.
     pub change: Change,
     /// Which blocks.
     pub order: Order,
@@ -130,7 +130,7 @@ pub struct Overwrite {
     pub blocks: u64,
     /// Overwrites.
     pub overwrites: u64,
-    /// What contents, places and shares are drawn from.
+    /// Seed of contents, places and shares.
     pub seed: u64,
 }
 
@@ -140,8 +140,8 @@ const NAME: &str = "overwritten";
 /// Blocks of a call that prepares or warms.
 const AT_ONCE: usize = 256;
 
-/// A block to be overwritten, and the bytes of it that change: so many from there on, around its
-/// end.
+/// A block to be overwritten, and the run of its bytes that changes, which may wrap around the
+/// block's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The block.
@@ -153,7 +153,7 @@ pub struct Place {
 }
 
 impl Overwrite {
-    /// Each overwrite in turn.
+    /// Iterates over the overwrites.
     ///
     /// # Errors
     /// There is no such distribution.
@@ -175,7 +175,7 @@ impl Overwrite {
         }))
     }
 
-    /// What is in the file at first.
+    /// Returns the first content of the file.
     fn content(&self) -> Vec<u8> {
         let mut content = vec![0; self.blocks as usize * BLOCK];
         Rng::new(self.seed).fill(&mut content);
@@ -223,7 +223,7 @@ impl Workload for Overwrite {
         session.close(ino)
     }
 
-    /// What is overwritten was read before: the paper keeps it in memory, and does not read it from
+    /// The blocks were read before: the paper keeps them in memory, and does not read them from
     /// flash.
     fn warm(&self, session: &mut Session<'_>) -> Result<()> {
         let ino = Self::file(session)?;

@@ -3,11 +3,11 @@
 //! As the original:
 //! 1. `files` files are made, of sizes drawn between `size_low` and `size_high` (all alike where
 //!    the two are equal), spread at random over the subdirectories if there are at least two;
-//! 2. `transactions` transactions, each of two halves: a file is read whole, or something is
-//!    appended to it (read with a chance of `bias_read` in 10; the append is up to `size_high` long
-//!    as a whole, and a file that is as long already stays as it is); then a file is made, or one
-//!    is deleted (made with a chance of `bias_create` in 10). A bias of -1 leaves its half out. It
-//!    ends early when no file is left;
+//! 2. `transactions` transactions, each of two halves. In the first, a file is read whole (with a
+//!    chance of `bias_read` in 10), or something is appended to it; the append is up to `size_high`
+//!    long as a whole, and a file that is already that long stays as it is. In the second, a file
+//!    is made (with a chance of `bias_create` in 10), or one is deleted. A bias of -1 leaves its
+//!    half out. The transactions end early when no file is left;
 //! 3. the remaining files are deleted.
 //!
 //! Unbuffered, each block of `read_block` or `write_block` bytes is a system call. Buffered, the C
@@ -90,9 +90,10 @@ pub struct Outcome {
     pub deleted: [u64; 2],
     /// Transactions done.
     pub transactions: u64,
-    /// Bytes written when the files had been made, and when the transactions were done.
+    /// Bytes written until the files were made, and until the transactions were done.
     pub written_bytes: [u64; 2],
-    /// How long making the files took, the transactions, and deleting, in the session's time.
+    /// How long it took to make the files, to do the transactions and to delete, in the session's
+    /// time.
     pub phases: [Duration; 3],
 }
 
@@ -118,7 +119,7 @@ struct Running<'p, 's, 'f> {
 }
 
 impl Postmark {
-    /// Runs it and says what the original would print.
+    /// Runs it and returns what the original would print.
     ///
     /// # Errors
     /// Those of the volume; parameters that make no sense.
@@ -233,7 +234,7 @@ impl Running<'_, '_, '_> {
         Ok(())
     }
 
-    /// A random file. There is one.
+    /// Returns a random file. There must be one.
     fn used(&mut self) -> usize {
         loop {
             let slot = self.rng.below(self.table.len() as u64) as usize;
@@ -243,7 +244,7 @@ impl Running<'_, '_, '_> {
         }
     }
 
-    /// Whether there was a slot for it.
+    /// Makes a file; false when there was no slot for it.
     fn create(&mut self) -> Result<bool> {
         let Some(slot) = self.table.iter().position(Option::is_none) else {
             return Ok(false);
@@ -289,7 +290,7 @@ impl Running<'_, '_, '_> {
         self.session.close(ino)
     }
 
-    /// Whether it was not full already.
+    /// Appends to a file; false when it was already full.
     fn append(&mut self, slot: usize) -> Result<bool> {
         let file = self.table[slot].as_ref().expect("a slot in use");
         let (dir, name, size) = (file.dir, file.name.clone(), file.size);

@@ -1,4 +1,4 @@
-//! What a workload drives: a mounted volume, whose clock it watches.
+//! A session: a mounted volume on which a workload makes its calls, and the clock.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::calls::call::{Bytes, Call, Place, What};
 use super::calls::noted::Noted;
 use crate::system::processor::{Costs, Work};
 
-/// When what was written becomes durable.
+/// When writes become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// Each write is, when it returns (O_SYNC): a transaction a request.
+    /// Each write is durable when it returns (O_SYNC): one transaction per request.
     EachWrite,
     /// The running transaction is committed when it is this old (ext3: 5 s), or full. In virtual
     /// time by the session, which looks after each call; in real time by the volume's own thread.
@@ -28,12 +28,12 @@ impl Durable {
     pub const EXT3: Self = Self::Every(Duration::from_secs(5));
 }
 
-/// The time that passes.
+/// The clock of a session.
 #[derive(Clone, Debug)]
 pub enum Time {
-    /// That of simulated media.
+    /// The clock of simulated media.
     Virtual(Clock),
-    /// That of this machine.
+    /// The clock of this machine.
     Real(Instant),
 }
 
@@ -63,7 +63,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// These with what the volume and the media did.
+    /// Joins these with the work of the volume and the media.
     fn work(self, rest: Work) -> Work {
         Work {
             calls: self.operations,
@@ -73,7 +73,7 @@ impl Counts {
     }
 }
 
-/// Hears how much of a phase is done: done, of how many.
+/// Called with how much of a phase is done, and of how much.
 pub type Tell<'a> = &'a dyn Fn(u64, u64);
 
 /// A volume on which a workload makes its calls.
@@ -90,7 +90,7 @@ pub struct Session<'a> {
     charged: Option<Charged<'a>>,
     processor_ns: u64,
     beside: Option<Beside<'a>>,
-    /// Of the calls, those that committed, where that is kept.
+    /// Times of the calls that committed, where they are kept.
     commits: Vec<u64>,
     noted: Option<Noted>,
 }
@@ -102,24 +102,23 @@ struct Charged<'a> {
     before: Work,
 }
 
-/// What calls took.
+/// The time that calls took.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
-    /// Each of them, in nanoseconds, in their order; commits that were due behind them are not in
-    /// it.
+    /// Nanoseconds of each call, in their order, without the commits that were due behind them.
     pub calls_ns: Vec<u64>,
-    /// Of these, the calls that committed, where there is a background.
+    /// Those of the calls that committed, where there is a background.
     pub commits_ns: Vec<u64>,
-    /// What the background has begun and not done, of the device's time.
+    /// Device time that the background has begun and not done, in nanoseconds.
     pub owed_ns: u64,
-    /// Of the time of the run, the processor's.
+    /// The processor's part of the run's time, in nanoseconds.
     pub processor_ns: u64,
 }
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 impl<'a> Session<'a> {
-    /// A session on a mounted volume.
+    /// Begins a session on a mounted volume.
     pub fn new(fs: &'a Fs, time: Time, durable: Durable, tell: Tell<'a>) -> Self {
         Self {
             fs,
@@ -138,14 +137,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notes each call that changes something or makes it durable, with a length for its bytes.
+    /// Makes the session note each call that changes something or makes it durable, with a length
+    /// for its bytes.
     #[must_use]
     pub fn noting(mut self) -> Self {
         self.noted = Some(Noted::new(self.root()));
         self
     }
 
-    /// The calls that were noted; none where the workload made others past the session.
+    /// Returns the noted calls; `None` where the workload made others without the session.
     pub fn noted(self) -> Option<Vec<Call>> {
         self.noted?.calls()
     }
@@ -158,7 +158,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notes how long each call takes.
+    /// Makes the session note how long each call takes.
     #[must_use]
     pub fn timed(mut self) -> Self {
         self.calls = Some((Vec::new(), self.time.now_ns()));
@@ -176,8 +176,8 @@ impl<'a> Session<'a> {
         self
     }
 
-    /// Has a background, in virtual time; `late_ns` is what checkpoints took beside what the
-    /// device's meter knows.
+    /// Adds a background, in virtual time. `late_ns` returns the time of checkpoints that the
+    /// device's meter does not count.
     #[must_use]
     pub fn beside(mut self, how: Background, late_ns: &'a dyn Fn() -> u64) -> Self {
         if let Time::Virtual(clock) = &self.time
@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
         self
     }
 
-    /// What calls took so far.
+    /// Returns the time that calls took so far.
     pub fn spent(self) -> Spent {
         Spent {
             calls_ns: self.calls.map_or_else(Vec::new, |(calls, _)| calls),
@@ -198,7 +198,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
         self.fs.root()
     }
 
-    /// The volume, for what makes its calls itself and then says so
+    /// The volume, for code that makes its calls itself and reports them afterwards
     /// ([`was_called`](Self::was_called)).
     pub fn fs(&self) -> &'a Fs {
         self.fs
@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         Ok(ino)
     }
 
-    /// What a name stands for.
+    /// Returns the inode of a name.
     ///
     /// # Errors
     /// Those of the volume.
@@ -405,7 +405,7 @@ impl<'a> Session<'a> {
         self.called()
     }
 
-    /// Reads up to the end of `out`; how much there was.
+    /// Reads up to the end of `out`; returns how many bytes there were.
     ///
     /// # Errors
     /// Those of the volume.
@@ -433,7 +433,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The program does something else for so long; a commit may become due meanwhile.
+    /// Lets the program do something else for this long; a commit may become due meanwhile.
     ///
     /// # Errors
     /// Those of the volume, as for the commit.
@@ -454,7 +454,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// After a call that was made on the volume itself, and is noted so where it changes anything.
+    /// Follows a call that was made on the volume itself; notes it where it changes anything.
     ///
     /// # Errors
     /// Those of the volume, when a commit was due.
@@ -463,7 +463,7 @@ impl<'a> Session<'a> {
         self.called()
     }
 
-    /// After calls that others have made on the volume.
+    /// Follows calls that others have made on the volume.
     ///
     /// # Errors
     /// Those of the volume, when a commit was due.
@@ -477,7 +477,7 @@ impl<'a> Session<'a> {
         self.commit_if_due()
     }
 
-    /// After each call: it counts, and the transaction may be due.
+    /// Ends each call: counts it, and commits the transaction if it is due.
     fn called(&mut self) -> Result<()> {
         self.counts.operations += 1;
         self.commit_if_due()
@@ -500,7 +500,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The processor's time for what was done since it was charged last.
+    /// Charges the processor's time for what was done since it was charged last.
     fn charge(&mut self) {
         let (Time::Virtual(clock), Some(charged)) = (&self.time, &mut self.charged) else {
             return;
@@ -525,7 +525,7 @@ impl<'a> Session<'a> {
             };
             let (is_done, overlaps) = (beside.look(period)?, beside.overlaps());
             match &mut self.charged {
-                // Another processor's.
+                // Another processor has done this.
                 Some(charged) if is_done && overlaps => {
                     charged.before = self.counts.work((charged.work)());
                 }

@@ -1,7 +1,7 @@
-//! One durable operation at a time: what a commit costs that has nothing else in it.
+//! One durable operation at a time: what a commit costs when nothing else is in it.
 //!
 //! Each is a call, or a write into a new file, and the fsync that makes it durable. Blocks are
-//! drawn at random from a file that is home, was written in one piece and is in memory; names come
+//! drawn at random from a file that is home, was written in one piece and is in memory. Names come
 //! one after the other, in one directory.
 
 use anyhow::Result;
@@ -16,44 +16,44 @@ use stetfs_testkit::rng::Rng;
 /// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// So many bytes of a file get new values, at a multiple of so many; no place twice.
+    /// Gives this many bytes of a file new values, at a multiple of that many; no place twice.
     Overwrite(usize),
-    /// 4 KiB of a file of which half of the blocks were overwritten, each with a commit of its own:
-    /// where blocks move, the file is in pieces.
+    /// Overwrites 4 KiB of a file of which half of the blocks were overwritten before, each with a
+    /// commit of its own. Where blocks move, that file is in pieces.
     Scattered,
-    /// A write of 100 bytes into a page, at random in it; eight times into the same page, and then
+    /// Writes 100 bytes into a page, at a random place; eight times into the same page, and then
     /// into another one.
     Change,
-    /// The same 100 bytes, by a write of the whole page, as a database makes it and a kernel's page
-    /// cache.
+    /// Makes the same change by a write of the whole page, as a database and a kernel's page cache
+    /// do.
     ChangePage,
-    /// A new file of 4 KiB.
+    /// Makes a file of 4 KiB.
     Create,
-    /// 4 KiB more at the end of a file.
+    /// Appends 4 KiB to a file.
     Append,
-    /// A file of 4 KiB is removed.
+    /// Removes a file of 4 KiB.
     Unlink,
-    /// A new directory.
+    /// Makes a directory.
     Mkdir,
-    /// A file gets another name in its directory.
+    /// Gives a file another name in its directory.
     Rename,
 }
 
-/// A page.
+/// Bytes of a page.
 const PAGE: usize = 4096;
-/// What changes of one.
+/// Bytes of it that change.
 const CHANGE: usize = 100;
-/// How often it does.
+/// Changes of each page.
 pub const CHANGES: u64 = 8;
 /// Bytes of the file that is written to.
 const FILE: usize = 8 << 20;
-/// Bytes of a call that prepares or warms: what is read in larger pieces is not kept.
+/// Bytes of a call that prepares or warms: larger reads are not kept in the cache.
 const AT_ONCE: usize = 64 << 10;
 /// The longest write.
 const LONGEST: usize = 64 << 10;
 /// Operations that come first, while the volume is still cold.
 pub const FIRST: u64 = 8;
-/// Those that leave a file in pieces.
+/// Overwrites that leave a file in pieces.
 const SCATTERING: u64 = 1024;
 
 impl Operation {
@@ -101,15 +101,15 @@ impl Operation {
 pub struct Single {
     /// The kind.
     pub operation: Operation,
-    /// How many, besides the [first](Operation::first).
+    /// How many operations, besides the [first](Operation::first).
     pub times: u64,
-    /// What contents and places are drawn from.
+    /// Seed of contents and places.
     pub seed: u64,
 }
 
 /// The file that is written to.
 const NAME: &str = "file";
-/// The directory that gets files, and the one that has some.
+/// The directory that gets files, and the one that already has some.
 const DIR: &str = "dir";
 const FULL: &str = "full";
 
@@ -131,7 +131,7 @@ impl Single {
         Ok(ino)
     }
 
-    /// The operations of these numbers.
+    /// Performs the operations of these numbers.
     fn perform(&self, session: &mut Session<'_>, numbers: std::ops::Range<u64>) -> Result<()> {
         let root = session.root();
         let ino = session.open(root, NAME)?;
@@ -207,7 +207,7 @@ impl Workload for Single {
         format!("{} times: {}", self.times, self.operation.name())
     }
 
-    /// The same for all kinds. Makes nothing where it is already.
+    /// Prepares the volume, in the same way for all kinds. Makes nothing that is already there.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
         let root = session.root();
         if session.has(NAME)? {
@@ -228,7 +228,7 @@ impl Workload for Single {
         Ok(())
     }
 
-    /// The file is in the cache, and the first operations are made.
+    /// Brings the file into the cache, and makes the first operations.
     fn warm(&self, session: &mut Session<'_>) -> Result<()> {
         let ino = session.open(session.root(), NAME)?;
         let mut buffer = vec![0; AT_ONCE];

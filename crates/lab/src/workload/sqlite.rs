@@ -1,5 +1,5 @@
-//! SQLite on a mounted volume, in the process: each call of its VFS is one of the library's, from
-//! the one thread that works the database, so that in virtual time nothing depends on the machine.
+//! SQLite on a mounted volume, in this process: each call of its VFS is a call of the library, from
+//! the one thread that works on the database. So in virtual time nothing depends on the machine.
 //!
 //! The VFS is the product's (`crates/ffi/src/sqlite`). SQLite's random numbers, which go into the
 //! headers of its journals, belong to the process; so one [`Database`] is open at a time, and
@@ -23,16 +23,16 @@ use super::session::{Counts, Session};
 pub enum JournalMode {
     /// The old pages go to a file, which is deleted: SQLite's default.
     Delete,
-    /// The same, but where the data is journaled the new pages are a group of writes, and the old
-    /// ones stay in memory.
+    /// As `Delete`, but where the data is journaled, the new pages are a group of writes and the
+    /// old ones stay in memory.
     Group,
-    /// The same, and the file is truncated.
+    /// As `Delete`, but the file is truncated.
     Truncate,
-    /// The same, and the file's head is cleared.
+    /// As `Delete`, but the file's head is cleared.
     Persist,
     /// The new pages go to a log.
     Wal,
-    /// Not at all: for loading.
+    /// No transaction is atomic: for loading.
     Off,
 }
 
@@ -45,8 +45,8 @@ impl JournalMode {
         }
     }
 
-    /// What a connection is told: `synchronous=FULL` (none without a journal), temporary files in
-    /// memory, and otherwise SQLite's defaults.
+    /// Returns the pragmas of a connection: `synchronous=FULL` (`OFF` without a journal), temporary
+    /// files in memory, and otherwise SQLite's defaults.
     pub fn settings(self) -> String {
         let exclusive = match self {
             Self::Wal => "PRAGMA locking_mode=EXCLUSIVE;",
@@ -86,7 +86,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens it, or makes it, with the mode's [`settings`](JournalMode::settings).
+    /// Opens a database, or makes it, with the mode's [`settings`](JournalMode::settings).
     ///
     /// # Errors
     /// Those of SQLite and the volume.
@@ -117,8 +117,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Makes one without a journal, in a transaction: what `schema` has, and then what `fill` puts
-    /// in.
+    /// Makes a database without a journal, in one transaction: first the tables of `schema`, then
+    /// what `fill` puts in.
     ///
     /// # Errors
     /// Those of SQLite and the volume.
@@ -143,7 +143,7 @@ impl Database {
         self.connection.as_ref().expect("it is open")
     }
 
-    /// The one value that a query gives.
+    /// Returns the one value that a query gives.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -154,7 +154,7 @@ impl Database {
             .context(sql.to_owned())
     }
 
-    /// Says in the session what calls there were, which may be due to commit.
+    /// Reports SQLite's calls to the session, which may be due to commit.
     ///
     /// # Errors
     /// Those of the commit.
@@ -162,7 +162,7 @@ impl Database {
         session.was_called(self.tally.take())
     }
 
-    /// What went wrong in the volume is no part of SQLite's errors.
+    /// Adds the volume's error, which SQLite's errors do not have.
     pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         match self.tally.trouble.lock().take() {
             Some(trouble) => anyhow!("{error:#}: {trouble}"),
@@ -180,7 +180,7 @@ impl Database {
         Ok(())
     }
 
-    /// Closes it; a write-ahead log is gone then.
+    /// Closes the database, which removes a write-ahead log.
     ///
     /// # Errors
     /// Those of SQLite and the volume.
@@ -192,7 +192,7 @@ impl Database {
     }
 }
 
-/// Calls since they were asked for, and the first that failed.
+/// Calls since they were last asked for, and the first that failed.
 #[derive(Default)]
 struct Tally {
     operations: AtomicU64,
@@ -207,7 +207,7 @@ impl Tally {
             operations: self.operations.swap(0, Relaxed),
             written_bytes: self.written_bytes.swap(0, Relaxed),
             read_bytes: self.read_bytes.swap(0, Relaxed),
-            // Not told apart.
+            // They are not told apart.
             writes: 0,
             reads: 0,
         }
@@ -239,6 +239,6 @@ pub struct Updates {
     pub rows: u64,
     /// Updates.
     pub updates: u64,
-    /// What rows and contents are drawn from.
+    /// Seed of rows and contents.
     pub seed: u64,
 }

@@ -8,9 +8,9 @@ use super::session::Session;
 use super::sqlite::{Database, Updates};
 use stetfs_testkit::rng::Rng;
 
-/// Bytes of what is updated.
+/// Bytes of an update.
 const BYTES: usize = 100;
-/// The database.
+/// The database's file.
 pub const NAME: &str = "updates.db";
 
 impl Workload for Updates {
@@ -62,7 +62,7 @@ impl Updates {
         Ok(())
     }
 
-    /// Updates them; `each` is called after every update.
+    /// Updates the rows; calls `each` after every update.
     ///
     /// # Errors
     /// Those of SQLite and `each`.

@@ -1,5 +1,5 @@
-//! What blktrace saw a block device do, as `blkparse` prints it: the requests of a disk, done on a
-//! file of the volume as the disk image of a virtual machine would have them.
+//! Reads a trace that blktrace has made of a block device, as `blkparse` prints it. The disk's
+//! requests are made on a file of the volume, like the disk image of a virtual machine.
 //!
 //! A request for a flush is an fdatasync before the write, a write with FUA one behind it. Discards
 //! punch holes. The file has only the parts of the disk that the trace touches, one behind the
@@ -17,7 +17,7 @@ use super::{Bytes, Call, Calls, Pace, Place, What, read_text};
 const IMAGE: &str = "disk.img";
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
-/// Bytes that stay together.
+/// Parts of this many bytes stay together.
 const PART: u64 = 1 << 20;
 
 /// A request of the trace.
@@ -25,7 +25,7 @@ struct Request {
     line: usize,
     at: Duration,
     rwbs: String,
-    /// Sectors from here on, so many.
+    /// The first sector, and how many there are.
     sector: u64,
     sectors: u64,
 }
@@ -37,8 +37,8 @@ struct Request {
 pub fn read(path: &Path, pace: Pace, seed: u64) -> Result<Calls> {
     let name = path.display().to_string();
     let text = read_text(path)?;
-    // Each request is seen several times on its way: when it is queued, where that was traced, else
-    // when the device gets it, else when it is done.
+    // Each request is seen several times on its way: when it is queued, if that was traced, when
+    // the device gets it, and when it is done. The first of these that the trace has counts.
     let requests = ["Q", "D", "C"].into_iter().find_map(|action| {
         let requests: Vec<_> = text
             .lines()
@@ -76,7 +76,7 @@ pub fn read(path: &Path, pace: Pace, seed: u64) -> Result<Calls> {
     })
 }
 
-/// `8,0 3 1 0.000000000 697 Q WS 223490 + 8 [program]`.
+/// Reads a line such as `8,0 3 1 0.000000000 697 Q WS 223490 + 8 [program]`.
 fn request(line: usize, text: &str, action: &str) -> Option<Request> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let [device, _, _, at, _, what, rwbs, rest @ ..] = &words[..] else {
@@ -99,7 +99,7 @@ fn request(line: usize, text: &str, action: &str) -> Option<Request> {
     })
 }
 
-/// Where each part of the disk that is touched lies in the image.
+/// Returns where each part of the disk that is touched lies in the image.
 fn parts(requests: &[Request]) -> BTreeMap<u64, u64> {
     let touched = requests.iter().flat_map(|request| {
         let (at, len) = (request.sector * SECTOR, request.sectors * SECTOR);

@@ -8,13 +8,13 @@ use std::time::Duration;
 pub struct Call {
     /// The line that it was read from, for messages.
     pub line: usize,
-    /// When it was made, counted from any moment; unknown where the source has no times.
+    /// When it was made, counted from any moment; `None` where the source has no times.
     pub at: Option<Duration>,
     /// What it is.
     pub what: What,
 }
 
-/// Where in a file.
+/// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At this byte.
@@ -25,17 +25,17 @@ pub enum Place {
     Random,
 }
 
-/// What a write writes.
+/// The content of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// So many, drawn by the seed.
+    /// This many bytes, drawn by the seed.
     Random(u64),
-    /// These.
+    /// These bytes.
     Given(Vec<u8>),
 }
 
 impl Bytes {
-    /// How many.
+    /// How many bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Random(len) => *len,
@@ -60,7 +60,7 @@ pub enum What {
     Create(String),
     /// pwrite(2), or write(2) with O_APPEND.
     Write(String, Place, Bytes),
-    /// pread(2) of so many bytes.
+    /// pread(2) of this many bytes.
     Read(String, Place, u64),
     /// truncate(2).
     Truncate(String, u64),
@@ -88,11 +88,11 @@ pub enum What {
     List(String),
     /// sync(2).
     Sync,
-    /// No call: the program does something else for so long.
+    /// No call: the program does something else for this long.
     Wait(Duration),
 }
 
-/// What a path is called when `from` has become `to`; none if that leaves it as it is.
+/// Returns the new name of a path when `from` becomes `to`; `None` if the path stays as it is.
 pub(crate) fn renamed(path: &str, from: &str, to: &str) -> Option<String> {
     let rest = path.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))

@@ -1,5 +1,5 @@
-//! Calls of one's own: a list as text ([`text`]), what strace saw a program do ([`strace`]), what
-//! blktrace saw a device do ([`blkparse`]), and what `stetfs crash --keep` recorded
+//! Calls of the user's own: a list as text ([`text`]), a trace of a program by strace ([`strace`]),
+//! a trace of a device by blktrace ([`blkparse`]), and a recording of `stetfs crash --keep`
 //! ([`Recorded`]).
 //!
 //! Paths are relative to the volume's root. A file is opened when it is first named, once, and
@@ -32,20 +32,20 @@ use super::contract::Workload;
 use super::session::Session;
 use pace::Waits;
 
-/// Bytes of a write or read at most: what is longer is made in pieces.
+/// The most bytes of a write or read: a longer one is made in pieces.
 const PIECE: u64 = 1 << 20;
 
 /// Calls as a workload.
 pub struct Calls {
-    /// What was read.
+    /// Name of the source.
     pub name: String,
-    /// What must be there before; not measured.
+    /// Calls that make what must be there before; not measured.
     pub before: Vec<Call>,
-    /// What is measured.
+    /// Calls that are measured.
     pub calls: Vec<Call>,
-    /// Between them.
+    /// The time between calls.
     pub pace: Pace,
-    /// What places and bytes are drawn from.
+    /// Seed of places and bytes.
     pub seed: u64,
 }
 
@@ -99,13 +99,13 @@ struct Player {
     open: HashMap<String, InodeNo>,
     /// Open files by the path that they had before it was removed or given to another.
     gone: HashMap<String, InodeNo>,
-    /// Passes over what is written: no word is written twice in a row.
+    /// Passes over the content: no word is written twice in a row.
     passes: u64,
     buffer: Vec<u8>,
 }
 
 impl Player {
-    /// The directory of a path, and the name in it.
+    /// Returns the directory of a path, and the name in it.
     fn split<'p>(path: &'p str, session: &mut Session<'_>) -> Result<(InodeNo, &'p str)> {
         let path = path.trim_matches('/');
         let (dirs, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -116,13 +116,13 @@ impl Player {
         Ok((Self::walk(dirs, session)?, name))
     }
 
-    /// What a path names.
+    /// Finds the inode of a path.
     fn walk(path: &str, session: &mut Session<'_>) -> Result<InodeNo> {
         let mut names = path.split('/').filter(|name| !name.is_empty());
         names.try_fold(session.root(), |dir, name| session.find(dir, name))
     }
 
-    /// A file, opened when it is not open yet.
+    /// Returns a file, and opens it first when it is not open.
     fn file(&mut self, path: &str, session: &mut Session<'_>) -> Result<InodeNo> {
         if let Some(ino) = self.open.get(path).or_else(|| self.gone.get(path)) {
             return Ok(*ino);
@@ -133,7 +133,7 @@ impl Player {
         Ok(ino)
     }
 
-    /// Something that is made durable: a directory is not opened.
+    /// Returns the object of an fsync; a directory is not opened.
     fn object(&mut self, path: &str, session: &mut Session<'_>) -> Result<InodeNo> {
         match self.open.get(path).or_else(|| self.gone.get(path)) {
             Some(ino) => Ok(*ino),
@@ -141,7 +141,7 @@ impl Player {
         }
     }
 
-    /// A name goes: a file that is open under it stays open.
+    /// Notes that a name is removed: a file that is open under it stays open.
     fn goes(&mut self, path: &str, session: &mut Session<'_>) -> Result<()> {
         if let Some(ino) = self.open.remove(path)
             && let Some(older) = self.gone.insert(path.to_owned(), ino)
@@ -151,7 +151,7 @@ impl Player {
         Ok(())
     }
 
-    /// The byte that a place is at.
+    /// Returns the offset of a place.
     fn at(
         &mut self,
         place: Place,
@@ -325,7 +325,7 @@ impl Player {
             .with_context(|| format!("rename {from} {to}"))?;
         session.has_made(Some(&What::Rename(from.to_owned(), to.to_owned())))?;
         self.goes(to, session)?;
-        // What is open below it has another path now.
+        // Files that are open below it have another path now.
         let open = std::mem::take(&mut self.open).into_iter();
         self.open = open
             .map(|(path, ino)| (renamed(&path, from, to).unwrap_or(path), ino))
@@ -334,7 +334,7 @@ impl Player {
     }
 }
 
-/// What a file of text holds.
+/// Reads a text file.
 fn read_text(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -6,7 +6,7 @@ use stetfs_format::InodeNo;
 
 use super::call::{Call, What, renamed};
 
-/// Calls so far, and what each inode of them is called.
+/// The calls so far, and the path of each inode in them.
 pub struct Noted {
     calls: Vec<Call>,
     paths: HashMap<InodeNo, String>,
@@ -14,7 +14,7 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// None yet.
+    /// No calls yet.
     pub fn new(root: InodeNo) -> Self {
         Self {
             calls: Vec::new(),
@@ -23,12 +23,12 @@ impl Noted {
         }
     }
 
-    /// All of them; none if some were missed.
+    /// Returns all calls; `None` if some were missed.
     pub fn calls(self) -> Option<Vec<Call>> {
         self.is_whole.then_some(self.calls)
     }
 
-    /// Calls were made of which nothing is known.
+    /// Notes that calls were missed.
     pub(in crate::workload) fn miss(&mut self) -> Option<What> {
         self.is_whole = false;
         None
@@ -49,21 +49,21 @@ impl Noted {
         });
     }
 
-    /// What an inode is called, if its name has passed here.
+    /// Returns the path of an inode; `None` if its name has not passed here.
     pub(in crate::workload) fn path(&mut self, ino: InodeNo) -> Option<String> {
         let path = self.paths.get(&ino).cloned();
         self.is_whole &= path.is_some();
         path
     }
 
-    /// The path of a name in a directory.
+    /// Returns the path of a name in a directory.
     pub(in crate::workload) fn below(&mut self, dir: InodeNo, name: &str) -> Option<String> {
         let dir = self.path(dir)?;
         let slash = if dir.is_empty() { "" } else { "/" };
         Some(format!("{dir}{slash}{name}"))
     }
 
-    /// The same, of which the inode is known now.
+    /// Returns the path of a name in a directory, and notes that it is the inode's.
     pub(in crate::workload) fn name(
         &mut self,
         dir: InodeNo,

@@ -13,14 +13,14 @@ use crate::workload::session::Session;
 pub enum Pace {
     /// At once.
     Full,
-    /// Not before it was made when it was recorded: what the program did in between takes its time
-    /// here too, so that commits by the clock have as much in them.
+    /// Not sooner after the first call than in the recording. The time that the program took in
+    /// between passes here too, so that commits by the clock have as much in them.
     Recorded,
 }
 
-/// When calls are made that were recorded with their times.
+/// When to make calls that were recorded with their times.
 pub(super) struct Waits {
-    /// The first one's time, and the session's then.
+    /// The first call's time in the recording, and the session's time when it was made.
     began: Option<(Duration, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Waits {
         }
     }
 
-    /// Until a call may be made.
+    /// Waits until a call may be made.
     pub(super) fn wait(&self, at: Option<Duration>, session: &mut Session<'_>) -> Result<()> {
         let (Some((first, began_ns)), Some(at)) = (self.began, at) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What `stetfs crash --keep FILE -- PROGRAM` recorded: the program's own calls with their bytes,
+//! A recording of `stetfs crash --keep FILE -- PROGRAM`: the program's own calls with their bytes,
 //! attributes and groups.
 
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use super::pace::{Pace, Waits};
 use crate::workload::contract::Workload;
 use crate::workload::session::{Counts, Session};
 
-/// A recording as a workload. At the end the volume holds what the program had left, or it is an
-/// error.
+/// A recording as a workload. It is an error if the volume does not hold at the end what the
+/// program had left.
 pub struct Recorded {
     name: String,
     recording: Recording,
     pace: Pace,
-    /// The inodes of what was there before.
+    /// The inodes of what was there before; `None` until that is made.
     inodes: Mutex<Option<BTreeMap<Object, InodeNo>>>,
 }
 
@@ -32,7 +32,7 @@ impl Recorded {
     /// Reads a recording.
     ///
     /// # Errors
-    /// The file is none.
+    /// The file is no recording.
     pub fn read(path: &Path, pace: Pace) -> Result<Self> {
         let name = path.display().to_string();
         let saved = Saved::read(path).with_context(|| name.clone())?;
@@ -49,7 +49,7 @@ impl Recorded {
     }
 }
 
-/// When a call was made.
+/// Returns when a call was made.
 fn time((seconds, nanos): (i64, u32)) -> Option<Duration> {
     Some(Duration::new(u64::try_from(seconds).ok()?, nanos))
 }
@@ -101,7 +101,7 @@ impl Workload for Recorded {
     }
 }
 
-/// Of a call; a promise to the outside is none.
+/// Counts a call; a promise to the outside counts as nothing.
 fn counts(what: &What) -> Counts {
     let written = |what: &What| match what {
         What::Write { bytes, .. } => bytes.0.len() as u64,

@@ -1,9 +1,9 @@
-//! What strace saw a program do: `strace -f -y -ttt -o FILE PROGRAM`.
+//! Reads a trace of a program by strace: `strace -f -y -ttt -o FILE PROGRAM`.
 //!
-//! `-y` is needed: it says which file a descriptor is. With `-s 1000000` the calls' own bytes are
-//! in the trace and are written; else bytes are drawn by the seed. What was there before the trace
-//! began is made beforehand, as large as the trace shows that it was. Failed calls are left out,
-//! and so is what strace does not see: writes to mapped memory, io_uring.
+//! `-y` is needed: it says which file a descriptor is. With `-s 1000000`, the calls' own bytes are
+//! in the trace and are written; otherwise bytes are drawn by the seed. Files that the program
+//! found are made beforehand, as large as the trace shows that they were. Failed calls are left
+//! out, and so is what strace does not see: writes to mapped memory, io_uring.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn read(path: &Path, under: &str, pace: Pace, seed: u64) -> Result<Calls> {
     })
 }
 
-/// What was there before, and the calls.
+/// Returns the calls that make what was there before, and the calls of the trace.
 fn parse(text: &str, under: &str) -> (Vec<Call>, Vec<Call>) {
     let mut trace = Trace {
         under: format!("{}/", under.trim_end_matches('/')),
@@ -44,7 +44,7 @@ fn parse(text: &str, under: &str) -> (Vec<Call>, Vec<Call>) {
         line: 0,
         at: None,
     };
-    // Calls that other threads' lines interrupt are told in two parts.
+    // strace prints a call in two parts when lines of other threads interrupt it.
     let mut begun: HashMap<&str, String> = HashMap::new();
     for (n, line) in text.lines().enumerate() {
         let (pid, at, rest) = head(line);
@@ -97,23 +97,23 @@ fn time(word: &str) -> Option<Duration> {
 #[derive(Default)]
 struct Before {
     dirs: BTreeSet<String>,
-    /// Files with the bytes that they have at least.
+    /// Files with the least number of bytes that they must have had.
     files: BTreeMap<String, u64>,
-    /// What the trace has made or removed itself so far, and whether it is there now: nothing more
-    /// is known of before.
+    /// Names that the trace has made or removed itself, and whether they are there now. They say
+    /// nothing more of the time before.
     known: BTreeMap<String, bool>,
-    /// Directories that the trace has made or renamed, and what it renamed that may be one.
+    /// Directories that the trace has made or renamed, and renamed names that may be directories.
     made: BTreeSet<String>,
     /// Old and new names of directories that the trace renamed, in their order. Files that it
     /// renamed, of which there may be any number, say nothing of other names.
     renamed: Vec<(String, String)>,
-    /// First names of what was first seen when it was renamed: files without a byte, until
-    /// something below says that it is a directory, or a call how large it is.
+    /// First names of what the trace first shows in a rename. They are empty files, until a name
+    /// below shows that one is a directory, or a call shows a size.
     unclear: BTreeSet<String>,
 }
 
 impl Before {
-    /// The name that something had before the trace renamed it, or what it lies in.
+    /// Returns the name that something had before the trace renamed it, or a directory above it.
     fn first_name(&self, path: &str) -> String {
         let mut path = path.to_owned();
         for (from, to) in self.renamed.iter().rev() {
@@ -127,7 +127,7 @@ impl Before {
         path
     }
 
-    /// The name that something had before the trace renamed what it lies in.
+    /// Returns the name that something had before the trace renamed a directory above it.
     fn origin(&self, path: &str) -> String {
         match path.rsplit_once('/') {
             Some((dir, name)) => format!("{}/{name}", self.first_name(dir)),
@@ -135,12 +135,12 @@ impl Before {
         }
     }
 
-    /// Whether it is a directory by all that is known.
+    /// Whether it is known to be a directory.
     fn is_dir(&self, path: &str) -> bool {
         self.made.contains(path) || self.dirs.contains(&self.origin(path))
     }
 
-    /// Whatever has this name was there unless the trace has made it.
+    /// Notes a file of this name: it was there before, unless the trace has made it.
     fn file(&mut self, path: &str, bytes: u64) {
         let first = self.first_name(path);
         if self.unclear.contains(&first) {
@@ -167,7 +167,7 @@ impl Before {
         }
     }
 
-    /// What was first seen when it was renamed is a directory; false if it was seen before.
+    /// Notes that something first seen in a rename is a directory; false if it was seen before.
     fn was_unclear_dir(&mut self, first: &str) -> bool {
         let is_one = self.unclear.remove(first);
         if is_one {
@@ -177,7 +177,7 @@ impl Before {
         is_one
     }
 
-    /// A directory, by its first name.
+    /// Notes a directory, by its first name.
     fn first_dir(&mut self, path: &str) {
         self.parents(path);
         if self.was_unclear_dir(path) {
@@ -189,35 +189,36 @@ impl Before {
         }
     }
 
-    /// The directories above a first name.
+    /// Notes the directories above a first name.
     fn parents(&mut self, path: &str) {
         if let Some((dir, _)) = path.rsplit_once('/') {
             self.first_dir(dir);
         }
     }
 
-    /// It is renamed, and not seen before: perhaps a directory.
+    /// Notes a rename of something not seen before: perhaps a directory.
     fn unclear(&mut self, path: &str) {
         let first = self.first_name(path);
         self.file(path, 0);
         self.unclear.insert(first);
     }
 
-    /// It is a file, which is changed or removed: its size from here on is no size of before.
+    /// Notes a file that is changed or removed: its size from now on says nothing of before.
     fn changed(&mut self, path: &str, is_there: bool) {
         self.file(path, 0);
         self.unclear.remove(&self.first_name(path));
         self.settled(path, is_there);
     }
 
-    /// The trace makes it, has changed it, or removes it: what it is now says nothing of before.
+    /// Notes a name that the trace makes, has changed or removes: from now on it says nothing of
+    /// before.
     fn settled(&mut self, path: &str, is_there: bool) {
         let path = self.origin(path);
         self.parents(&path);
         self.known.insert(path, is_there);
     }
 
-    /// Whether there is such a file by all that is known.
+    /// Whether such a file is known to exist.
     fn has(&self, path: &str) -> bool {
         let path = &*self.origin(path);
         let known = self.known.get(path).copied();
@@ -247,14 +248,14 @@ struct Trace {
     calls: Vec<Call>,
     /// Each process' working directory, as far as it was seen.
     cwd: HashMap<String, String>,
-    /// Where descriptors stand; none: behind the file's end, always. Processes that fork share
-    /// them, so numbers and files are enough to know one.
+    /// Positions of descriptors; `None`: always behind the file's end. Processes that fork share
+    /// them, so number and file are enough to know one.
     places: HashMap<(u32, String), Option<u64>>,
     line: usize,
     at: Option<Duration>,
 }
 
-/// A call's words.
+/// The parts of a call.
 struct Words<'t> {
     args: Vec<&'t str>,
     /// What it returned.
@@ -274,19 +275,19 @@ impl Trace {
             }
         }
         if words.result >= 0 {
-            // Of what it does not understand there is nothing to be told.
+            // A call that is not understood is left out.
             let _ = self.succeeded(pid, name, &words);
         }
     }
 
-    /// The path below the directory of one on the machine.
+    /// Returns the path below the traced directory; `None` for a path outside of it.
     fn inside(&self, path: &str) -> Option<String> {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         let clean: Vec<_> = path
             .split('/')
             .filter(|name| !matches!(*name, "" | "."))
             .collect();
-        // `..` of a symbolic link is not what it looks like, and programs say it rarely.
+        // `..` behind a symbolic link does not lead where it seems to. Programs rarely use it.
         if clean.contains(&"..") {
             return None;
         }
@@ -297,7 +298,7 @@ impl Trace {
         }
     }
 
-    /// A path of a call, from a directory or from where the process is.
+    /// Returns the path of a call, from a directory or from the process's working directory.
     fn path(&self, pid: &str, dir: Option<&str>, arg: &str) -> Option<String> {
         let path = String::from_utf8_lossy(&string(arg)?).into_owned();
         if path.starts_with('/') {
@@ -313,7 +314,7 @@ impl Trace {
         }
     }
 
-    /// A descriptor's number and file.
+    /// Returns a descriptor's number and file.
     fn file(&self, arg: &str) -> Option<(u32, String)> {
         let (number, path) = descriptor(arg)?;
         Some((number?, self.inside(path)?))
@@ -485,7 +486,7 @@ impl Trace {
         Some(())
     }
 
-    /// The path of a call that also has a form with a directory.
+    /// Returns the path of a call that also has a form with a directory.
     fn at(&self, pid: &str, name: &str, args: &[&str]) -> Option<String> {
         if name.ends_with("at") {
             self.path(pid, args.first().copied(), args.get(1)?)
@@ -505,8 +506,8 @@ impl Trace {
         let end = (!flags.contains("O_APPEND")).then_some(0);
         self.places.insert((number, path.clone()), end);
         if flags.contains("O_CREAT") && !self.before.has(&path) {
-            // It may have been there; only O_EXCL tells, or a size later. A new one is what
-            // programs mostly make.
+            // The file may have been there: only O_EXCL tells, or a size later. Most programs make
+            // a new one.
             self.before.settled(&path, true);
             self.tell(What::Create(path));
         } else if flags.contains("O_TRUNC") {
@@ -528,10 +529,10 @@ impl Trace {
 
     fn renamed(&mut self, name: &str, from: String, to: String) {
         let is_dir = self.before.is_dir(&from);
-        // What was not seen before may be one.
+        // A name that was not seen before may be a directory.
         let may_be_dir = is_dir || !self.before.has(&from);
         if name.starts_with("rename") {
-            // What had the name is gone.
+            // What had the new name is gone.
             let replaced = self.before.first_name(&to);
             self.before.unclear.remove(&replaced);
         }
@@ -550,7 +551,7 @@ impl Trace {
                 self.before.made.insert(to.clone());
                 self.before.renamed.push((from.clone(), to.clone()));
             }
-            // strace names what is open by the path that it has by then.
+            // strace prints a descriptor with the path that its file has by then.
             let open = std::mem::take(&mut self.places).into_iter();
             self.places = open
                 .map(|((number, path), place)| {
@@ -566,7 +567,7 @@ impl Trace {
         });
     }
 
-    /// Somebody looked at it; `st_size` says how large it is.
+    /// Notes a call that reads attributes; `st_size` is the size.
     fn looked(&mut self, path: String, text: &str) {
         if text.contains("S_IFDIR") || path.is_empty() {
             self.before.dir(&path);
@@ -582,12 +583,12 @@ impl Trace {
         self.tell(What::Stat(path));
     }
 
-    /// Bytes were read, or written: what was written is told by the string.
+    /// Notes bytes that were read or written; the string has the written bytes.
     fn transfer(&mut self, file: &str, at: Option<u64>, len: u64, written: Option<&str>) {
         let Some(file) = self.file(file) else {
             return;
         };
-        // A descriptor that was open before the trace began stands somewhere: at the beginning.
+        // A descriptor that was open before the trace began stands at the beginning.
         let place = *self.places.entry(file.clone()).or_insert(Some(0));
         let (path, is_at) = (file.1.clone(), at.or(place));
         if len == 0 {
@@ -621,7 +622,7 @@ impl Trace {
     }
 }
 
-/// The argument that tells what was found.
+/// Returns the argument that has the attributes.
 fn text_of<'t>(words: &Words<'t>) -> &'t str {
     let told = words.args.iter().find(|arg| arg.starts_with('{'));
     told.copied().unwrap_or("")

@@ -1,4 +1,4 @@
-//! Lists and traces become the calls that they tell of, and a trace done again leaves what the
+//! Lists and traces become the calls that they describe, and a replayed trace leaves what the
 //! program left.
 
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn a_list_is_what_it_says() {
     }
 }
 
-/// Names below a directory that was renamed twice are those of before; what the trace made is not
+/// Below a directory that was renamed twice, names are those of before. What the trace made is not
 /// there before.
 #[test]
 fn directories_are_renamed_with_what_is_in_them() {
@@ -89,8 +89,9 @@ fn directories_are_renamed_with_what_is_in_them() {
     assert_eq!(before, expected);
 }
 
-/// What is first seen when it is renamed was once prepared as an empty file, always: nothing could
-/// be made below it, and what was read of it was not there. Names that were given away are others'.
+/// A name first seen in a rename was once always prepared as an empty file: nothing could be made
+/// below it, and what was read of it was not there. A name that was given away belongs to something
+/// else.
 #[test]
 fn what_is_first_seen_when_it_is_renamed_is_what_it_turns_out_to_be() {
     let trace = "10 1.0 rename(\"/d/made-below\", \"/d/a\") = 0\n\
@@ -128,8 +129,8 @@ fn what_is_first_seen_when_it_is_renamed_is_what_it_turns_out_to_be() {
     assert_eq!(whats(&calls.before), expected);
 }
 
-/// Calls that are told in two parts, strings of any bytes, descriptors that are copied, paths from
-/// a directory, files that were there before and how large.
+/// Calls in two parts, strings of any bytes, copied descriptors, paths from a directory, and files
+/// that were there before, with their sizes.
 #[test]
 fn a_trace_becomes_calls() {
     let trace = r#"10 1.5 openat(AT_FDCWD</d>, "m/f", O_WRONLY|O_CREAT|O_APPEND, 0644) = 3</d/m/f>
@@ -210,7 +211,7 @@ fn requests_of_a_disk_become_calls_on_an_image() {
     assert_eq!(calls.before[1].what, write(image, 0, 3 * mib));
 }
 
-/// Names with what they have: bytes of a file, what a link says.
+/// Names with their content: bytes of a file, target of a link.
 type Left = BTreeMap<String, Option<Vec<u8>>>;
 
 fn left_on_the_host(dir: &Path) -> Left {
@@ -258,8 +259,8 @@ fn left_on(bed: &Bed) -> Left {
         .collect()
 }
 
-/// The program is no test of ours, and so is who traces it: what is left on the volume is what the
-/// kernel's file system has.
+/// Neither the program nor the tracer is ours: the volume must end up with what the kernel's file
+/// system has.
 #[test]
 fn a_traced_program_leaves_the_same_tree() {
     skip_unless!(needs(false, false, &["mke2fs", "strace", "python3"]));

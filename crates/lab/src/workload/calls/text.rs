@@ -25,12 +25,12 @@ use stetfs_testkit::rng::Rng;
 use super::{Bytes, Call, Calls, Pace, Place, What, read_text};
 use crate::text;
 
-/// Calls that a list may come to: more is taken for a mistake in a number.
+/// The most calls of a list: more are taken for a mistake in a number.
 const MOST: usize = 10_000_000;
-/// Repetitions in repetitions.
+/// The most repetitions within each other.
 const DEEPEST: usize = 16;
 
-/// Each call with what follows it.
+/// Each call with its arguments.
 pub const SYNTAX: &str = "mkdir PATH | rmdir PATH | create PATH | write PATH OFFSET|random BYTES | \
     append PATH BYTES | read PATH OFFSET|random BYTES | truncate PATH BYTES | \
     allocate PATH OFFSET BYTES | punch PATH OFFSET BYTES | fsync PATH | fdatasync PATH | \
@@ -80,21 +80,22 @@ pub fn parse(text: &str, name: &str, seed: u64) -> Result<Calls> {
     })
 }
 
-/// Its number and its words.
+/// A line's number and words.
 type Line<'t> = (usize, Vec<&'t str>);
 
 struct Reader<'t> {
     name: &'t str,
     rng: Rng,
-    /// Names of repetitions with their numbers, the innermost last.
+    /// Names of the repetitions around a line with their numbers, the innermost last.
     vars: Vec<(String, u64)>,
     calls: Vec<Call>,
-    /// How many calls were before `run`.
+    /// How many calls stand before `run`.
     run: Option<usize>,
 }
 
 impl<'t> Reader<'t> {
-    /// Lines up to the `end` of their repetition, or to the last one; how many these were.
+    /// Reads lines up to the `end` of their repetition, or to the last one. Returns how many these
+    /// were.
     fn block(&mut self, lines: &[Line<'t>], depth: usize) -> Result<usize> {
         let (mut at, list) = (0, self.name);
         while let Some((line, words)) = lines.get(at) {
@@ -151,7 +152,7 @@ impl<'t> Reader<'t> {
         Ok(at)
     }
 
-    /// A word with numbers in place of names.
+    /// Returns a word with numbers in place of names.
     fn filled(&mut self, word: &str) -> Result<String> {
         let mut filled = String::new();
         let mut rest = word;
@@ -169,7 +170,7 @@ impl<'t> Reader<'t> {
                 rest = after;
                 continue;
             }
-            // The longest name that is known, so that `$ij` is not `$i` and a `j`.
+            // The longest known name counts, so that `$ij` is not `$i` and a `j`.
             let known = self.vars.iter().rev();
             let known = known.filter(|(name, _)| after.starts_with(name.as_str()));
             let (name, number) = known
@@ -183,7 +184,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// How many lines a repetition has that is done no times.
+/// Returns how many lines to skip for a repetition that runs zero times.
 fn skipped(lines: &[Line<'_>]) -> Result<usize> {
     let mut depth = 1;
     for (n, (_, words)) in lines.iter().enumerate() {

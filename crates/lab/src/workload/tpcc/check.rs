@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use rusqlite::Connection;
 
-/// A condition: its number, what it says, and a query that counts what does not keep it.
+/// A condition: its number, what it says, and a query that counts the rows that break it.
 const CONDITIONS: [(u32, &str, &str); 4] = [
     (
         1,
@@ -40,7 +40,7 @@ const CONDITIONS: [(u32, &str, &str); 4] = [
 /// Judges a database.
 ///
 /// # Errors
-/// A condition does not hold, by its number; those of SQLite.
+/// A condition does not hold, by its number; errors of SQLite.
 pub fn check_consistency(db: &Connection) -> Result<()> {
     for (number, what, wrong) in CONDITIONS {
         let count: i64 = db.query_row(wrong, [], |row| row.get(0))?;

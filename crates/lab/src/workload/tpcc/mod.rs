@@ -36,13 +36,13 @@ use stetfs_testkit::rng::Rng;
 /// The database's file.
 pub const FILE: &str = "tpcc.db";
 
-/// Seconds since 1970 at which the load was.
+/// Seconds since 1970 at which the database is loaded.
 const NOW: u64 = 1_700_000_000;
 
 /// TPC-C with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tpcc {
-    /// How much there is.
+    /// The number of rows.
     pub size: Cardinality,
     /// Decks of 23 transactions.
     pub decks: u32,
@@ -50,7 +50,7 @@ pub struct Tpcc {
     pub journal: JournalMode,
     /// Bytes of SQLite's pages.
     pub page_bytes: u32,
-    /// What everything is drawn from.
+    /// Seed of everything random.
     pub seed: u64,
 }
 
@@ -77,12 +77,12 @@ impl Tpcc {
         f64::from(self.decks) * new_orders as f64 * 60e9 / elapsed_ns.max(1) as f64
     }
 
-    /// NURand's constants. They are those of the load and of every run on it.
+    /// Returns NURand's constants, the same for the load and every run on it.
     pub fn constants(&self) -> Constants {
         Constants::draw(&mut Rng::new(self.seed ^ 0xC0FF_EE00))
     }
 
-    /// Fills a new database, and hears how far it is.
+    /// Fills a new database; calls `tell` with the steps done and their total.
     ///
     /// # Errors
     /// Those of SQLite.
@@ -106,7 +106,7 @@ impl Tpcc {
         session.sync()
     }
 
-    /// Runs the transactions and says what they were; `each` is called after every one.
+    /// Runs the transactions and returns their counts; calls `each` after every one.
     ///
     /// # Errors
     /// Those of SQLite and `each`; there is no database of this size.
@@ -147,7 +147,7 @@ impl Tpcc {
         Ok(outcome)
     }
 
-    /// Runs the transactions on the volume and says what they were.
+    /// Runs the transactions on the volume and returns their counts.
     ///
     /// # Errors
     /// Those of SQLite and the volume; there is no database of this size.
@@ -163,10 +163,10 @@ impl Tpcc {
         Ok(outcome)
     }
 
-    /// Judges what a run has left: the consistency conditions, and SQLite's integrity check.
+    /// Judges what a run has left, by the consistency conditions and SQLite's integrity check.
     ///
     /// # Errors
-    /// What does not hold; those of SQLite and the volume.
+    /// A condition does not hold; errors of SQLite and the volume.
     pub fn check(&self, session: &mut Session<'_>) -> Result<()> {
         let db = Database::open(session, FILE, self.journal, self.seed)?;
         let consistent = check::check_consistency(db.connection());
@@ -199,7 +199,7 @@ impl Workload for Tpcc {
         }
     }
 
-    /// The whole database, as a run's ramp-up would read it.
+    /// Reads the whole database, as a run's ramp-up would.
     fn warm(&self, session: &mut Session<'_>) -> Result<()> {
         let root = session.root();
         let ino = session.open(root, FILE)?;

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use stetfs_testkit::rng::Rng;
 
-/// The constants of NURand in a run (clause 2.1.6.1): one for each of its uses, of the load and of
-/// the transactions.
+/// The constants of NURand in a run (clause 2.1.6.1): one for each use, in the load and in the
+/// transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Constants {
     /// C for last names while loading.
@@ -18,7 +18,7 @@ pub struct Constants {
     pub item: u64,
 }
 
-/// A for last names, customers and items.
+/// A for last names.
 pub const A_LAST: u64 = 255;
 /// A for customers.
 pub const A_CUSTOMER: u64 = 1023;
@@ -26,7 +26,7 @@ pub const A_CUSTOMER: u64 = 1023;
 pub const A_ITEM: u64 = 8191;
 
 impl Constants {
-    /// Drawn from a seed.
+    /// Draws the constants from a seed.
     pub fn draw(rng: &mut Rng) -> Self {
         let last_load = rng.below(A_LAST + 1);
         let last_run = loop {
@@ -44,7 +44,7 @@ impl Constants {
     }
 }
 
-/// Whether C for last names may change so much between the load and the run.
+/// Whether C for last names may change by this much between the load and the run.
 pub fn is_valid_delta(delta: u64) -> bool {
     (65..=119).contains(&delta) && delta != 96 && delta != 112
 }
@@ -78,7 +78,7 @@ pub fn a_string(rng: &mut Rng, from: u64, to: u64) -> String {
     letters.collect()
 }
 
-/// Random digits, so many.
+/// Random digits, `len` of them.
 pub fn n_string(rng: &mut Rng, len: u64) -> String {
     let digits = (0..len).map(|_| char::from(b'0' + rng.below(10) as u8));
     digits.collect()
@@ -89,7 +89,7 @@ pub fn zip(rng: &mut Rng) -> String {
     n_string(rng, 4) + "11111"
 }
 
-/// What is said of an item: one in ten is original (clause 4.3.3.1).
+/// Random text about an item: one in ten is original (clause 4.3.3.1).
 pub fn item_data(rng: &mut Rng) -> String {
     const ORIGINAL: &str = "ORIGINAL";
     let mut data = a_string(rng, 26, 50);
@@ -107,7 +107,7 @@ pub fn permutation(rng: &mut Rng, n: u64) -> Vec<u64> {
     all
 }
 
-/// Puts into a random order.
+/// Puts the items into a random order.
 pub fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
     for last in (1..items.len()).rev() {
         items.swap(last, rng.below(last as u64 + 1) as usize);
@@ -125,7 +125,8 @@ mod tests {
         assert_eq!(last_name(999), "EINGEINGEING");
     }
 
-    /// The law of NURand, counted out: with A a power of two less one, the OR of both numbers.
+    /// The distribution of NURand, counted out: with A a power of two less one, the OR of both
+    /// numbers.
     #[test]
     fn nurand_has_its_distribution() {
         let (a, c, x, y) = (255, 123, 0, 999);
@@ -142,8 +143,8 @@ mod tests {
         for _ in 0..draws {
             found[nurand(&mut rng, a, c, x, y) as usize] += 1;
         }
-        // Pearson's statistic over those that can be; its mean is their number, its deviation the
-        // root of twice that.
+        // Pearson's statistic over the possible numbers. Its mean is how many these are; its
+        // deviation is the root of twice that.
         let mut chi_squared = 0.0;
         let mut cells = 0.0;
         for (n, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
@@ -156,7 +157,7 @@ mod tests {
         }
         let limit = cells + 6.0 * f64::sqrt(2.0 * cells);
         assert!(chi_squared < limit, "{chi_squared} of {cells}");
-        // It is far from uniform: that the test can tell.
+        // The distribution is far from uniform, so the test can tell them apart.
         let most = expected.iter().max().expect("some");
         assert!(most * 1000 > pairs * 4, "{most} of {pairs}");
     }

@@ -1,4 +1,4 @@
-//! How much there is, and what is done with it.
+//! How many rows there are, and how many transactions of each kind were run.
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub struct Cardinality {
 }
 
 impl Cardinality {
-    /// The specification's.
+    /// The specification's numbers, for this many warehouses.
     pub const fn of(warehouses: u32) -> Self {
         Self {
             warehouses,
@@ -29,8 +29,8 @@ impl Cardinality {
         }
     }
 
-    /// The same with fewer items, customers and orders; what a factor of 1 or more changes is the
-    /// number of warehouses.
+    /// Scales the specification's numbers. A factor below 1 lowers items, customers and orders; a
+    /// factor of 1 or more is the number of warehouses.
     pub fn scaled(scale: f64) -> Self {
         let whole = Self::of((scale.round() as u32).max(1));
         let part = scale.min(1.0);
@@ -45,7 +45,7 @@ impl Cardinality {
         }
     }
 
-    /// Last names.
+    /// How many last names there are.
     pub(super) fn names(&self) -> u64 {
         u64::from(self.customers.min(1000))
     }
@@ -56,7 +56,7 @@ impl Cardinality {
     }
 }
 
-/// What the transactions were.
+/// Counts of the transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// New-Order, those rolled back included.

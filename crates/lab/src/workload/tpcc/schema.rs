@@ -1,4 +1,4 @@
-//! TPC-C's nine tables in SQLite, and what is in them in the beginning (clauses 1.3 and 4.3.3).
+//! TPC-C's nine tables in SQLite, and their first content (clauses 1.3 and 4.3.3).
 //!
 //! Money is in cents, taxes and discounts in hundredths of a percent, dates in seconds since 1970:
 //! integers, so that sums are exact. Tables are SQLite's ordinary ones, with a row number, and an
@@ -61,13 +61,13 @@ CREATE INDEX customer_by_name ON customer (c_w_id, c_d_id, c_last, c_first);
 CREATE INDEX orders_by_customer ON orders (o_w_id, o_d_id, o_c_id, o_id);
 ";
 
-/// Rows of a table, each a tuple of what `?` stands for.
+/// Returns the statement that inserts a row into a table, with a `?` for each column.
 fn insert(table: &str, columns: usize) -> String {
     let marks = vec!["?"; columns].join(", ");
     format!("INSERT INTO {table} VALUES ({marks})")
 }
 
-/// Where and who: name, streets, city, state, ZIP code.
+/// A name and an address: name, streets, city, state, ZIP code.
 struct Address([String; 5]);
 
 impl Address {
@@ -87,7 +87,7 @@ impl Address {
 }
 
 /// Makes the tables and fills them. `now`: seconds since 1970; `last_c`: NURand's constant for last
-/// names. `tell` hears of done steps, of how many.
+/// names. `tell` is called with the steps done and their total.
 pub(super) fn load(
     db: &Connection,
     size: &Cardinality,
@@ -191,7 +191,7 @@ impl District<'_> {
         let mut customer = self.db.prepare_cached(&insert("customer", 21))?;
         let mut history = self.db.prepare_cached(&insert("history", 8))?;
         for c_id in 1..=self.size.customers {
-            // The first thousand have the thousand names.
+            // The first thousand customers have the thousand names.
             let last = match c_id {
                 1..=1000 => u64::from(c_id) - 1,
                 _ => nurand(rng, A_LAST, last_c, 0, self.size.names() - 1),

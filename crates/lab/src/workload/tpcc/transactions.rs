@@ -17,7 +17,7 @@ pub(super) struct Terminals<'a> {
     pub(super) size: Cardinality,
     pub(super) constants: Constants,
     pub(super) rng: Rng,
-    /// Seconds since 1970: a second a transaction.
+    /// Seconds since 1970; one second passes per transaction.
     pub(super) now: u64,
     pub(super) outcome: &'a mut Outcome,
 }
@@ -28,7 +28,7 @@ enum End {
     Rollback,
 }
 
-/// Whom a payment or a question is about.
+/// The customer of a payment or a question: by number or by last name.
 enum Who {
     Number(u64),
     LastName(String),
@@ -110,7 +110,7 @@ impl Terminals<'_> {
         )
     }
 
-    /// Clauses 2.5.1.2 and 2.6.1.2.
+    /// Draws a customer: clauses 2.5.1.2 and 2.6.1.2.
     fn who(&mut self) -> Who {
         self.outcome.by_name[1] += 1;
         if self.rng.chance(60) {
@@ -123,7 +123,7 @@ impl Terminals<'_> {
         }
     }
 
-    /// Another warehouse, if there is any.
+    /// Draws another warehouse; `None` when there is none.
     fn other_warehouse(&mut self, w_id: u32) -> Option<u32> {
         let others = u64::from(self.size.warehouses) - 1;
         (others > 0).then(|| {
@@ -132,7 +132,7 @@ impl Terminals<'_> {
         })
     }
 
-    /// Clause 2.4.1.
+    /// Draws the lines of an order: clause 2.4.1.
     fn draw_lines(&mut self, w_id: u32) -> Vec<Line> {
         let count = uniform(&mut self.rng, 5, 15);
         let rolls_back = self.rng.chance(1);
@@ -141,7 +141,7 @@ impl Terminals<'_> {
             let c = self.constants.item;
             let items = u64::from(self.size.items);
             let i_id = if rolls_back && n == count {
-                // An unused number.
+                // A number that no item has.
                 items + 1
             } else {
                 nurand(&mut self.rng, A_ITEM, c, 1, items)
@@ -209,7 +209,7 @@ impl Terminals<'_> {
         Ok(End::Commit)
     }
 
-    /// Whether there is such an item.
+    /// Orders a line; false when there is no such item.
     fn order_line(
         &self,
         (w_id, d_id, o_id): (u32, u64, i64),
@@ -331,7 +331,7 @@ impl Terminals<'_> {
         Ok(End::Commit)
     }
 
-    /// Of those with the name the one in the middle, by first name.
+    /// Finds the customer. Of those with the name, takes the one in the middle, by first name.
     fn find_payer(&self, w_id: u32, d_id: u64, who: &Who) -> Result<Payer> {
         let columns = Payer::COLUMNS;
         match who {
@@ -411,7 +411,7 @@ impl Terminals<'_> {
             )?
             .query_row(params![w_id, d_id, payer.c_id], |row| row.get(0))
             .optional()?;
-        // Everybody has one from the beginning.
+        // Every customer has an order from the beginning.
         let o_id = newest.context("a customer without an order")?;
         let mut lines = db.prepare_cached(
             "SELECT ol_i_id, ol_supply_w_id, ol_quantity, ol_amount, ol_delivery_d FROM order_line \
@@ -432,7 +432,7 @@ impl Terminals<'_> {
         Ok(End::Commit)
     }
 
-    /// The oldest order of a district that is not delivered, if there is any.
+    /// Delivers the oldest order of a district that is not delivered, if there is one.
     fn deliver(&self, w_id: u32, d_id: u32, carrier: u64) -> Result<()> {
         let db = self.db;
         let oldest: Option<i64> = db
@@ -503,13 +503,13 @@ impl Terminals<'_> {
     }
 }
 
-/// A change meant one row.
+/// Checks that a change has met one row.
 fn one_row(changed: usize) -> Result<()> {
     ensure!(changed == 1, "{changed} rows were changed, not one");
     Ok(())
 }
 
-/// The one in the middle, rounded up (clause 2.5.2.2).
+/// Returns the one in the middle, rounded up (clause 2.5.2.2).
 fn middle<T>(mut all: Vec<T>) -> Option<T> {
     match all.len() {
         0 => None,
