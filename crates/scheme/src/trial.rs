@@ -46,8 +46,8 @@ pub struct Trial {
     /// No earlier trial of the scheme has its order of writes. The other trials differ only in
     /// sizes and shares, and are not explored at length.
     pub has_own_order: bool,
-    /// Planted bugs that an exploration of it finds: all in the scheme's own code, and some above
-    /// and below it.
+    /// Planted bugs that an exploration of it finds: in the scheme's own code, and some above and
+    /// below it.
     pub planted: &'static [Bug],
 }
 

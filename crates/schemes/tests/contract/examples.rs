@@ -1,4 +1,4 @@
-//! The rows of the recovery tables of the two examples that a power cut does not reach.
+//! Recovery cases of the two examples that a power cut does not reach.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rig::{BLOCK, BLOCKS, LOG, Rig, Rng, UUID, World, transaction, volume}
 const SLOTS: [u64; 2] = [2, 3];
 const FIRST_PLACE: u64 = 4;
 
-/// Where a log block lies, in bytes.
+/// Returns the byte offset of a log block.
 fn log_at(n: u64) -> u64 {
     let first = u64::from(LOG[0].len);
     let block = if n < first {
@@ -29,8 +29,8 @@ fn rig(image: &Image) -> (Arc<SimDev>, Rig) {
     (dev.clone(), Rig::on(dev))
 }
 
-/// What a mount leaves that ends without being closed, after each of so many commits: the media,
-/// and what was committed.
+/// Returns the medium and the committed contents after each of `commits` commits, as a mount leaves
+/// them that is not closed.
 fn left(scheme: &str, commits: u32) -> Vec<(Image, World)> {
     let (dev, rig) = rig(&volume());
     let opened = rig.open(find(scheme).expect("a scheme"), false);
@@ -48,14 +48,14 @@ fn open(scheme: &str, rig: &Rig) -> stetfs_scheme::Result<Opened> {
     rig.open(find(scheme).expect("a scheme"), true)
 }
 
-/// Recovers; what is home then, and the report.
+/// Recovers; returns whether the world is home then, and the report.
 fn recovered(scheme: &str, image: &Image, world: &World) -> (bool, RecoveryReport) {
     let (_, rig) = rig(image);
     let opened = open(scheme, &rig).expect("a recovery");
     (rig.is_home(world), opened.report)
 }
 
-/// That it is refused for this reason, and every byte is as it was.
+/// Asserts that the image is refused for this reason and not changed.
 fn assert_refused(scheme: &str, image: &Image, why: &str) {
     let (dev, rig) = rig(image);
     let error = open(scheme, &rig).map(drop).expect_err(why).to_string();
@@ -74,7 +74,7 @@ fn damaged(image: &Image, log_block: u64) -> Image {
     image
 }
 
-/// The map at that log block with another home in its first entry, sealed again.
+/// Returns the image with another home in the first entry of that map, and a right checksum.
 fn with_home(image: &Image, log_block: u64, home: u64) -> Image {
     let (mut image, at) = (image.clone(), log_at(log_block));
     let mut raw = [0; BLOCK];
@@ -106,7 +106,7 @@ fn without_the_mark_nothing_counts() {
         let opened = rig.open(find(scheme).expect("a scheme"), false);
         let report = opened.expect("it opens").report;
         assert!(!report.was_needed && report.transactions == 0, "{report:?}");
-        // Nor after the power goes off before the first commit.
+        // The same after a power cut before the first commit.
         let (is_home, report) = recovered(scheme, &dev.newest(), &world);
         assert!(!is_home && report.blocks == 0, "{scheme}: {report:?}");
     }
@@ -128,12 +128,12 @@ fn a_log_of_somebody_else_is_refused() {
     }
 }
 
-/// The newest root was being written: the one before it counts, and all that it names is there.
+/// If the newest root is torn, the one before it counts, and all of its blocks are there.
 #[test]
 fn of_two_roots_the_newest_that_counts_is_taken() {
     let left = left("shadow", 4);
     for (n, (image, world)) in left.iter().enumerate() {
-        // The log begins with generation 1.
+        // A new log begins with generation 1.
         let newest = SLOTS[(n + 2) % 2];
         assert!(recovered("shadow", image, world).0);
         let before = match n {
@@ -155,7 +155,7 @@ fn two_damaged_roots_are_an_error() {
     assert_refused("shadow", &image, "neither of its roots is intact");
 }
 
-/// The map of scheme `template` was being written: what was committed before it is home.
+/// If the map of scheme `template` is torn, everything that was committed before it is home.
 #[test]
 fn a_damaged_map_means_that_everything_is_home() {
     let left = left("template", 4);

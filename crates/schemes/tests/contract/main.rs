@@ -1,9 +1,9 @@
-//! The contract of `stetfs_scheme`, asked of each scheme that is registered, without a journal and
-//! without a file system above it: the first test of a new scheme, in a second.
+//! The contract of `stetfs_scheme`, tested with each registered scheme, without a journal and a
+//! file system above it: the first test of a new scheme, in a second.
 //!
-//! A volume of 256 blocks with a log of 64, in two pieces, so that it fills all the time.
-//! Transactions overwrite metadata and data, free blocks and use them again; some blocks begin as a
-//! record of JBD2 does. The model is the list of contents after each transaction.
+//! The volume has 256 blocks. Its log has 64, in two pieces, so that it fills all the time.
+//! Transactions overwrite metadata and data, free blocks and use them again. Some blocks begin like
+//! a record of JBD2. The model is the list of contents after each transaction.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "testing")]
@@ -28,12 +28,12 @@ use crate::rig::{
     volume, volume_with_log,
 };
 
-/// Those that a plain device or plain memory is enough for.
+/// Returns the schemes for which a plain device or plain memory is enough.
 fn schemes() -> impl Iterator<Item = &'static Registration> {
     SCHEMES.iter().filter(|scheme| !scheme.about.needs_remap)
 }
 
-/// That each block is read as it is in the world, from the scheme or from home.
+/// Asserts that each block of the world is read with its content, from the scheme or from home.
 fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
     let scheme = &opened.scheme;
     for (block, content) in world {
@@ -66,7 +66,7 @@ fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
     assert_filtered(opened, WORLD.start - 1..WORLD.end + 1, what);
 }
 
-/// Bytes that were written to the media so far.
+/// Returns the bytes that were written to the media so far.
 fn bytes_written(rig: &Rig) -> u64 {
     let nvm = rig.nvm.as_ref().map(|nvm| nvm.meter());
     let meters = [Some(rig.dev.meter()), nvm].into_iter().flatten();
@@ -78,7 +78,7 @@ fn bytes_written(rig: &Rig) -> u64 {
     bytes.sum()
 }
 
-/// That the filter before long reads tells of each block whether it is held.
+/// Asserts that the filter before long reads says of each block whether it is held.
 fn assert_filtered(opened: &Opened, blocks: Range<u64>, what: &str) {
     for block in blocks.map(BlockNo) {
         let is_held = matches!(opened.scheme.read(block).expect("a read"), Held::Here(_));
@@ -124,7 +124,7 @@ fn what_was_committed_is_read_and_gets_home() {
                     Some(cache) => assert_eq!(cache.stats().dirty, 0, "{what}"),
                     None => assert!(!opened.scheme.holds_any(BlockNo(0), 256), "{what}"),
                 }
-                // Who is told in time is never forced.
+                // Checkpoints in time leave no backlog, and no commit is forced to make one.
                 assert_eq!(opened.scheme.backlog(), Backlog::default(), "{what}");
                 let actions = opened.scheme.actions();
                 let actions: Vec<_> = actions.iter().map(|action| action.name).collect();
@@ -138,17 +138,17 @@ fn what_was_committed_is_read_and_gets_home() {
     }
 }
 
-/// The same changes cost a commit and a checkpoint the same, however often they were made before: a
-/// scheme that goes on caring for what is home does more each time, and one that asks for too
-/// little at a time does so where the log is long.
+/// The same changes cost a commit and a checkpoint the same, however often they were made before. A
+/// scheme that does not forget blocks that are home would do more each time. So would one whose
+/// checkpoints take too little, where the log is long.
 #[test]
 fn what_is_done_again_costs_the_same() {
-    // Until what was done before decides nothing any more.
+    // Rounds before the costs are compared, until earlier changes have no influence.
     const FIRST: usize = 4;
     const CAUSES: [Cause; 2] = [Cause::Log, Cause::Checkpoint];
     for scheme in schemes() {
         for (trial, rig) in scheme.trials.iter().filter_map(|t| Some((t, Rig::of(t)?))) {
-            // Bytes and requests.
+            // Bytes and requests of a cause.
             let done = |cause| {
                 let nvm = rig.nvm.as_ref().map(|nvm| nvm.meter());
                 let meters = [Some(rig.dev.meter()), nvm].into_iter().flatten();
@@ -173,7 +173,8 @@ fn what_is_done_again_costs_the_same() {
             let rounds: Vec<_> = rounds.collect();
             let ((bytes, requests), checkpoint) = rounds[FIRST];
             for ((bytes_now, requests_now), checkpoint_now) in &rounds[FIRST..] {
-                // The log lies in two pieces, and is a ring: a round crosses one of its ends.
+                // One request more or less, because the log is a ring in two pieces, and a round
+                // may cross one of its ends.
                 let is_same = *bytes_now == bytes
                     && requests_now.abs_diff(requests) <= 1
                     && *checkpoint_now == checkpoint;
@@ -183,7 +184,7 @@ fn what_is_done_again_costs_the_same() {
     }
 }
 
-/// The longest transactions, with what placing data may add to them, fit one after the other.
+/// The longest transactions, with the blocks that placing data may add, fit one after the other.
 #[test]
 fn as_much_as_is_promised_fits_each_time() {
     const BEHIND_THE_LOG: u64 = 150;
@@ -206,7 +207,7 @@ fn as_much_as_is_promised_fits_each_time() {
     }
 }
 
-/// A log that is too short is refused; in one that is not, what is promised fits.
+/// A log that is too short is refused. In every other one the promised transaction fits.
 #[test]
 fn a_log_of_any_size_works_or_is_refused() {
     for scheme in schemes() {
@@ -232,14 +233,14 @@ fn a_log_of_any_size_works_or_is_refused() {
         }
         let uses_it = scheme.about.atomic && !scheme.about.nvm.is_needed();
         assert!(refused > 0 || !uses_it, "{name}: no log is too short");
-        // The superblock's block, the header's, and a ring of bytes that goes on for sixteen more.
+        // The superblock's block, the header's, and a ring of sixteen blocks.
         if ["stet", "shortcut"].contains(&scheme.about.name) {
             assert_eq!(refused, 18, "{name}");
         }
     }
 }
 
-/// A JBD2 log may be shorter than the blocks of its inode; what lies behind its end is not its own.
+/// A JBD2 log may be shorter than its inode. It leaves the blocks behind its end alone.
 #[test]
 fn a_log_that_ends_before_its_blocks_keeps_to_its_end() {
     let scheme = find("jbd2").expect("a scheme");
@@ -274,7 +275,7 @@ fn a_log_that_ends_before_its_blocks_keeps_to_its_end() {
     }
 }
 
-/// A volume that is looked at stays as it is: one that nobody has used, one that was closed, and
+/// Opening a volume read-only does not write it: neither a fresh one, nor one that was closed, nor
 /// one that was not, which may be refused.
 #[test]
 fn what_is_opened_to_be_read_is_not_written() {
@@ -323,7 +324,7 @@ fn what_it_does_not_have_is_refused() {
     }
 }
 
-/// Volumes could have more compressors once.
+/// A volume with a compressor of an older version is refused with the compressor's name.
 #[test]
 fn a_compressor_that_is_not_here_is_named() {
     let dj = find("dj").expect("a scheme");
@@ -342,7 +343,7 @@ fn a_compressor_that_is_not_here_is_named() {
     }
 }
 
-/// JBD2 must find neither a log that begins anywhere nor anything that it could take for a record.
+/// In a closed log JBD2 finds neither a start nor anything that it could take for a record.
 #[test]
 fn a_closed_log_means_nothing_to_jbd2() {
     let has_own =
@@ -360,7 +361,7 @@ fn a_closed_log_means_nothing_to_jbd2() {
             let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants);
             opened.scheme.commit(&txn).expect("a commit");
         }
-        // Wherever a block of the log begins, in these it is with the magic number.
+        // These blocks are nothing but magic numbers, so that blocks of the log begin with one.
         for tid in 40..44 {
             let base = opened.terms.wants.base;
             let magic = |_| JBD2_MAGIC.to_be_bytes();
@@ -383,8 +384,8 @@ fn a_closed_log_means_nothing_to_jbd2() {
     }
 }
 
-/// A log that names blocks beyond the volume's end is of another volume, or damaged. Recovery says
-/// so, and leaves the volume as it is for whoever knows better.
+/// A log that names blocks beyond the volume's end belongs to another volume, or is damaged.
+/// Recovery says so, and leaves the volume as it is.
 #[test]
 fn a_log_that_names_what_is_not_there_is_refused() {
     for scheme in schemes().filter(|s| s.about.atomic) {
@@ -419,14 +420,14 @@ fn a_log_that_names_what_is_not_there_is_refused() {
     }
 }
 
-/// With asynchronous commits a record may be durable before what it vouches for. The body of the
-/// newest transaction was in flight, and is nothing; that of one that others follow is damaged.
+/// With asynchronous commits a record may be durable before its body. If the newest transaction has
+/// a wrong body, it was in flight and does not count; if others follow it, it was damaged.
 #[test]
 fn a_damaged_body_counts_by_what_follows_it() {
     const COMMITS: u32 = 5;
     const BODY: u64 = 3;
     let scheme = find("jbd2").expect("a scheme");
-    // With a checksum of each transaction, and, as the kernel has it too, with one of each block.
+    // With a checksum for each transaction, and with one for each block, which the kernel has too.
     for name in ["jbd2-async", "jbd2-journal"] {
         let trial = scheme.trials.iter().find(|trial| trial.name == name);
         let trial = trial.expect("a trial");
@@ -452,7 +453,8 @@ fn a_damaged_body_counts_by_what_follows_it() {
         superblock.encode_into(&mut raw);
         put(LOG[0].start.0, &raw);
         for damaged in 1..=COMMITS {
-            // Each has a descriptor, its blocks, and a commit block: the last before that.
+            // The block before the commit block: a transaction is a descriptor, its blocks, and the
+            // commit block.
             let at = LOG[0].start.0 + u64::from(damaged) * (1 + BODY + 1) - 1;
             let before = rig.home(at);
             put(at, &[0x5a; BLOCK]);
@@ -468,8 +470,8 @@ fn a_damaged_body_counts_by_what_follows_it() {
     }
 }
 
-/// The power goes off at every change of the device, and again during the recovery. Whatever was
-/// confirmed is there; the transaction in flight is there entirely or not at all.
+/// The power goes off at every change of the device, and again during the recovery. Every confirmed
+/// transaction survives, and the one in flight survives entirely or not at all.
 #[test]
 fn a_cut_leaves_whole_transactions() {
     for scheme in schemes().filter(|s| s.about.atomic) {
@@ -487,12 +489,12 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
     let rig = Rig::on(dev.clone()).with(trial);
     let opened = rig.open(scheme, false).expect("it opens");
     if opened.terms.promise != DataPromise::Atomic || opened.terms.relocates.is_any() {
-        // Then the model of this test has not all that may be left, or its transactions are not
+        // This test's model lacks states that such a scheme may leave, or its transactions are not
         // those of a journal that relocates.
         return;
     }
     let is_private = opened.terms.mark == Mark::PrivateLog;
-    // Before that the volume has no mark.
+    // Before this the volume has no mark.
     let marked_at = dev.changes();
     let (mut worlds, mut confirmed_at) = (vec![World::new()], vec![0]);
     for tid in 1..=24 {
@@ -526,7 +528,7 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
                 let again = Arc::new(SimDev::new(left.clone()));
                 again.cut_at(second);
                 let dev = again.clone() as Arc<dyn BlockDev>;
-                // It may or may not notice that the power is off.
+                // The recovery may or may not notice that the power is off.
                 drop(Rig::on(dev).with(trial).open(scheme, is_private));
                 let left = again
                     .crash_point()
@@ -546,8 +548,8 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
     }
 }
 
-/// Everything but one block of what is in flight, three times: what a checksum over all of it has
-/// to notice.
+/// Returns three states that lack one block of the changes in flight, which a checksum over all of
+/// them must notice.
 fn without_one_block(point: &CrashPoint, rng: &mut Rng) -> Vec<Keep> {
     const SECTORS: usize = BLOCK / 512;
     let blocks = point.pieces().len() / SECTORS;
@@ -577,8 +579,9 @@ fn judge(
     );
 }
 
-/// A block that is written where it stays makes its transaction count. If it gets there late, by
-/// whoever writes the same into it, the volume has been seen without the transaction already.
+/// A transaction may lack nothing but a block that is written where it stays. Recovery drops it. If
+/// a later write gives that block the same content, the transaction must not count after all,
+/// because the volume has been seen without it.
 #[test]
 fn a_transaction_that_was_dropped_does_not_come_back() {
     let stet = find("stet").expect("a scheme");
@@ -638,8 +641,8 @@ fn a_transaction_that_was_dropped_does_not_come_back() {
     }
 }
 
-/// Log and homes are read in their order: a disk that is asked for one record or block after the
-/// other turns once for each.
+/// Recovery reads log and homes in order and in large pieces. Otherwise a disk would turn once for
+/// each record or block.
 #[test]
 fn a_disk_recovers_in_a_few_turns() {
     const CHANGES: u32 = 30;
@@ -663,7 +666,7 @@ fn a_disk_recovers_in_a_few_turns() {
             content.make_mut()[100..108].fill(1);
             let mut ranges = Ranges::new();
             ranges.add(100, 8);
-            // Far from the one before.
+            // Far from the home before.
             let home = BlockNo(WORLD.start - 80 + u64::from(tid) * 37 % 80);
             let logged = LoggedBlock {
                 home,
@@ -695,8 +698,8 @@ fn a_disk_recovers_in_a_few_turns() {
     }
 }
 
-/// A volume may be opened on a medium with other sectors after a crash. What is in the log is found
-/// there all the same, or the medium is refused.
+/// A volume may be opened on a medium with other sectors after a crash. Recovery finds the log's
+/// content there too, or refuses the medium.
 #[test]
 fn a_log_goes_on_in_the_unit_that_it_was_made_in() {
     let stet = find("stet").expect("a scheme");
@@ -721,7 +724,7 @@ fn a_log_goes_on_in_the_unit_that_it_was_made_in() {
     let (rig, dev) = on_sectors(1024, volume());
     let opened = rig.open(stet, false).expect("it opens");
     commit(&opened, &mut world, 3);
-    // Shorter sectors: the log goes on in its own, back and forth.
+    // Shorter sectors, back and forth: the log goes on in its own unit.
     let mut image = dev.newest();
     for sector in [512, 1024, 512] {
         let (rig, dev) = on_sectors(sector, image);
@@ -731,7 +734,7 @@ fn a_log_goes_on_in_the_unit_that_it_was_made_in() {
         image = dev.newest();
     }
 
-    // Longer ones than the log's.
+    // Sectors longer than the log's unit.
     let (rig, dev) = on_sectors(512, volume());
     let opened = rig.open(stet, false).expect("it opens");
     commit(&opened, &mut World::new(), 3);

@@ -1,4 +1,4 @@
-//! What schemes are opened on, and the transactions that they are given.
+//! The media and arguments with which schemes are opened, and the transactions that they get.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) const LOG: [LogExtent; 2] = [
 ];
 /// Blocks that transactions change; odd ones are data.
 pub(crate) const WORLD: std::ops::Range<u64> = 200..216;
-/// So many of them are in a transaction at most.
+/// The most of them in one transaction.
 pub(crate) const MOST: u64 = 6;
 
 /// The newest content of each block in use.
@@ -43,12 +43,12 @@ impl Rng {
     }
 }
 
-/// An empty journal, and nothing else.
+/// Makes a volume with an empty journal and nothing else.
 pub(crate) fn volume() -> Image {
     volume_with_log(LOG.iter().map(|extent| extent.len).sum())
 }
 
-/// The same with a log that has so many of its blocks.
+/// Makes such a volume, with a log of only the first `maxlen` blocks of its inode.
 pub(crate) fn volume_with_log(maxlen: u32) -> Image {
     let superblock = JournalSuperblock {
         is_v2: true,
@@ -80,17 +80,17 @@ fn memory() -> Arc<dyn Pmem> {
     Arc::new(SimPmem::new(Image::new(1 << 20)))
 }
 
-/// What a scheme is opened on.
+/// The media and arguments with which a scheme is opened.
 pub(crate) struct Rig {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) nvm: Option<Arc<dyn Pmem>>,
     pub(crate) uuid: [u8; 16],
-    /// How long the scheme is told that the volume is.
+    /// The volume's length, as the scheme is told.
     pub(crate) blocks: u64,
-    /// Where it is told that its log is.
+    /// The place of the log, as the scheme is told.
     pub(crate) log: Vec<LogExtent>,
     pub(crate) writable: bool,
-    /// A trial's options; else data in the journal, where that is a mode.
+    /// A trial's options; `None`: `data=journal`, if the scheme has that mode.
     pub(crate) options: Option<SchemeOptions>,
 }
 
@@ -112,7 +112,7 @@ impl Rig {
         }
     }
 
-    /// With memory beside the volume and without, as the scheme works.
+    /// Makes a rig without and one with memory beside the volume, as far as the scheme works so.
     pub(crate) fn each(about: &About) -> Vec<Self> {
         let mut rigs = vec![Self::new(about)];
         if let Beside::Too(_) = about.nvm {
@@ -124,7 +124,7 @@ impl Rig {
         rigs
     }
 
-    /// What a trial is on; nothing for those that need more than a plain device or plain memory.
+    /// Makes the rig of a trial; `None` if it needs more than a plain device or plain memory.
     pub(crate) fn of(trial: &Trial) -> Option<Self> {
         let dev: Arc<dyn BlockDev> = match trial.ground {
             Ground::Memory => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
@@ -137,7 +137,7 @@ impl Rig {
         })
     }
 
-    /// On a plain device.
+    /// Makes a rig on a plain device.
     pub(crate) fn on(dev: Arc<dyn BlockDev>) -> Self {
         Self {
             dev,
@@ -150,7 +150,7 @@ impl Rig {
         }
     }
 
-    /// With the options of a trial.
+    /// Returns this rig with the options of a trial.
     pub(crate) fn with(self, trial: &Trial) -> Self {
         Self {
             options: Some(options_of(trial)),
@@ -201,7 +201,7 @@ impl Rig {
         Ok(opened)
     }
 
-    /// What is at home.
+    /// Reads a block from home.
     pub(crate) fn home(&self, block: u64) -> Vec<u8> {
         let mut found = vec![0; BLOCK];
         let tag = Tag::read(Class::Data);
@@ -216,7 +216,7 @@ impl Rig {
     }
 }
 
-/// What the scheme is asked by a trial.
+/// Returns the options of a trial.
 fn options_of(trial: &Trial) -> SchemeOptions {
     use DataMode::{Journal, Ordered, Writeback};
     let (mode, extra) = trial.parts();
@@ -231,15 +231,15 @@ fn options_of(trial: &Trial) -> SchemeOptions {
     }
 }
 
-/// Ends a block with its checksum, as directories and extents do: the CRC-32C of all of it is then
-/// the same whatever is in it.
+/// Ends a block with its checksum, as blocks of directories and extents do. Then the CRC-32C of the
+/// whole block is the same for every content.
 fn seal(block: &mut [u8]) {
     let (body, tail) = block.split_at_mut(BLOCK - 4);
     tail.copy_from_slice(&crc32c(!0, body).to_le_bytes());
 }
 
-/// A change of a few pieces of a block, of which some may be what they were: the new content, and
-/// the ranges that a journal would tell of it.
+/// Changes a few pieces of a block, some of them to their old bytes. Returns the new content, and
+/// the ranges that a journal would report.
 fn pieces(old: &BlockRef, rng: &mut Rng, wants: Wants) -> (Block, Ranges) {
     let mut content = Block::zeroed(BLOCK);
     content.bytes_mut().copy_from_slice(old);
@@ -260,7 +260,7 @@ fn pieces(old: &BlockRef, rng: &mut Rng, wants: Wants) -> (Block, Ranges) {
     (content, ranges)
 }
 
-/// The next transaction; the world becomes what it leaves.
+/// Makes the next transaction, and applies it to the world.
 pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wants) -> Snapshot {
     let mut snapshot = Snapshot {
         tid: Tid(tid),
@@ -327,7 +327,7 @@ pub(crate) fn transaction(tid: u32, world: &mut World, rng: &mut Rng, wants: Wan
     snapshot
 }
 
-/// What a home was that had this content.
+/// Returns the origin of a block whose home had this content.
 fn origin_of(old: &Option<impl Sized>) -> Origin {
     if old.is_none() {
         Origin::Fresh
@@ -336,13 +336,13 @@ fn origin_of(old: &Option<impl Sized>) -> Origin {
     }
 }
 
-/// A transaction of so many whole blocks of metadata, behind the log.
+/// Makes a transaction of `blocks` whole blocks of metadata, behind the log.
 pub(crate) fn long_transaction(tid: u32, blocks: u64, world: &mut World, base: bool) -> Snapshot {
     let filled = |block| [(tid + block as u32) as u8; 4];
     transaction_of(tid, blocks, world, base, filled)
 }
 
-/// The same, of blocks that are nothing but such words.
+/// Makes such a transaction, of blocks filled with the words that `word` gives.
 pub(crate) fn transaction_of(
     tid: u32,
     blocks: u64,
