@@ -43,7 +43,7 @@ impl Journal {
     /// [`enlist`](Self::enlist) of every file that has had delayed data for `age`.
     pub fn enlist_older(self: &Arc<Self>, age: Duration) -> Result<()> {
         let end = self.delayed().next();
-        self.enlist_while(|number, has_waited| number < end && has_waited >= age)
+        self.enlist_while(|number, delay| number < end && delay >= age)
     }
 
     /// Makes everything that was done before this call durable.
@@ -94,8 +94,8 @@ impl Journal {
     /// `is_due` says so of the number of its entry and of that time.
     fn enlist_while(self: &Arc<Self>, is_due: impl Fn(u64, Duration) -> bool) -> Result<()> {
         let mut from = 0;
-        while let Some((number, ino, has_waited)) = self.delayed().oldest(from)
-            && is_due(number, has_waited)
+        while let Some((number, ino, delay)) = self.delayed().oldest(from)
+            && is_due(number, delay)
         {
             from = number + 1;
             if let Some(file) = self.file_if_any(ino) {

@@ -331,17 +331,17 @@ impl FileData {
             let range = from.0..end.max(from.0);
             inner.delayed.extract_if(range, |_| true).for_each(drop);
         }
-        let waited = must_fit_u32(before - inner.delayed.len());
-        if waited > 0 {
+        let delayed = must_fit_u32(before - inner.delayed.len());
+        if delayed > 0 {
             inner.enlisted = Some(tid);
         }
-        self.shared.delayed.sub(waited);
+        self.shared.delayed.sub(delayed);
         inner.end_delayed(&self.shared.delayed);
         inner.unplaced -= dropped.unplaced;
         self.shared
             .cached
             .fetch_sub(usize_as_u64(gone.len()).cast_signed(), Relaxed);
-        dropped.dirty += waited;
+        dropped.dirty += delayed;
         dropped
     }
 
