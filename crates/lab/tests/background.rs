@@ -1,4 +1,5 @@
-//! What goes on beside calls, and what a fence and a jump cost: by sums that can be done by hand.
+//! Background work beside calls, and the cost of a fence and of a jump: by sums that can be done by
+//! hand.
 
 use std::fs;
 
@@ -6,7 +7,7 @@ use stetfs_lab::cell::{Cell, Machine, system};
 use stetfs_lab::system::Outcome;
 use stetfs_lab::text::set;
 
-/// Seed 1 of a system on a machine with a workload.
+/// Runs seed 1 of a system on a machine with a workload.
 fn run(name: &str, machine: &str, workload: &str) -> Outcome {
     let machine = set(&Machine::default(), machine).expect(machine);
     let cell = Cell {
@@ -22,14 +23,14 @@ fn of(outcome: &Outcome, name: &str) -> f64 {
     outcome.get(name).expect(name)
 }
 
-/// Sums of seconds that are no whole nanoseconds.
+/// Compares sums of seconds that are no whole nanoseconds.
 fn is_same(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-6
 }
 
 const CARD: &str = "medium=card volume=128M journal=4M memory=64M";
 
-/// Durable overwrites with a pause behind each.
+/// Makes durable overwrites with a pause behind each.
 fn synced(pause: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("calls");
@@ -41,8 +42,8 @@ fn synced(pause: &str) -> (tempfile::TempDir, String) {
     (dir, workload)
 }
 
-/// Pauses are longer than checkpoints: the calls take as long as on a volume whose journal is never
-/// full, but for a jump or two a checkpoint.
+/// Pauses are longer than checkpoints, so the calls take as long as on a volume whose journal is
+/// never full, but for a jump or two per checkpoint.
 #[test]
 fn a_checkpoint_takes_the_pauses() {
     let (_dir, workload) = synced(" wait 100ms\n");
@@ -74,10 +75,10 @@ fn without_pauses_nothing_is_gained() {
                 "{name}, {number}: {waits}, {beside}"
             );
         }
-        // What the last checkpoint takes is waited for by nobody.
+        // Nobody waits for the last checkpoint.
         assert!(of(&beside, "returned") <= of(&waits, "returned"));
     }
-    // Commits that met a checkpoint before theirs waited for it.
+    // Commits that met an earlier checkpoint waited for it.
     let beside = run(
         "jbd2:data=journal",
         &format!("{CARD} background=true"),
@@ -87,8 +88,8 @@ fn without_pauses_nothing_is_gained() {
     assert!(of(&beside, "commit.p99") > of(&beside, "commit.p50"));
 }
 
-/// A commit by age writes beside the calls, so none of them takes longer for it; what is durable at
-/// the end is so none the sooner.
+/// A commit by age writes beside the calls, so no call takes longer for it. The data is durable at
+/// the end no sooner than otherwise.
 #[test]
 fn a_commit_by_age_holds_nobody_up() {
     let workload = "fio file=8M ops=700 fsync=0";
@@ -101,7 +102,7 @@ fn a_commit_by_age_holds_nobody_up() {
     assert!(of(&beside, "durable") > of(&beside, "returned"));
 }
 
-/// Small files that are deleted soon are never written where data is delayed longer than they live.
+/// Small files that are deleted before their data is due are never written.
 #[test]
 fn data_is_delayed_as_long_as_it_is_said() {
     let workload = "postmark files=50 transactions=2000";
@@ -133,13 +134,13 @@ fn checkpoints_come_by_age() {
         let (never, often) = (of_period("never"), of_period(period));
         assert_eq!(of(&never, "checkpoints"), 0.0, "{name}");
         assert!(of(&often, "checkpoints") > 1.0, "{name}");
-        // Home has most of it already when the run ends.
+        // When the run ends, home already has most of it.
         let last = |outcome: &Outcome| of(outcome, "home") - of(outcome, "durable");
         assert!(last(&often) < last(&never) / 2.0, "{name}");
     }
 }
 
-/// Each fence of a commit takes so much longer, and nothing else does.
+/// Each fence of a commit takes this much longer, and nothing else does.
 #[test]
 fn fences_take_their_time() {
     for (name, machine) in [
@@ -153,7 +154,7 @@ fn fences_take_their_time() {
         let (none, slow) = (with("0"), with("500ns"));
         let fences = of(&none, "fences");
         let late = of(&slow, "durable") - of(&none, "durable");
-        // The disk has turned meanwhile, where anything went there: nothing did.
+        // The disk turns meanwhile, which would matter if anything went there; nothing does.
         assert!(is_same(late, 500e-9 * fences) && fences > 200.0, "{name}");
     }
     let shortcut = |fence: &str| {
@@ -161,12 +162,12 @@ fn fences_take_their_time() {
         of(&run("shortcut", &machine, "fio file=2M ops=200"), "durable")
     };
     let (none, slow) = (shortcut("0"), shortcut("1us"));
-    // One a commit at least.
+    // At least one fence per commit.
     assert!(slow - none >= 200e-6, "{none} s, {slow} s");
 }
 
-/// In writeback mode each overwrite at random goes home by itself: a jump each, and one or two for
-/// the commit.
+/// In writeback mode each random overwrite goes home by itself: a jump each, and one or two for the
+/// commit.
 #[test]
 fn jumps_take_their_time() {
     let with = |jump: &str| {

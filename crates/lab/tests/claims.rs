@@ -1,5 +1,5 @@
-//! The papers' claims are counted once each, by the checks that judge them, and the document says
-//! what the reports say.
+//! Each of the papers' claims is counted once, by the checks that judge it, and the document agrees
+//! with the reports.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn the_document_says_what_the_reports_say() {
     );
 }
 
-/// A figure without a tolerance would be reached by nothing; one below its own tolerance by all.
+/// Nothing would reach a figure without a tolerance, and everything one below its own tolerance.
 #[test]
 fn each_figure_has_a_tolerance() {
     for claim in claims().claims {
@@ -52,8 +52,8 @@ fn each_figure_has_a_tolerance() {
     }
 }
 
-/// Checks of the papers' figures judge one of their claims, and each claim's checks are there; our
-/// own aims, and what is beyond the papers, judge none.
+/// Each check of a paper's figure judges one of the paper's claims, and each claim's checks exist.
+/// Our own aims, and what goes beyond the papers, judge no claim.
 #[test]
 fn each_check_of_a_paper_judges_a_claim() {
     let (_, store) = places(Path::new(ROOT)).expect("docs");
@@ -87,11 +87,11 @@ fn each_check_of_a_paper_judges_a_claim() {
     );
 }
 
-/// What the papers say nothing of.
+/// Experiments about which the papers say nothing.
 const BEYOND: [&str; 1] = ["ftl-wear"];
 
-/// What is not reached is settled, not determined or contradicted, and a sweep bears that out;
-/// nothing is open.
+/// A claim that is not reached is settled, not determined or contradicted, and a sweep confirms
+/// that. No claim is open.
 #[test]
 fn what_is_not_reached_has_a_verdict() {
     let (_, store) = places(Path::new(ROOT)).expect("docs");
@@ -121,7 +121,7 @@ fn plots_are_those_of_the_reports() {
             kept.is_ok_and(|kept| kept == now),
             "{file}: make lab-tables"
         );
-        // The paper's band is in it, or its figure as a line.
+        // The plot has the paper's band, or its figure as a line.
         assert!(!plot.bands.is_empty() || !plot.lines.is_empty(), "{file}");
         names.insert(file);
     }
@@ -133,7 +133,7 @@ fn plots_are_those_of_the_reports() {
     assert_eq!(kept, names);
 }
 
-/// A verdict that the sweep does not bear out is an error.
+/// A verdict that the sweep does not confirm is an error.
 #[test]
 fn a_verdict_needs_its_sweep() {
     let (_, store) = places(Path::new(ROOT)).expect("docs");

@@ -1,11 +1,11 @@
-//! `stetfs-lab`: the list, what it prints and writes, and its exit codes.
+//! `stetfs-lab`: its list, its output, and its exit codes.
 
 use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs the program; its exit code, standard output and standard error.
+/// Runs the program; returns its exit code, standard output and standard error.
 fn lab(args: &[&str]) -> (Option<i32>, String, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_stetfs-lab"))
         .args(args)
@@ -70,8 +70,8 @@ fn a_report_as_tables_as_json_and_as_plots() {
     assert!(png.starts_with(b"\x89PNG"));
 }
 
-/// A question of one's own: every combination is run, each number is there, and the same question
-/// has the same answer.
+/// A question of the user's own runs every combination and has every number. The same question has
+/// the same answer.
 #[test]
 fn a_question_of_ones_own() {
     let question = [
@@ -140,8 +140,8 @@ fn a_question_of_ones_own() {
     }
 }
 
-/// What is kept is taken instead of being run, by whatever words it was asked for; nobody else's
-/// file is.
+/// A stored run is taken instead of being run again, whatever the words of the question. A file of
+/// another run is refused.
 #[test]
 fn what_was_run_is_kept() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -192,7 +192,7 @@ fn what_was_run_is_kept() {
         .collect();
     assert_eq!(calls(&second), kept, "{first}{second}");
     assert_eq!(files().len(), 2);
-    // Another seed, another run; a file that is another's is refused.
+    // Another seed is another run; a file of another run is refused.
     let (one, two) = (&files()[0], &files()[1]);
     fs::copy(one, two).expect("a copy");
     let (code, _, err) = run("fio file=1M ops=20");
@@ -202,7 +202,7 @@ fn what_was_run_is_kept() {
     );
 }
 
-/// Memory beside a NAND part: scheme dj logs there, and the part is programmed less.
+/// With memory beside a NAND part, scheme dj logs there, and the part is programmed less.
 #[test]
 fn memory_beside_nand() {
     let runs = json(&good(&[
@@ -231,7 +231,7 @@ fn memory_beside_nand() {
     assert!(of(1, "wear.mean") > 0.0, "{runs}");
 }
 
-/// What the processor takes is added to the media's time, which stays what it was.
+/// The processor's time is added to the media's time, which stays what it was.
 #[test]
 fn a_processor_takes_time_too() {
     let runs = json(&good(&[
@@ -258,8 +258,8 @@ fn a_processor_takes_time_too() {
     );
 }
 
-/// A list of calls is a workload: each call is made and counted, a wrong line is named, and what
-/// was kept of another list in the same file is not taken for this one's.
+/// A list of calls is a workload: each call is made and counted, and a wrong line is named. A
+/// stored run of another list in the same file is not taken for one of this list.
 #[test]
 fn a_workload_of_ones_own() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -283,7 +283,7 @@ fn a_workload_of_ones_own() {
         })
     };
     let ten = "create f\nwrite f 0 64K\nrun\nrepeat 10\n write f random 4K\n fsync f\nend\n";
-    // The file is opened, each repetition writes and syncs, and it is closed at the end.
+    // The file is opened, each repetition writes and syncs, and the file is closed at the end.
     assert_eq!(calls(ten), [22.0; 2]);
     assert_eq!(calls(&ten.replace("10", "20")), [42.0; 2]);
     let (code, _, err) = run("run\nunlink nothing\n");

@@ -1,5 +1,5 @@
-//! The experiments at a small scale, so that they cannot rot: what is exact is exact, the orders of
-//! bytes are the paper's, and what is virtual is the same each time.
+//! Runs the experiments at a small scale, so that they cannot rot: exact figures are exact, the
+//! orders of bytes are the paper's, and virtual results are the same each time.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn run(id: &str, scale: f64) -> Report {
     experiment.run(&setting).expect(id)
 }
 
-/// Those of the claims that are not reached.
+/// Returns the claims that are not reached.
 fn wrong(report: &Report) -> Vec<String> {
     let wrong = report.checks.iter().filter(|check| !check.is_reached());
     wrong
@@ -35,15 +35,15 @@ fn the_worked_examples_are_right_to_the_byte() {
 #[test]
 fn erases_are_spread_and_hot_data_is_kept_apart() {
     let mut report = run("ftl-wear", 1.0 / 32.0);
-    // On so small a part the blocks that are being filled count for too much to compare uniform
-    // overwrites with the book.
+    // On such a small part, the blocks that are being filled count for too much to compare uniform
+    // overwrites with the formula.
     report
         .checks
         .retain(|check| check.claim.contains("deviation") || check.claim.contains("hot/cold"));
     assert_eq!((report.checks.len(), wrong(&report)), (6, Vec::new()));
 }
 
-/// What is kept was made by another run, on another machine.
+/// The stored results come from another run, on another machine.
 #[test]
 fn virtual_results_are_the_same_each_time() {
     let (_, store) =
@@ -56,7 +56,7 @@ fn virtual_results_are_the_same_each_time() {
         let report = run(experiment.id, Small::SCALE);
         let has_values = |chart: &Chart| chart.series.iter().all(|s| !s.values.is_empty());
         let charts = &report.charts;
-        // A figure of cells may have tables alone.
+        // A figure of cells may have tables only.
         let is_shown = !charts.is_empty() || !report.cells.is_empty();
         assert!(
             is_shown && charts.iter().all(has_values),
@@ -81,7 +81,7 @@ fn virtual_results_are_the_same_each_time() {
     );
 }
 
-/// What the paper says of its blocks is so where whole bytes differ; where values are new, a
+/// The paper's statement about its blocks holds where whole bytes differ. With new values, a
 /// quarter of the bits is half of the bytes.
 #[test]
 fn deltas_are_as_small_as_the_paper_says() {
@@ -95,7 +95,7 @@ fn deltas_are_as_small_as_the_paper_says() {
     assert_eq!(run("dj-fig5", 1.0).checks.len(), 0);
 }
 
-/// What a figure of cells says of a claim.
+/// Returns what a figure of cells says of a claim.
 fn of<'r>(report: &'r Report, claim: &str) -> Vec<&'r Check> {
     let checks = report.checks.iter();
     let found: Vec<_> = checks.filter(|c| c.of.as_deref() == Some(claim)).collect();
@@ -119,8 +119,8 @@ fn bytes_are_in_the_papers_order() {
     }
 }
 
-/// By Delta Journaling's paper what differs by half goes to the card, and with 512 MB there is no
-/// checkpoint.
+/// By Delta Journaling's paper, blocks that differ by half go to the card, and with 512 MB there is
+/// no checkpoint.
 #[test]
 fn what_differs_much_goes_to_the_journal() {
     let report = run("dj-fig9", 1.0 / 64.0);
@@ -130,7 +130,7 @@ fn what_differs_much_goes_to_the_journal() {
     }
 }
 
-/// A figure's seeds are those that were asked for, and each is drawn from: the interval is that of
+/// A figure runs the seeds that were asked for, and each seed matters: the interval is that of
 /// several.
 #[test]
 fn a_figure_has_an_interval() {

@@ -1,5 +1,5 @@
-//! `stetfs lab ground`: what runs where, parts of it that add up, commands that make a cell again,
-//! and the page in a browser.
+//! `stetfs lab ground`: what runs where, shards that add up, commands that repeat a cell, and the
+//! page in a browser.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Each atomic scheme of the registry runs somewhere, and where one does not, it is said why.
+/// Each atomic scheme of the registry runs somewhere; where one does not run, the reason is there.
 #[test]
 fn all_schemes_run_somewhere() {
     let ground = Ground::whole("", 1).expect("the ground");
@@ -57,7 +57,8 @@ fn all_schemes_run_somewhere() {
         let is_its = |system: &str| system.split(':').next() == Some(scheme);
         assert!(pairs.iter().any(|(_, system)| is_its(system)), "{scheme}");
     }
-    // Control and our own everywhere; what a paper's abstract promises of flash is tried.
+    // The control and our own scheme run everywhere. dj runs on NAND too, since its paper's abstract
+    // makes a promise about flash.
     for place in &ground.media {
         assert!(pairs.contains(&(&place.name, BASELINE)) && pairs.contains(&(&place.name, "stet")));
     }
@@ -75,7 +76,7 @@ const TINY: [&str; 8] = [
     "--resume",
 ];
 
-/// Parts fill one directory, from which the whole is taken; the command beside a cell gives its
+/// Shards fill one directory, from which the whole is taken. The command beside a cell gives its
 /// numbers again.
 #[test]
 fn parts_add_up_and_commands_repeat() {
@@ -90,7 +91,7 @@ fn parts_add_up_and_commands_repeat() {
             .collect()
     };
     let half = seeds(&json(&ground(&["--shard", "1/2"])));
-    // On the card jbd2, stet and dj in two modes; on the drive jbd2 and stet.
+    // On the card, jbd2, stet and dj run in two modes; on the drive, jbd2 and stet.
     assert_eq!(half.len(), 2 * (4 + 2));
     let runs: usize = half.iter().sum();
     assert!(0 < runs && runs < 2 * half.len(), "{half:?}");
@@ -118,7 +119,7 @@ fn parts_add_up_and_commands_repeat() {
     }
 }
 
-/// What a browser makes of the page with this behind its `#`.
+/// Returns what a browser makes of the page, with this behind its `#`.
 fn dom(page: &Path, chosen: &str) -> String {
     let profile = tempfile::tempdir().expect("a directory");
     let profile = format!("--user-data-dir={}", profile.path().display());
@@ -138,7 +139,7 @@ fn dom(page: &Path, chosen: &str) -> String {
     String::from_utf8(out.stdout).expect("UTF-8")
 }
 
-/// The texts of an element of the table's rows, by columns.
+/// Returns the texts of the cells of a table's rows.
 fn cells(dom: &str, table: &str) -> Vec<Vec<String>> {
     let (_, from) = dom.split_once(&format!("id=\"{table}\"")).expect("a table");
     let (_, body) = from.split_once("<tbody>").expect("a body");
@@ -154,7 +155,7 @@ fn cells(dom: &str, table: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// The page sorts, filters and draws, by itself, in a browser.
+/// The page sorts, filters and draws in a browser, without anything else.
 #[test]
 fn the_page_sorts_filters_and_draws() {
     skip_unless!(needs(false, false, &["chromium"]));
@@ -164,7 +165,7 @@ fn the_page_sorts_filters_and_draws() {
     let docs = format!("{ROOT}/docs");
     let paths = [&store, &page].map(|path| path.to_str().expect("UTF-8"));
     lab(&[&TINY[..], &[paths[0], "--html", paths[1], "--docs", &docs]].concat());
-    // What runs: two workloads of jbd2, stet and two modes of dj, these on the card only.
+    // The runs: two workloads of jbd2, stet and two modes of dj, which run on the card only.
     let all = dom(&page, "sort=durable&direction=down");
     let rows = cells(&all, "cell-table");
     assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
@@ -194,8 +195,7 @@ fn the_page_sorts_filters_and_draws() {
     );
     assert!(few.iter().all(|row| row[2].starts_with("dj:")), "{few:?}");
     assert!(time(&few[0]) <= time(&few[1]), "{few:?}");
-    // A bar for each system and workload there; a
-    // point in a band for claims; the ledger.
+    // A bar for each system and workload there; a point in a band for claims; the ledger.
     let bars = dom(
         &page,
         "plot-medium=card%2B16M&plot-number=p99&plot-ratio=no",
@@ -203,7 +203,7 @@ fn the_page_sorts_filters_and_draws() {
     assert_eq!(bars.matches("class=\"bar\"").count(), 2 * 4);
     assert!(bars.matches("class=\"point\"").count() > 0);
     assert!(cells(&bars, "claim-table").len() > 90 && cells(&bars, "assumption-table").len() > 20);
-    // Each figure's plots are pictures, with the paper's points and bands in them.
+    // Each figure's plots are pictures with the paper's points and bands.
     let widths = bars
         .match_indices("data-width=\"")
         .map(|(at, name)| &bars[at + name.len()..]);
@@ -211,14 +211,14 @@ fn the_page_sorts_filters_and_draws() {
     assert!(widths.len() > 60, "{widths:?}");
     assert!(widths.iter().all(|width| *width == "1200"), "{widths:?}");
     assert!(bars.contains("the paper%3A "), "no band of a sweep");
-    // Nothing comes from elsewhere.
+    // The page loads nothing from elsewhere.
     let html = fs::read_to_string(&page).expect("the page");
     for far in ["src=\"http", "href=\"http", "@import", "fetch("] {
         assert!(!html.contains(far), "{far}");
     }
 }
 
-/// The summary that is kept in the tree is of the ground that is there.
+/// The summary in the tree is of the present ground.
 #[test]
 fn the_summary_is_of_this_ground() {
     let path = Path::new(ROOT).join("docs/ground.json");

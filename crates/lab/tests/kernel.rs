@@ -1,5 +1,5 @@
-//! `stetfs lab kernel`: what is stored has a reason for each deviation and is of this code; the
-//! classes on the device are those that our own writes say; and a live run beside the kernel.
+//! `stetfs lab kernel`: the stored comparison has a reason for each deviation and is of this code;
+//! the device's classes are those of our own writes; and a live run beside the kernel.
 
 use std::fs;
 use std::path::Path;
@@ -54,8 +54,8 @@ fn each_deviation_has_a_reason_and_each_reason_a_deviation() {
     }
 }
 
-/// What stands there of ours is what this code does. When it does something else, the comparison
-/// is made anew (as root): `stetfs lab kernel --json docs/kernel.json --document ...`.
+/// Our side of the stored comparison is what this code does. When the code does something else,
+/// make the comparison anew (as root): `stetfs lab kernel --json docs/kernel.json --document ...`.
 #[test]
 fn ours_is_as_stored() {
     let (sheet, plan) = (stored(), Plan::whole().expect("the plan"));
@@ -72,7 +72,7 @@ fn ours_is_as_stored() {
     }
 }
 
-/// The device tells classes apart as the file system, which knows, labels them.
+/// The device tells the same classes as the labels of the file system, which knows them.
 #[test]
 fn classes_on_the_device_are_those_of_our_own_labels() {
     let plan = Plan::whole().expect("the plan");
@@ -103,7 +103,7 @@ fn classes_on_the_device_are_those_of_our_own_labels() {
     }
 }
 
-/// Beside the kernel that is here. Needs root, /dev/fuse and loop devices.
+/// Compares with this machine's kernel. Needs root, /dev/fuse and loop devices.
 #[test]
 fn the_kernel_writes_as_much_as_ours() {
     let mut plan = Plan::whole().expect("the plan");

@@ -1,4 +1,4 @@
-//! Citations: each is one of `docs/PAPERS.md`, with its authors. Those of one paper were once
+//! Each citation is one of `docs/PAPERS.md`, with its authors. Those of one paper were once
 //! invented, in five places, and nothing noticed.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use stetfs_schemes::SCHEMES;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const LIST: &str = "docs/PAPERS.md";
 
-/// Conferences, of which "NAME YEAR" is a citation.
+/// Conferences; "NAME YEAR" is a citation.
 const CONFERENCES: [&str; 24] = [
     "ASPLOS",
     "ATC",
@@ -53,8 +53,8 @@ fn papers() -> Vec<Paper> {
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
     let papers = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        // The venue begins where the names end: at the last comma before it, but for those that
-        // have commas of their own.
+        // The venue begins where the names end: at the last comma, except for venues that contain
+        // commas.
         let starts = [", IEEE", ", ACM", ", NetApp", ", Color"].map(|name| cells[1].find(name));
         let start = starts.into_iter().flatten().next();
         let start = start
@@ -65,7 +65,7 @@ fn papers() -> Vec<Paper> {
             .nth(1)
             .unwrap_or_else(|| panic!("no title: {row}"));
         let authors = &cells[1][..start];
-        // Who is named in the short form is named in the long one, in this order.
+        // The long form has the names of the short one, in this order.
         let full = cells[2].split('"').next().unwrap_or_default();
         let mut from = 0;
         for name in authors.trim_end_matches(" and others").split(", ") {
@@ -82,7 +82,7 @@ fn papers() -> Vec<Paper> {
     papers.collect()
 }
 
-/// Every text of the tree, as a path and as one line: without what comments begin with.
+/// Returns every text of the tree, as a path and as one line, without the marks of comments.
 fn texts() -> Vec<(PathBuf, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -124,7 +124,7 @@ fn texts() -> Vec<(PathBuf, String)> {
     found.into_iter().map(text).collect()
 }
 
-/// So much text before a place.
+/// Returns at most this many bytes of text before a place.
 fn before(text: &str, at: usize, bytes: usize) -> &str {
     let mut from = at.saturating_sub(bytes);
     while !text.is_char_boundary(from) {
@@ -160,7 +160,7 @@ fn each_citation_is_in_the_list() {
         }
         for paper in &papers {
             for (at, _) in text.match_indices(&paper.venue) {
-                // The title may stand between.
+                // The title may stand between authors and venue.
                 if before(&text, at, paper.authors.len() + paper.title.len() + 16)
                     .contains(&paper.authors)
                 {
@@ -191,7 +191,7 @@ fn each_citation_is_in_the_list() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // A paper that nobody cites needs no line.
+    // A paper that nothing cites needs no line.
     let idle: Vec<_> = papers
         .iter()
         .filter(|paper| !cited.contains(&(&paper.authors, &paper.venue)))
@@ -200,8 +200,8 @@ fn each_citation_is_in_the_list() {
     assert!(idle.is_empty(), "nowhere cited: {idle:?}");
 }
 
-/// What stands in quotes behind authors of the list, or before a venue of it in brackets, and is
-/// the title of none of their papers.
+/// Finds quoted text behind authors of the list, or before a venue of it in brackets, that is the
+/// title of none of their papers.
 fn wrong_titles(papers: &[Paper], text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut check = |title: &str, is_of: &dyn Fn(&Paper) -> bool| {

@@ -1,8 +1,8 @@
 //! The reports in `results/reports` and the tables in `docs/LAB.md` and `docs/lab`. Some of these
-//! were once copied by hand, and older than the code for long.
+//! were once copied by hand, and were older than the code for a long time.
 //!
-//! `make lab-tables ARGS=...` makes them anew. That all experiments give what is kept of them is
-//! seen on a small scale each time (`tests/experiments.rs`), and in full by `make lab-check`.
+//! `make lab-tables ARGS=...` makes them anew. `tests/experiments.rs` checks at a small scale that
+//! all experiments give what is stored; `make lab-check` does so in full.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use stetfs_lab::experiment::stored::{Store, Stored, places};
 use stetfs_testkit::document;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// What is done in a second or two.
+/// Experiments that take a second or two.
 const QUICK: [&str; 1] = ["shortcut-example"];
 
 fn differs(store: &Store, ids: impl Iterator<Item = &'static str>) -> Vec<String> {
@@ -70,7 +70,7 @@ fn what_is_not_reached_has_a_reason() {
     for experiment in Store::experiments() {
         let stored = store.read(experiment.id).expect("a report");
         assert_eq!((stored.scale, stored.seed), (experiment.scale, 1));
-        // Of those that name their claim, docs/claims.json says why.
+        // For checks that name their claim, docs/claims.json says why.
         for check in stored.checks.iter().filter(|check| check.of.is_none()) {
             assert_eq!(
                 check.is_reached(),
@@ -93,7 +93,7 @@ fn quick_reports_are_what_the_code_gives() {
 #[ignore = "long: make lab-check"]
 fn all_reports_are_what_the_code_gives() {
     let (_, store) = places(Path::new(ROOT)).expect("docs");
-    // What is measured is not the same twice.
+    // Measurements in real time are not the same twice.
     let all = Store::experiments().filter(|e| !e.has_real_time);
     let wrong = differs(&store, all.map(|e| e.id));
     assert!(wrong.is_empty(), "{}; make lab-tables", wrong.join("\n"));

@@ -1,6 +1,5 @@
-//! TPC-C on SQLite through the library: what the specification says of its data and transactions is
-//! so, what would be wrong is found, equal seeds give equal runs, and the volume is whole
-//! afterwards.
+//! TPC-C on SQLite through the library: data and transactions are as the specification says, errors
+//! are found, equal seeds give equal runs, and the volume is sound afterwards.
 
 use stetfs_lab::experiment::find;
 use stetfs_lab::experiment::report::Report;
@@ -51,7 +50,7 @@ fn value(db: &Database, sql: &str) -> i64 {
     db.value(sql).expect("a value")
 }
 
-/// Clause 4.3.3.1, and 1.2.1 for the numbers of rows, of which a few are left out here.
+/// Clause 4.3.3.1, and 1.2.1 for the numbers of rows; items and customers are fewer here.
 #[test]
 fn the_load_is_the_specifications() {
     let bed = loaded(&RUN);
@@ -100,7 +99,7 @@ fn the_load_is_the_specifications() {
     );
 }
 
-/// Clauses 2.4.1, 2.5.1 and 5.2.4, give or take four times the deviation.
+/// Clauses 2.4.1, 2.5.1 and 5.2.4, within four times the deviation.
 #[test]
 fn transactions_come_as_the_specification_says() {
     let run = Tpcc {
@@ -138,7 +137,7 @@ fn transactions_come_as_the_specification_says() {
     near("by last name", done.by_name[0], done.by_name[1], 0.6);
     assert_eq!(done.by_name[1], 1100);
     let db = Database::open(&session, FILE, run.journal, 1).expect("a database");
-    // 800 orders were there, and those rolled back are not.
+    // 800 orders were there before, and rolled back orders are not.
     let orders = value(&db, "SELECT count(*) FROM orders");
     assert_eq!(orders as u64, 800 + 1000 - done.rolled_back);
     let delivered = value(&db, "SELECT sum(c_delivery_cnt) FROM customer");
@@ -147,7 +146,7 @@ fn transactions_come_as_the_specification_says() {
         waiting as u64,
         240 + 1000 - done.rolled_back - delivered as u64
     );
-    // A warehouse alone has no others.
+    // With a single warehouse there are no others.
     let alone = Tpcc {
         size: Cardinality {
             warehouses: 1,
@@ -161,7 +160,7 @@ fn transactions_come_as_the_specification_says() {
     assert_eq!((done.remote_lines, done.remote_payments), (0, 0));
 }
 
-/// Halves of transactions, each of which breaks the condition of its number and none before it.
+/// Half a transaction of each kind breaks the condition of its number, and none before it.
 #[test]
 fn half_a_transaction_is_found() {
     let halves = [
@@ -188,7 +187,7 @@ fn half_a_transaction_is_found() {
     }
 }
 
-/// What a run was, and what it left.
+/// A run's result, and what it left.
 struct Ran {
     outcome: Outcome,
     passed_ns: u64,
@@ -263,7 +262,7 @@ fn equal_seeds_give_equal_runs() {
     }
 }
 
-/// TPC-C whose last transaction is done by half.
+/// TPC-C whose last transaction is done only by half.
 struct Half(Tpcc);
 
 impl Workload for Half {
@@ -305,8 +304,8 @@ fn a_wrong_run_is_no_measurement() {
     assert!(error.contains("condition 1 does not hold for 1"), "{error}");
 }
 
-/// Delta Journaling in ordered mode writes no journal block to the device, and in journal mode
-/// those whole that its descriptors say.
+/// Delta Journaling writes no journal block to the device in ordered mode. In journal mode it
+/// writes those blocks whole that its descriptors name.
 #[test]
 fn what_descriptors_say_is_what_the_device_gets() {
     let volume = Volume::make(EXT4_4K, 64, 8).expect("a volume");
@@ -381,7 +380,7 @@ fn changes_are_those_of_overwritten_blocks() {
         assert_eq!((counts[10], counts[1000], counts[4096]), (1, 1, 1));
         assert_eq!((counts[0], changes.updated(data)), (1, 4));
         assert_eq!((changes.below(data, 10), changes.below(data, 1001)), (1, 3));
-        // What was appended, and the other file.
+        // The appended blocks, and the other file.
         assert_eq!(changes.new_blocks, 3 + 11);
         assert_eq!(changes.transactions, 4);
         assert!(changes.updates[&Class::InodeTable].iter().sum::<u64>() >= 3);
@@ -398,7 +397,7 @@ fn experiment(id: &str) -> Report {
     experiment.run(&setting).expect("a report")
 }
 
-/// What does not depend on the size of the database holds in a small one too.
+/// Claims that do not depend on the size of the database hold in a small one too.
 #[test]
 fn the_papers_claims_are_checked() {
     let fig1 = experiment("dj-fig1");

@@ -1,5 +1,5 @@
-//! The generators obey their parameters and make the same calls for the same seed, and virtual time
-//! is the same each time.
+//! The generators obey their parameters, make the same calls for the same seed, and take the same
+//! virtual time each time.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn iozone_writes_each_record_once_where_it_belongs() {
     }
 }
 
-/// Calls and bytes of one kind of operation, what is there then, and its commits.
+/// Returns calls and bytes of one kind of operation, what is there afterwards, and its commits.
 fn perform(operation: single::Operation) -> (Counts, u64, u64, Vec<u64>) {
     let work = Single {
         operation,
@@ -119,7 +119,7 @@ fn perform(operation: single::Operation) -> (Counts, u64, u64, Vec<u64>) {
     )
 }
 
-/// Each with a transaction of its own, and nothing else in it.
+/// Each operation has a transaction of its own, and nothing else is in it.
 #[test]
 fn operations_are_made_one_at_a_time() {
     const SIZE: u64 = 8 << 20;
@@ -174,7 +174,7 @@ fn bonnie_puts_rewrites_and_writes() {
         work.run(&mut session).expect("running");
         let after = session.counts();
         assert_eq!(after.written_bytes - before.written_bytes, BLOCKS * 4096);
-        // Open and close; in a rewrite a read of each block, and one that finds the end.
+        // Open and close; a rewrite also reads each block, and once finds the end.
         let (calls, read) = match test {
             bonnie::Test::Rewrite => (2 * BLOCKS + 3, BLOCKS * 4096),
             _ => (BLOCKS + 2, 0),
@@ -228,8 +228,8 @@ fn postmark_does_what_its_parameters_say() {
     assert_eq!(outcome.created[1] + outcome.deleted[0], 300);
     assert_eq!(created, outcome.deleted.iter().sum::<u64>());
     assert!(names.is_empty(), "{names:?}");
-    // Half of the transactions each, and sizes in the middle of their range, give or take four
-    // times the deviation.
+    // Half of the transactions each, and sizes in the middle of their range, within four times the
+    // deviation.
     for half in [outcome.read, outcome.created[1]] {
         assert!((115..=185).contains(&half), "{outcome:?}");
     }
@@ -256,10 +256,10 @@ fn postmark_without_a_half_and_with_files_of_one_size() {
         ..Postmark::default()
     };
     let (outcome, _, operations) = play(&set);
-    // Nothing but deletions: after 20 there is no file left.
+    // There are only deletions: after 20 there is no file left.
     assert_eq!((outcome.transactions, outcome.deleted), (20, [20, 0]));
     assert_eq!(outcome.written_bytes, [180_000; 2]);
-    // A creation, nine blocks and a close each, and a deletion.
+    // For each file a creation, nine blocks, a close and a deletion.
     assert_eq!(operations, 20 * (1 + 9 + 1 + 1));
     let buffered = Postmark {
         buffered: true,
@@ -267,12 +267,12 @@ fn postmark_without_a_half_and_with_files_of_one_size() {
         ..set
     };
     let (outcome, _, operations) = play(&buffered);
-    // Files are as long as they may be: appends leave them so. Buffered, a file is written in three
-    // calls.
+    // Files have their full length, so appends leave them as they are. Buffered, a file is written
+    // in three calls.
     assert_eq!((outcome.appended, operations), (0, 20 * (1 + 3 + 1 + 1)));
 }
 
-/// What filebench calls an operation.
+/// Returns filebench's name of an operation.
 fn flowop(operation: Operation) -> &'static str {
     match operation {
         Operation::Create => "createfile",
@@ -347,7 +347,7 @@ fn personalities_are_those_of_filebench() {
     );
 }
 
-/// Files below a directory, with their sizes.
+/// Adds the sizes of the files below a directory.
 fn files_below(bed: &Bed, dir: stetfs_format::InodeNo, sizes: &mut Vec<u64>) {
     let mut inodes = Vec::new();
     let mut each = |entry: stetfs::DirEntry<'_>| {
@@ -367,7 +367,7 @@ fn files_below(bed: &Bed, dir: stetfs_format::InodeNo, sizes: &mut Vec<u64>) {
     }
 }
 
-/// Sizes of the files before and after a run, what it called, and its commits.
+/// Returns sizes of the files before and after a run, its counts, and its commits.
 fn serve(bench: &Filebench) -> ([Vec<u64>; 2], Counts, u64) {
     let bed = bed(&volume());
     let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
@@ -405,21 +405,22 @@ fn filebench_goes_through_its_list() {
             let list = personality.operations().iter();
             rounds * list.filter(|o| **o == wanted).count() as u64
         };
-        // Four in five of 200, and as many as before: four times the deviation of 5.7.
+        // Four in five of 200, within four times the deviation of 5.7; afterwards as many as
+        // before.
         assert!((137..=183).contains(&sizes[0].len()), "{name}: {sizes:?}");
         assert_eq!(sizes[0].len(), sizes[1].len(), "{name}");
-        // Each is one call, as no file is as long as a piece.
+        // Each operation is one call, as no file is as long as a piece.
         assert_eq!(counts.operations, bench.operations(), "{name}");
         let mean = sizes[0].iter().sum::<u64>() / sizes[0].len() as u64;
-        // A gamma distribution of shape 1.5: the deviation of one is 0.82 of the mean, of this many
-        // a thirteenth of that.
+        // A gamma distribution of shape 1.5: the deviation of one size is 0.82 of the mean; that of
+        // the mean of this many sizes is a thirteenth of that.
         assert!((6_000..11_000).contains(&mean), "{name}: {mean}");
         let appended = times(Operation::Append) * 1500;
         let written = appended + times(Operation::WriteWhole) * mean;
         let share = counts.written_bytes as f64 / written as f64;
         assert!((0.6..1.5).contains(&share), "{name}: {share}");
         assert!(counts.read_bytes > 0, "{name}");
-        // The threads are at different places of the list: hardly one syncs for another.
+        // The threads are at different places of the list: hardly any syncs for another.
         assert!(2 * commits >= times(Operation::Fsync), "{name}: {commits}");
         let again = serve(&bench);
         assert_eq!((&again.0, again.1), (&sizes, counts), "{name}");
@@ -494,7 +495,7 @@ fn virtual_time_is_the_same_each_time() {
     }
 }
 
-/// By SQLite's own word.
+/// SQLite itself finds the updates.
 #[test]
 fn updates_are_in_the_database() {
     let volume = volume();
