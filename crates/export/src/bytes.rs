@@ -1,8 +1,8 @@
 //! Makes a device with sectors accept requests that begin and end anywhere, like a file.
 //!
-//! A write reads, changes and writes back the sectors of which it covers a part, at its two ends.
-//! It holds one lock for that, so that two requests that share a sector do not undo each other. All
-//! memory is allocated when the device is wrapped.
+//! Where a write covers only a part of a sector, at either end, it reads, changes and writes back
+//! that sector. It holds one lock for that, so that two requests that share a sector do not undo
+//! each other. All memory is allocated when the device is wrapped.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -105,7 +105,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The entry holds nothing.
+    /// Whether the entry is free.
     #[inline]
     pub const fn is_free(&self) -> bool {
         self.inode.0 == 0

@@ -35,9 +35,9 @@ pub enum Corrupt {
     /// The superblock's checksum does not fit its content.
     #[error("superblock: checksum {stored:#010x}, computed {computed:#010x}")]
     SuperChecksum {
-        /// In the superblock.
+        /// The checksum in the superblock.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// `s_checksum_type` is not 1 (CRC-32C) though `metadata_csum` is set.
@@ -121,9 +121,9 @@ pub enum Corrupt {
     GroupChecksum {
         /// The group.
         group: GroupNo,
-        /// In the descriptor.
+        /// The checksum in the descriptor.
         stored: u16,
-        /// From its content.
+        /// The checksum of the content.
         computed: u16,
     },
     /// A bitmap or the inode table lies outside the volume (or outside the
@@ -154,9 +154,9 @@ pub enum Corrupt {
     BlockBitmapChecksum {
         /// The group.
         group: GroupNo,
-        /// In the descriptor.
+        /// The checksum in the descriptor.
         stored: u32,
-        /// From the bitmap.
+        /// The checksum of the bitmap.
         computed: u32,
     },
     /// The inode bitmap's checksum does not fit its content.
@@ -164,9 +164,9 @@ pub enum Corrupt {
     InodeBitmapChecksum {
         /// The group.
         group: GroupNo,
-        /// In the descriptor.
+        /// The checksum in the descriptor.
         stored: u32,
-        /// From the bitmap.
+        /// The checksum of the bitmap.
         computed: u32,
     },
 
@@ -179,9 +179,9 @@ pub enum Corrupt {
     InodeChecksum {
         /// The inode.
         ino: InodeNo,
-        /// In the inode.
+        /// The checksum in the inode.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// `i_extra_isize` is no multiple of 4, or beyond the inode's end.
@@ -258,17 +258,17 @@ pub enum Corrupt {
     /// The node's checksum does not fit its content.
     #[error("extent node: checksum {stored:#010x}, computed {computed:#010x}")]
     ExtentChecksum {
-        /// In the node's tail.
+        /// The checksum in the node's tail.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// The first entry does not begin where the index above says.
     #[error("extent node: begins at logical block {found}, its index says {expected}")]
     ExtentFirst {
-        /// Of the first entry.
+        /// The first logical block of the first entry.
         found: LBlock,
-        /// Of the index.
+        /// The first logical block by the index.
         expected: LBlock,
     },
     /// An entry begins before the one before it ends.
@@ -319,9 +319,9 @@ pub enum Corrupt {
     /// The block's checksum does not fit its content.
     #[error("directory block: checksum {stored:#010x}, computed {computed:#010x}")]
     DirentChecksum {
-        /// In the block.
+        /// The checksum in the block.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// `rec_len` is no multiple of 4 or too short for the name.
@@ -406,9 +406,9 @@ pub enum Corrupt {
     /// The block's checksum does not fit its content.
     #[error("hash tree block: checksum {stored:#010x}, computed {computed:#010x}")]
     DxChecksum {
-        /// In the block's tail.
+        /// The checksum in the block's tail.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// A hash is below the one before it.
@@ -431,9 +431,9 @@ pub enum Corrupt {
     /// The block's checksum does not fit its content.
     #[error("attribute block: checksum {stored:#010x}, computed {computed:#010x}")]
     XattrChecksum {
-        /// In the block.
+        /// The checksum in the block.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// The list of attributes runs past its place.
@@ -509,9 +509,9 @@ pub enum Corrupt {
     /// The multiple-mount block's checksum does not fit its content.
     #[error("multiple-mount block: checksum {stored:#010x}, computed {computed:#010x}")]
     MmpChecksum {
-        /// In the block.
+        /// The checksum in the block.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// `mmp_seq` is neither a mount's, nor e2fsck's, nor that of a clean volume.
@@ -526,9 +526,9 @@ pub enum Corrupt {
     /// The checksum of a block of the orphan file does not fit its content.
     #[error("orphan file block: checksum {stored:#010x}, computed {computed:#010x}")]
     OrphanChecksum {
-        /// In the block's tail.
+        /// The checksum in the block's tail.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
 
@@ -539,9 +539,9 @@ pub enum Corrupt {
     /// The header does not fit its checksum.
     #[error("private log header: checksum {stored:#010x}, computed {computed:#010x}")]
     PrivateLogChecksum {
-        /// In the header.
+        /// The checksum in the header.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// The log was written by a later version.
@@ -590,9 +590,9 @@ pub enum Corrupt {
     /// The journal superblock's checksum does not fit its content.
     #[error("journal superblock: checksum {stored:#010x}, computed {computed:#010x}")]
     JournalSuperChecksum {
-        /// In the superblock.
+        /// The checksum in the superblock.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// The journal's checksum type is not 4 (CRC-32C) with checksums v2 or v3.
@@ -606,7 +606,7 @@ pub enum Corrupt {
     JournalBlockSize {
         /// `s_blocksize`.
         journal: u32,
-        /// Of the volume.
+        /// Bytes of a block of the volume.
         volume: u32,
     },
     /// The journal is shorter than the kernel accepts.
@@ -647,17 +647,17 @@ pub enum Corrupt {
     /// A descriptor or revoke block's checksum does not fit its content.
     #[error("journal block: checksum {stored:#010x}, computed {computed:#010x}")]
     JournalTail {
-        /// In the block's tail.
+        /// The checksum in the block's tail.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// A commit block's checksum does not fit its content.
     #[error("commit block: checksum {stored:#010x}, computed {computed:#010x}")]
     JournalCommitChecksum {
-        /// In the block.
+        /// The checksum in the block.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// Zeros where a tag must follow one that is not marked as the last.

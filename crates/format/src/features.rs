@@ -261,12 +261,12 @@ pub struct FeatureCheck {
 }
 
 impl FeatureCheck {
-    /// The volume can be mounted, at least for reading.
+    /// Whether the volume can be mounted, at least for reading.
     pub fn can_mount(&self) -> bool {
         self.refuse.is_empty()
     }
 
-    /// The volume can be mounted for writing.
+    /// Whether the volume can be mounted for writing.
     pub fn can_write(&self) -> bool {
         self.refuse.is_empty() && self.read_only.is_empty()
     }

@@ -272,7 +272,7 @@ impl<'a> DxBlock<'a> {
         self.limit
     }
 
-    /// No further pair fits.
+    /// Whether no further pair fits.
     #[inline]
     pub const fn is_full(&self) -> bool {
         self.count == self.limit

@@ -423,19 +423,19 @@ impl Inode {
         FileType::of_mode(self.mode)
     }
 
-    /// It is a directory.
+    /// Whether it is a directory.
     #[inline]
     pub const fn is_dir(&self) -> bool {
         matches!(self.file_type(), Some(FileType::Directory))
     }
 
-    /// It is a regular file.
+    /// Whether it is a regular file.
     #[inline]
     pub const fn is_regular(&self) -> bool {
         matches!(self.file_type(), Some(FileType::Regular))
     }
 
-    /// It is a symbolic link.
+    /// Whether it is a symbolic link.
     #[inline]
     pub const fn is_symlink(&self) -> bool {
         matches!(self.file_type(), Some(FileType::Symlink))
@@ -482,8 +482,8 @@ impl Inode {
         true
     }
 
-    /// A symbolic link whose text lies in `block`: nothing but perhaps an attribute
-    /// block is allocated for it (the kernel's `ext4_inode_is_fast_symlink`).
+    /// Whether it is a symbolic link whose text lies in `block`. Then at most an attribute block is
+    /// allocated for it (the kernel's `ext4_inode_is_fast_symlink`).
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         let attributes = if self.file_acl.0 == 0 {
             0
@@ -550,8 +550,8 @@ pub fn inode_csum_seed(ino: InodeNo, generation: u32, geometry: &Geometry) -> u3
     crc32c(geometry.csum_seed, &identity.to_le_bytes())
 }
 
-/// Directories have a 64-bit size only with `large_dir`: elsewhere the upper half
-/// was once the access control list.
+/// Whether the size has 64 bits. That of a directory has only with `large_dir`: elsewhere the upper
+/// half was once the access control list.
 fn has_size_hi(mode: u16, geometry: &Geometry) -> bool {
     geometry.largedir || matches!(FileType::of_mode(mode), Some(FileType::Regular))
 }

@@ -65,7 +65,7 @@ pub(crate) const fn sorted<const N: usize>(mut fields: [Field; N]) -> [Field; N]
 
 /// The offset of a field; its type says how the bytes are read.
 pub(crate) trait Place: Copy {
-    /// What is read there.
+    /// The type of the word that is read there.
     type Word;
 }
 

@@ -86,12 +86,12 @@ indexes!(GroupNo, PageNo, BlockAddr);
 pub struct Tid(pub u32);
 
 impl Tid {
-    /// Later than `other`, at most 2^31 transactions apart.
+    /// Whether it is later than `other`, at most 2^31 transactions apart.
     pub const fn is_after(self, other: Self) -> bool {
         self.0.wrapping_sub(other.0).cast_signed() > 0
     }
 
-    /// Later than `other`, or the same.
+    /// Whether it is `other` or later.
     pub const fn is_at_or_after(self, other: Self) -> bool {
         self.0.wrapping_sub(other.0).cast_signed() >= 0
     }

@@ -260,7 +260,7 @@ pub(crate) fn feature_incompat(raw: &[u8]) -> FeatureIncompat {
     FeatureIncompat::from_bits_retain(FEATURE_INCOMPAT.get(raw))
 }
 
-/// Without `64bit` the upper halves of block counts mean nothing.
+/// Whether block counts have upper halves: without `64bit` those mean nothing.
 pub(crate) fn has_upper_halves(features: FeatureIncompat) -> bool {
     features.contains(FeatureIncompat::IS_64BIT)
 }

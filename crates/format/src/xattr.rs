@@ -185,7 +185,7 @@ impl<'a> XattrArea<'a> {
             .map(|entry| entry.value)
     }
 
-    /// There are no attributes.
+    /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

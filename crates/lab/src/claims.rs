@@ -56,7 +56,7 @@ pub enum Bound {
     AtLeast,
     /// This figure or less.
     AtMost,
-    /// One is more than the other.
+    /// One figure is more than another.
     Ordering,
     /// It grows, falls or stays.
     Trend,
@@ -338,7 +338,7 @@ impl Value {
 
     /// Whether `found` reaches the figure: its interval meets the bound with the tolerance. The
     /// tolerance is a share of the figure; where the figure is 0, it is an absolute number. For an
-    /// ordering, the interval must exceed the figure by more than the tolerance. A figure that is
+    /// ordering, the upper end must exceed the figure by more than the tolerance. A figure that is
     /// not legible is never reached.
     pub fn is_reached(&self, found: Mean, tolerance: f64) -> bool {
         let Some(number) = self.number else {

@@ -57,8 +57,8 @@ fn all_schemes_run_somewhere() {
         let is_its = |system: &str| system.split(':').next() == Some(scheme);
         assert!(pairs.iter().any(|(_, system)| is_its(system)), "{scheme}");
     }
-    // The control and our own scheme run everywhere. dj runs on NAND too, since its paper's abstract
-    // makes a promise about flash.
+    // The control and our own scheme run everywhere. dj runs on NAND too, since its paper's
+    // abstract makes a promise about flash.
     for place in &ground.media {
         assert!(pairs.contains(&(&place.name, BASELINE)) && pairs.contains(&(&place.name, "stet")));
     }

@@ -195,7 +195,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     hand_on(signal, info, context, is_fault);
 }
 
-/// Puts a page of zeros where a page was lost.
+/// Puts a page of zeros where a page was lost. False when that fails.
 fn put_zeros(page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;

@@ -169,7 +169,7 @@ impl Mtd {
         // SAFETY: the descriptor is one of an MTD device (`new`), where MEMREAD reads and writes
         // exactly one `struct mtd_read_req` through the pointer, which is what the updater points
         // to, and writes at most `len` bytes at `data` and `ooblen` at `oob`: exclusive borrows of
-        // so many bytes that live as long as this call.
+        // that many bytes, which live as long as this call.
         let done =
             unsafe { ioctl::ioctl(&self.fd, Updater::<MEMREAD, ReadRequest>::new(&mut request)) };
         (done, request.statistics)
@@ -188,8 +188,8 @@ impl Mtd {
         };
         // SAFETY: the descriptor is one of an MTD device (`new`), where MEMWRITE reads exactly one
         // `struct mtd_write_req` through the pointer, which is what the updater points to, and only
-        // reads `len` bytes at `data` and `ooblen` at `oob`: borrows of so many bytes that live as
-        // long as this call.
+        // reads `len` bytes at `data` and `ooblen` at `oob`: borrows of that many bytes, which live
+        // as long as this call.
         unsafe {
             ioctl::ioctl(
                 &self.fd,

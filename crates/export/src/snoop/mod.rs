@@ -491,7 +491,7 @@ impl Layer for Snoop {
         &*self.below
     }
 
-    /// Remaps wait for the next flush.
+    /// True, since remaps wait for the next flush.
     fn volatile_cache(&self) -> bool {
         true
     }

@@ -11,9 +11,9 @@ pub enum FtlCorrupt {
     PageChecksum {
         /// The page.
         page: PageNo,
-        /// In its spare area.
+        /// The checksum in its spare area.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// A kind of page that does not exist.

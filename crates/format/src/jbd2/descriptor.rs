@@ -188,7 +188,7 @@ impl<'a> DescriptorWriter<'a> {
         self.tags
     }
 
-    /// No further tag fits.
+    /// Whether no further tag fits.
     pub fn is_full(&self) -> bool {
         self.tags == self.format.tags_per_block()
     }

@@ -157,7 +157,7 @@ pub struct LogFormat {
 }
 
 impl LogFormat {
-    /// Records of v2 and v3 end in a checksum.
+    /// Whether records end in a checksum: those of v2 and v3 do.
     pub const fn has_tails(&self) -> bool {
         matches!(self.checksum, ChecksumVersion::V2 | ChecksumVersion::V3)
     }

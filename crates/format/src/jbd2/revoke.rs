@@ -90,7 +90,7 @@ impl<'a> RevokeWriter<'a> {
         self.records
     }
 
-    /// No further record fits.
+    /// Whether no further record fits.
     pub fn is_full(&self) -> bool {
         self.records == self.format.revokes_per_block()
     }

@@ -27,9 +27,9 @@ pub enum NandCorrupt {
     /// The header's checksum does not fit its content.
     #[error("NAND file header: checksum {stored:#010x}, computed {computed:#010x}")]
     HeaderChecksum {
-        /// In the header.
+        /// The checksum in the header.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// The page size is no power of two from 512 to 65,536.
@@ -101,9 +101,9 @@ pub enum NandCorrupt {
     BlockChecksum {
         /// The block.
         block: BlockAddr,
-        /// In the record.
+        /// The checksum in the record.
         stored: u32,
-        /// From its content.
+        /// The checksum of the content.
         computed: u32,
     },
     /// A condition that does not exist.

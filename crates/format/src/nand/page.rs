@@ -1,4 +1,4 @@
-//! What is in a page of a part.
+//! The state of a page of a part.
 
 /// What the cells of a page hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -89,7 +89,7 @@ pub struct NandWear {
 }
 
 impl NandPart {
-    /// The same part without bad blocks, wrong bits and wear, for comparisons that shall count
+    /// The same part without bad blocks, wrong bits and wear, for comparisons that count
     /// operations alone.
     pub const fn flawless(self) -> Self {
         Self {

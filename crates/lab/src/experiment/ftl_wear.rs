@@ -45,7 +45,7 @@ const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 enum Pattern {
     /// Any page, with the same chance.
     Uniform,
-    /// In four of five cases one of the first fifth.
+    /// One of the first fifth of the pages in four of five cases, else another.
     HotCold,
 }
 
@@ -75,7 +75,7 @@ struct Worn {
     pattern: Pattern,
     /// Pages that hold something.
     used: u64,
-    /// In the steady state.
+    /// Counts in the steady state.
     steady: FtlStats,
     wear: Wear,
     run: Measured,

@@ -104,7 +104,7 @@ impl Layer for Recorder {
         &self.below
     }
 
-    /// A volatile cache, as a drive has: a writer must ask for the flushes that it needs.
+    /// True, as for a drive: a writer must ask for the flushes that it needs.
     fn volatile_cache(&self) -> bool {
         true
     }
@@ -332,9 +332,10 @@ impl Layout {
     }
 }
 
-/// A leaf ends with a record for its checksum, of 12 bytes with the file type 0xDE
-/// (`ext4_dir_entry_tail`). The root of a hash tree begins with the entries `.` and `..`; its other
-/// nodes with an entry without a name that takes the whole block (`fake_dirent`).
+/// Whether a block belongs to a directory. A leaf ends with a record for its checksum, of 12 bytes
+/// with the file type 0xDE (`ext4_dir_entry_tail`). The root of a hash tree begins with the entries
+/// `.` and `..`; its other nodes with an entry without a name that takes the whole block
+/// (`fake_dirent`).
 fn is_directory(bytes: &[u8], block: usize) -> bool {
     let is_whole = bytes.len() == block;
     let root = || bytes[8..].starts_with(b".\0\0\0") && bytes[20..].starts_with(b"..\0\0");

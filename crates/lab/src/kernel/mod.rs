@@ -160,7 +160,7 @@ impl Plan {
     /// Compares all of it. Calls `tell` with what is done next.
     ///
     /// # Errors
-    /// What is missing on this machine; errors of a run; a signal came.
+    /// Something is missing on this machine; errors of a run; a signal came.
     pub fn run(&self, seed: u64, tell: &dyn Fn(&str)) -> Result<Vec<Compared>> {
         let mut done = Vec::new();
         // Several pairs share our side.
@@ -188,7 +188,7 @@ impl Plan {
 /// Runs a workload on both.
 ///
 /// # Errors
-/// What is missing on this machine; errors of a run.
+/// Something is missing on this machine; errors of a run.
 pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
     let workload = job.workload(seed)?;
     let ours = on_ours(pair, &*workload)?;

@@ -107,7 +107,7 @@ impl Sheet {
     /// Returns the sheet as JSON, a run per line.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn json(&self) -> Result<String> {
         let text = serde_json::to_string(self)?;
         Ok(text.replace("{\"pair\":", "\n{\"pair\":") + "\n")

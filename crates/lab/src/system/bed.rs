@@ -185,7 +185,7 @@ impl Bed {
         &self.mounted().dev
     }
 
-    /// What is in the simulated memory, or on the simulated card.
+    /// Returns the content of the simulated memory or card; `None` for NAND.
     pub fn image(&self) -> Option<Image> {
         match &self.ground {
             Ground::Sim(pmem) => Some(pmem.memory().newest()),

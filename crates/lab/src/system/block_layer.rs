@@ -28,7 +28,7 @@ impl Layer for BlockLayer {
         format!("a block layer on {}", self.0.describe())
     }
 
-    /// The page cache above the layer keeps what was read.
+    /// False, since the page cache lies above the layer and keeps what was read.
     fn host_cached(&self) -> bool {
         false
     }

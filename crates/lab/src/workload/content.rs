@@ -12,7 +12,7 @@ const POOL: usize = 1 << 20;
 /// Bytes of a word, the unit that schemes compare.
 const WORD: usize = 8;
 
-/// A pool of random words, of which pieces are taken.
+/// A pool of random words, from which pieces are taken.
 pub struct Content {
     pool: Vec<u8>,
     longest: usize,

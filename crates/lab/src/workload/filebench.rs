@@ -398,7 +398,7 @@ struct File {
     is_open: bool,
 }
 
-/// Files, of which some exist.
+/// Files, some of which exist.
 pub struct FileSet<D> {
     dirs: Vec<D>,
     files: Mutex<Vec<File>>,

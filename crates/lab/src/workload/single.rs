@@ -114,7 +114,7 @@ const DIR: &str = "dir";
 const FULL: &str = "full";
 
 impl Single {
-    /// What is in the file at first.
+    /// Returns the first content of the file.
     fn content(&self) -> Vec<u8> {
         let mut content = vec![0; FILE];
         Rng::new(self.seed).fill(&mut content);
