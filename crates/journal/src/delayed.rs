@@ -46,7 +46,7 @@ impl Delayed {
         self.blocks.fetch_sub(blocks, Relaxed);
     }
 
-    /// Adds a file, of which the first block is delayed now; returns the number of its entry.
+    /// Adds a file whose first block is delayed now; returns the number of its entry.
     pub(crate) fn begin(&self, ino: InodeNo) -> u64 {
         let mut list = self.list.lock();
         let number = list.next;

@@ -1,6 +1,6 @@
 //! How overwritten data becomes durable without a commit of its transaction.
 //!
-//! Where data goes home anyway (`data=ordered`, `data=writeback`), an fsync of a file of which only
+//! Where data goes home anyway (`data=ordered`, `data=writeback`), an fsync of a file in which only
 //! data was overwritten needs no commit. As ext4's fsync does, it writes the file's blocks home and
 //! flushes, while other threads do the same for other files. Everything else in the running
 //! transaction is left to its own commit.

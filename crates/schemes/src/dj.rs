@@ -9,7 +9,7 @@
 //!
 //! A commit, in order of writes:
 //! 1. `ordered`: data home. Two kinds of data are logged instead: overwritten data of a
-//!    [whole](LoggedBlock::whole) write, and blocks of which the log has an older version;
+//!    [whole](LoggedBlock::whole) write, and blocks with an older version in the log;
 //! 2. into the volume's journal: each logged block that does not become a delta, new blocks
 //!    included. A block that overwrites another is compared with it. If less than `threshold`
 //!    percent of the bits differ, or all but less than that, the exclusive or of the two is

@@ -9,7 +9,7 @@
 //! A commit, in order of writes:
 //! 1. `ordered`: data home. New data of a [whole](LoggedBlock::whole) write goes home here in
 //!    `writeback` too. Two kinds of data go into the log instead: overwritten data of a whole
-//!    write, and blocks of which the live log has an older copy;
+//!    write, and blocks with an older copy in the live log;
 //! 2. if the log was marked empty: the journal superblock with the log's start, durable;
 //! 3. revoke records, descriptors and the blocks that they name, into the log;
 //! 4. flush: data and body are durable;
@@ -21,7 +21,7 @@
 //! records. That checksum is a CRC-32: one torn body in 2^32 passes for a whole one.
 //!
 //! A transaction with nothing to log, in `ordered` and `writeback`, only writes its data home and
-//! flushes. An fsync of a file of which only such data has changed does the same without a
+//! flushes. An fsync of a file in which only such data has changed does the same without a
 //! transaction, unless the live log has an older copy of a block.
 //!
 //! A checkpoint of the oldest transactions, in order of writes:

@@ -20,7 +20,7 @@
 //! So no logged block is written twice, and memory keeps no more content for a checkpoint than one
 //! large transaction has.
 //!
-//! Where a remap has a price ([`Remap::least_run_bytes`](stetfs_media::Remap::least_run_bytes)), as
+//! Where a remap has a price ([`Remap::least_run_bytes`]), as
 //! a reflink has, `remap=on` and `remap=batch` put it off until [`jbd2`] would run a checkpoint.
 //! Then a block that was logged several times is remapped once, and one flush serves all. Some runs
 //! are copied in step 2, as [`jbd2`] does: those too short for the price, and those that are no

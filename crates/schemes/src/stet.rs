@@ -22,7 +22,7 @@
 //! ([`Relocates`](stetfs_scheme::Relocates)), the block keeps its home and is logged.
 //!
 //! Some devices can write several ranges atomically (our flash translation layer can). There, if
-//! this is cheapest, blocks of which the log has nothing go to their homes in one such write with
+//! this is cheapest, blocks that are not in the log go to their homes in one such write with
 //! the record. That write is the commit, and leaves nothing for a checkpoint.
 //!
 //! A checkpoint of the versions that hold back the log's tail (for the background: of the oldest
@@ -35,7 +35,7 @@
 //! home, and the oldest of them are in the older half of the log: it logs them again with the new
 //! ones. So a block that changes again and again never goes home, and does not hold back the tail.
 //!
-//! When a block is freed of which the log has bytes, home or not, the record revokes it.
+//! When a block with bytes in the log is freed, home or not, the record revokes it.
 //!
 //! Recovery: see [`recovery`].
 

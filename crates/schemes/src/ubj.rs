@@ -1,8 +1,8 @@
 //! UBJ: buffer cache and journal are one. A commit freezes blocks of the cache where they are.
 //!
 //! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile
-//! Memory" (FAST 2013), of which the abstract and the slides were at hand. Its three lists of
-//! transactions follow what is generally known of it.
+//! Memory" (FAST 2013). The abstract and the slides were at hand; the three lists of transactions
+//! follow what is generally known of the paper.
 //!
 //! Home is a block device. The cache in persistent memory replaces journal and buffer cache. A
 //! block in it is *clean* (home has the same content) or *frozen* (committed, and home has other

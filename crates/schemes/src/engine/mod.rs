@@ -1,5 +1,5 @@
 //! The engines: the steps of a commit and of a checkpoint, in the same order for all logs and for
-//! all caches. Each scheme adds to the steps what its paper adds.
+//! all caches. Each scheme fills in its own part of each step.
 
 pub(crate) mod cache;
 pub(crate) mod log;

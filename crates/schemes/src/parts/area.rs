@@ -132,7 +132,7 @@ impl JournalArea {
         Ok(())
     }
 
-    /// Writes blocks as [`write`](Self::write) does, as the last ones of a body; all of the body is
+    /// Writes the last blocks of a body, around the ring; all of the body is
     /// durable when it returns.
     pub(crate) fn write_last<'d>(
         &self,
@@ -163,7 +163,7 @@ impl JournalArea {
         Ok(last)
     }
 
-    /// Writes blocks as [`write`](Self::write) does, of which the last one is a record with a
+    /// Writes the last blocks of a body, around the ring. The last one is a record with a
     /// checksum over all others; durable when it returns.
     pub(crate) fn write_covering_commit(
         &self,

@@ -135,7 +135,7 @@ impl<M: Medium> Reader<'_, M> {
 pub(crate) struct Survey {
     /// The last transaction that freed each block. Bytes of the block up to it do not count.
     revoked: HashMap<BlockNo, usize>,
-    /// Each block of which bytes count, and whether the first of these leave other bytes as home
+    /// Each block with bytes that count, and whether the first of these leave other bytes as home
     /// has them.
     rests_on_home: HashMap<BlockNo, bool>,
 }

@@ -1,4 +1,4 @@
-//! The newest committed version of a block of which the log has bytes.
+//! The newest committed version of a block with bytes in the log.
 
 use stetfs_format::{InodeNo, Tid};
 use stetfs_media::{BlockRef, Class};
@@ -50,7 +50,7 @@ impl Indexed for RangesVersion {
 }
 
 impl RangesVersion {
-    /// Makes a version of a block of which the log has nothing yet.
+    /// Makes a version of a block that is not in the log yet.
     pub(super) fn new(class: Class, ino: Option<InodeNo>, content: Content, tid: Tid) -> Self {
         Self {
             class,

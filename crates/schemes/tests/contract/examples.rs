@@ -106,7 +106,7 @@ fn without_the_mark_nothing_counts() {
         let opened = rig.open(find(scheme).expect("a scheme"), false);
         let report = opened.expect("it opens").report;
         assert!(!report.was_needed && report.transactions == 0, "{report:?}");
-        // The same after a power cut before the first commit.
+        // Nor is anything found after a power cut before the first commit.
         let (is_home, report) = recovered(scheme, &dev.newest(), &world);
         assert!(!is_home && report.blocks == 0, "{scheme}: {report:?}");
     }

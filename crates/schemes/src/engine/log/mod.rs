@@ -17,7 +17,7 @@
 //! 2. *land*: they go home, durable;
 //! 3. *tail*: the log begins with the first transaction that a replay still needs, or with an
 //!    earlier one, durable;
-//! 4. *forget*: the index drops versions of which the log has nothing any more.
+//! 4. *forget*: the index drops versions that have no bytes in the log any more.
 //!
 //! The index lists a version, even one that is home, until the tail has passed the last transaction
 //! that has bytes of it. Until then a replay would write these bytes over home. So a freed block is
@@ -41,7 +41,7 @@ use crate::parts::home::{BusyHomes, Write};
 use crate::parts::index::{Changing, Index, Indexed};
 use crate::parts::period::Period;
 
-/// Where a commit writes a block of data of which the log has nothing.
+/// Where a commit writes a block of data that is not in the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goes {
     /// Home, before the record.
@@ -62,7 +62,7 @@ pub(crate) struct Sorted<'t> {
     pub(crate) logged: Vec<&'t LoggedBlock>,
     /// The number of data blocks in `logged`.
     pub(crate) logged_data: usize,
-    /// Freed blocks of which the log has something.
+    /// Freed blocks with bytes in the log.
     pub(crate) revoked: Vec<BlockNo>,
 }
 
@@ -169,8 +169,8 @@ pub(crate) trait OnLog: Send + Sync {
         Placement::Home
     }
 
-    /// *sort*: decides where a block of data goes of which the log has nothing. Other blocks of
-    /// data go into the log.
+    /// *sort*: decides where a block of data goes that is not in the log. A block that is there
+    /// goes into the log again.
     fn goes(&self, block: &LoggedBlock) -> Goes;
 
     /// True when the record revokes freed blocks. A log that has all data needs no revokes: the
@@ -349,7 +349,7 @@ pub(crate) struct Log<V> {
     pub(crate) span: Mutex<Span>,
     /// Units in use, readable without the lock of `span`.
     used: AtomicU64,
-    /// The newest committed version of each block of which the log has bytes.
+    /// The newest committed version of each block with bytes in the log.
     pub(crate) index: Index<V>,
     pub(crate) busy_homes: BusyHomes,
     /// Held by the one checkpoint that runs.
