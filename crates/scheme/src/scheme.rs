@@ -97,10 +97,9 @@ pub trait Scheme: Send + Sync {
     /// Writes data to its present homes, outside of any transaction; durable when it returns.
     /// Returns false if it wrote nothing, so that a commit must.
     ///
-    /// The journal asks only schemes whose terms say that such data [goes
-    /// home](crate::Terms::overwrites_home). Any thread may call it, also during a commit, but not
-    /// for a block in that commit. An error has the consequences of one of
-    /// [`commit`](Self::commit).
+    /// The journal asks only schemes whose terms [allow this](crate::Terms::overwrites_home). Any
+    /// thread may call it, also during a commit, but not for a block in that commit. After an error
+    /// the same holds as after one of [`commit`](Self::commit).
     fn overwrite(&self, blocks: &[(BlockNo, BlockRef)]) -> Result<bool> {
         let _ = blocks;
         Ok(false)

@@ -1,5 +1,5 @@
 //! The write-ahead block journal in genuine JBD2 format: the kernel and e2fsck replay it. It is the
-//! baseline of all five papers.
+//! baseline of the papers.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux
 //! ext2fs Filesystem" (LinuxExpo 1998).

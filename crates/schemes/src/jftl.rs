@@ -20,12 +20,12 @@
 //! So no logged block is written twice, and memory keeps no more content for a checkpoint than one
 //! large transaction has.
 //!
-//! Where a remap has a price ([`Remap::least_run_bytes`]), as
-//! a reflink has, `remap=on` and `remap=batch` put it off until [`jbd2`] would run a checkpoint.
-//! Then a block that was logged several times is remapped once, and one flush serves all. Some runs
-//! are copied in step 2, as [`jbd2`] does: those too short for the price, and those that are no
-//! whole granules of the device (blocks of 1 KiB on a file system with blocks of 4 KiB). Step 4
-//! then releases only the copies that homes share.
+//! Where a remap has a price ([`Remap::least_run_bytes`]), as a reflink has, `remap=on` and
+//! `remap=batch` put it off until [`jbd2`] would run a checkpoint. Then a block that was logged
+//! several times is remapped once, and one flush serves all. Step 2 copies two kinds of runs, as
+//! [`jbd2`] does: those too short for the price, and those that do not fill whole granules of the
+//! device (blocks of 1 KiB on a file system with blocks of 4 KiB). Step 4 then releases only the
+//! copies that homes share.
 //!
 //! A remap need not be atomic. The log keeps all copies until step 3, so a recovery that finds some
 //! of the homes remapped finds the transaction too, and repeats all of it.

@@ -35,7 +35,7 @@
 //!
 //! Deviations from the paper:
 //! - A commit has one fence instead of three (`fences=paper` has three).
-//! - The transaction itself switches the mapping, not its checkpoint, which has nothing left to do.
+//! - The transaction itself switches the mapping; its checkpoint has nothing left to do for it.
 //! - A switched block is written outside of the log, where it stays, so that the log is not
 //!   scattered over the volume.
 //! - Chunks are linked by their lengths.

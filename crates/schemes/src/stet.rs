@@ -4,9 +4,9 @@
 //! switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place of UBJ.
 //!
 //! Home and log are on a block device or in byte-addressable memory. The log is the volume's
-//! journal area, a ring of sectors, in memory of cache lines. Or the log is in memory beside the
-//! volume ([`place`]). Then no block is written where it stays, and a block that the log has whole
-//! is not kept in other memory.
+//! journal area, a ring of sectors or, in memory, of cache lines. Or the log is in memory beside
+//! the volume ([`place`]). Then no block is written where it stays, and a block that the log has
+//! whole is not kept in other memory.
 //!
 //! A commit, in order of writes:
 //! 1. data that stays where it is written (new blocks, switched blocks), into free blocks of the
@@ -22,8 +22,8 @@
 //! ([`Relocates`](stetfs_scheme::Relocates)), the block keeps its home and is logged.
 //!
 //! Some devices can write several ranges atomically (our flash translation layer can). There, if
-//! this is cheapest, blocks that are not in the log go to their homes in one such write with
-//! the record. That write is the commit, and leaves nothing for a checkpoint.
+//! this is cheapest, blocks that are not in the log go to their homes in one such write with the
+//! record. That write is the commit, and leaves nothing for a checkpoint.
 //!
 //! A checkpoint of the versions that hold back the log's tail (for the background: of the oldest
 //! quarter of the log), in order of writes:
