@@ -66,9 +66,9 @@ enum Side {
 
 /// A number that differs by at most one part in this many does not deviate.
 const TENTH: u64 = 10;
-/// Nor does one that differs by at most one part in this many of all that the kernel writes.
+/// Bytes that differ by at most one part in this many of all that the kernel writes do not deviate.
 const SHARE: u64 = 100;
-/// Nor one that differs by no more than a mount does once: bytes; requests or flushes.
+/// Bytes, and requests or flushes, that differ by no more than a mount does once do not deviate.
 const ONCE: (u64, u64) = (32 << 10, 4);
 
 impl Sheet {

@@ -13,11 +13,11 @@
 //! - *append* writes 1 to `append_bytes` bytes at the end.
 //!
 //! The lab's threads take turns, an operation each, so that the calls are the same on every
-//! machine. They begin at different places of the list, as free-running threads spread over it
-//! after a while. If all were at the same place, all would append and then all would sync, and the
-//! first sync would do the work of all. On a mount they are real threads ([`Filebench::thread`]).
-//! Operations are counted as filebench does, one for each line of the list. Where filebench runs
-//! for a time, here each thread goes through its list `loops` times.
+//! machine. They begin one after the other, so that they are always spread over the list, as
+//! free-running threads are after a while. If all were at the same place, all would append and then
+//! all would sync, and the first sync would do the work of all. On a mount they are real threads
+//! ([`Filebench::thread`]). Operations are counted as filebench does, one for each line of the
+//! list. Where filebench runs for a time, here each thread goes through its list `loops` times.
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
