@@ -400,7 +400,8 @@ impl Journal {
     }
 
     /// Commits everything and brings home some blocks of the scheme's cache. Returns how many of
-    /// its blocks are not home then. A scheme without a cache brings all blocks home; it is 0 then.
+    /// its blocks are not home then. For a scheme without a cache it runs a checkpoint and returns
+    /// 0.
     pub fn drain_some(self: &Arc<Self>) -> Result<u64> {
         self.sync()?;
         self.checkpoint(Goal::Some)?;

@@ -13,7 +13,7 @@
 //! | `Committing` | `Finish` | `Clean` | the transaction is durable |
 //! | `Running`, `Committing` | `Overwrite` | `Clean` | an fsync has written it home without a commit |
 //! | `Clean`, `Delayed`, `Running`, `Committing` | `Drop` | gone | truncated, freed |
-//! | `Clean` | `Evict` | gone | memory is short, or the scheme's cache has it |
+//! | `Clean` | `Evict` | gone | memory is short, or the scheme's cache or a device in memory has it |
 //!
 //! Debug builds check every move against this table (`moves.rs`).
 

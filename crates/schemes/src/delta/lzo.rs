@@ -16,7 +16,7 @@ const WORD: usize = 4;
 const SHORT_DISTANCE: usize = 2048;
 /// The longest distance of the long form.
 const MOST_DISTANCE: usize = 16_384;
-/// After each this many misses the step grows by one.
+/// The number of misses after which the step grows by one.
 const MISSES_A_STEP: usize = 32;
 
 /// Sets `out` to `input` in LZO1X, with the end mark.
