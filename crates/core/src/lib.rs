@@ -95,6 +95,7 @@ pub use fs::{Fs, NvmStats, Stats};
 pub use group::Group;
 pub use mapping::damage::Damage as MappingDamage;
 pub use mount::MountReport;
+pub use mount::alone::{Alone, close_alone, open_alone};
 pub use mount::error::MountError;
 pub use mount::forget::forget_private_log;
 pub use mount::journal_area::{journal_extents, memory_record, private_log_owner};

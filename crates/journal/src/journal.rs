@@ -9,9 +9,8 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, BlockSize, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
-use stetfs_sync::MutexGuard;
+use stetfs_sync::{Background, MutexGuard};
 
-use crate::background::Background;
 use crate::cache::Cache;
 use crate::delayed::{DelayLimits, Delayed};
 use crate::error::{JournalError, Result};
@@ -124,7 +123,7 @@ impl Journal {
             goes_on: AtomicBool::new(false),
             has_logged_data: AtomicBool::new(false),
             counters: Counters::default(),
-            background: Background::new(),
+            background: Background::new("stetfs-journal"),
         });
         match config.commit_interval {
             _ if !journal.served.writable => journal.gate.stop(JournalError::ReadOnly),

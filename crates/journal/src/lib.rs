@@ -28,7 +28,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
-mod background;
 mod cache;
 mod commit;
 mod delayed;

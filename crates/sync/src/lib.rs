@@ -3,10 +3,12 @@
 //! and never sleeps on it.
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod schedule;
 
 use std::time::Instant;
 
+pub use background::Background;
 pub use schedule::{Schedule, Scheduled};
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};

@@ -50,7 +50,7 @@ pub(crate) struct NandExport {
     #[arg(short, long)]
     pub(crate) snoop: bool,
     /// Blocks of the journal that --snoop remembers, in 64 bytes of memory each
-    #[arg(long, value_name = "BLOCKS", default_value_t = stetfs_export::TABLE_BLOCKS,
+    #[arg(long, value_name = "BLOCKS", default_value_t = stetfs_below::TABLE_BLOCKS,
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) snoop_table: u32,
     /// Give the device up when a request has been stuck for this many seconds; 0: never

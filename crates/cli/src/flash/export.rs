@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use stetfs_export::{ByteDev, Snoop};
+use stetfs_below::Snoop;
+use stetfs_export::ByteDev;
 use stetfs_ftl::{Ftl, MountOptions};
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::{Ended, ExportOptions};

@@ -34,6 +34,18 @@ pub enum MountError {
         /// Its device number.
         device: u32,
     },
+    /// The journal takes fast commits, which are not replayed here.
+    #[error(
+        "the volume has the feature fast_commit: unmount it cleanly and run tune2fs -O \
+            ^fast_commit on it"
+    )]
+    FastCommits,
+    /// The device can only be read, so no scheme can commit anything on it.
+    #[error("{device} cannot be written")]
+    CannotCommit {
+        /// The device.
+        device: String,
+    },
     /// The journal's inode is not valid.
     #[error("journal inode {ino} {why}")]
     JournalInode {

@@ -150,7 +150,35 @@ pub(super) fn wipe(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Re
     let Some((mut raw, mut head)) = read_head(dev, sb, log)? else {
         return Ok(());
     };
-    head.sequence = Tid(head.sequence.0.wrapping_add(head.maxlen));
+    let next = Tid(head.sequence.0.wrapping_add(head.maxlen));
+    empty(dev, sb, log, &mut raw, &mut head, next)
+}
+
+/// Marks the log empty; the next transaction has this number.
+///
+/// # Errors
+/// As [`holds_leftovers`]; writing.
+pub(super) fn set_empty(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+    next: Tid,
+) -> Result<()> {
+    let Some((mut raw, mut head)) = read_head(dev, sb, log)? else {
+        return Ok(());
+    };
+    empty(dev, sb, log, &mut raw, &mut head, next)
+}
+
+fn empty(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+    raw: &mut Block,
+    head: &mut JournalSuperblock,
+    next: Tid,
+) -> Result<()> {
+    head.sequence = next;
     (head.start, head.head) = (0, head.first);
     head.encode_into(raw.bytes_mut());
     let at = sb.block.start_of(log[0].start);

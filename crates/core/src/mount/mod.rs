@@ -18,6 +18,7 @@
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel
 //! does.
 
+pub(crate) mod alone;
 mod choice;
 pub(crate) mod error;
 pub(crate) mod forget;

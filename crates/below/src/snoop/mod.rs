@@ -29,7 +29,6 @@
 //!
 //! The superblock and the journal's superblock are read again when they are written.
 
-mod log;
 mod table;
 
 use std::ops::Range;
@@ -46,7 +45,7 @@ use stetfs_media::{
     Block, BlockDev, Cause, Class, Errno, JournalCopy, Layer, MediaError, Remap, RemapPair, Tag,
 };
 
-use log::{Identity, Log, Start};
+use crate::log::{Identity, Log, Start};
 use table::Table;
 
 /// How many blocks of the log are remembered by default: 256 MiB of blocks of 4 KiB, in 4 MiB of

@@ -7,7 +7,7 @@ mod script;
 use std::process::Command;
 use std::sync::Arc;
 
-use stetfs_export::{Snoop, SnoopStats};
+use stetfs_below::{Snoop, SnoopStats};
 use stetfs_ftl::{Ftl, FtlOptions, FtlStats, MountOptions};
 use stetfs_media::nand::{NandPart, NandSim, parts};
 use stetfs_media::{Block, BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
@@ -145,5 +145,5 @@ impl Layer for Beside<'_> {
 #[test]
 fn a_device_that_cannot_remap_is_refused() {
     let refused = Snoop::new(Arc::new(RamDev::new(1 << 20)), 16);
-    assert_eq!(refused.err(), Some(stetfs_export::SnoopError::CannotRemap));
+    assert_eq!(refused.err(), Some(stetfs_below::SnoopError::CannotRemap));
 }

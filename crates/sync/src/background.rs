@@ -25,14 +25,17 @@ struct State {
 }
 
 /// The handle on the thread.
-pub(crate) struct Background {
+pub struct Background {
+    name: &'static str,
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Background {
-    pub(crate) fn new() -> Self {
+    /// Not started yet; the thread's name.
+    pub fn new(name: &'static str) -> Self {
         Self {
+            name,
             signal: Arc::default(),
             thread: Mutex::new(None),
         }
@@ -40,7 +43,7 @@ impl Background {
 
     /// Starts the thread, which calls `round` until it returns false. The pause between two rounds
     /// is a quarter of `interval`, within 10 ms and 1 s.
-    pub(crate) fn start(
+    pub fn start(
         &self,
         interval: Duration,
         mut round: impl FnMut() -> bool + Send + 'static,
@@ -52,16 +55,16 @@ impl Background {
             while signal.pause(pause) && round() {}
         };
         match std::thread::Builder::new()
-            .name("stetfs-journal".to_owned())
+            .name(self.name.to_owned())
             .spawn(work)
         {
             Ok(thread) => *self.thread.lock() = Some(thread),
-            Err(error) => tracing::warn!("no thread for periodic commits: {error}"),
+            Err(error) => tracing::warn!("no thread {}: {error}", self.name),
         }
     }
 
     /// Makes the thread start its next round now; false when there is no thread.
-    pub(crate) fn wake(&self) -> bool {
+    pub fn wake(&self) -> bool {
         let is_running = self.thread.lock().is_some();
         if is_running {
             self.signal.state.lock().wanted = true;
@@ -71,7 +74,7 @@ impl Background {
     }
 
     /// Ends the thread and waits for it, unless it is the caller.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.signal.state.lock().ending = true;
         self.signal.wake.notify_one();
         // Not in the condition: the lock would be held during `join`, and the thread's commit takes

@@ -9,7 +9,7 @@ use stetfs_scheme::LogExtent;
 /// The parts of the superblock that say whether it is the same volume, with its journal at the same
 /// place.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     uuid: [u8; 16],
     mkfs_time: u64,
     blocks: u64,
@@ -19,7 +19,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// From the bytes of a superblock.
-    pub(super) fn decode(raw: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(raw: &[u8]) -> Option<Self> {
         Superblock::decode(raw).ok().map(|sb| Self::of(&sb))
     }
 
@@ -36,12 +36,12 @@ impl Identity {
 
 /// The log of a volume.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Log {
-    pub(super) identity: Identity,
-    pub(super) block: BlockSize,
+pub(crate) struct Log {
+    pub(crate) identity: Identity,
+    pub(crate) block: BlockSize,
     /// Blocks of the volume.
-    pub(super) blocks: u64,
-    pub(super) format: LogFormat,
+    pub(crate) blocks: u64,
+    pub(crate) format: LogFormat,
     /// The log without the journal's superblock and the fast commits.
     first: u32,
     end: u32,
@@ -50,12 +50,12 @@ pub(super) struct Log {
 }
 
 /// Where recovery would begin.
-pub(super) type Start = Option<(u32, Tid)>;
+pub(crate) type Start = Option<(u32, Tid)>;
 
 impl Log {
     /// Finds the journal of the volume on `dev`; `None` when there is no volume, or its journal
     /// cannot be followed.
-    pub(super) fn find(dev: &dyn BlockDev) -> Option<(Self, Start)> {
+    pub(crate) fn find(dev: &dyn BlockDev) -> Option<(Self, Start)> {
         let mut raw = [0; SUPERBLOCK_SIZE];
         dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))
             .ok()?;
@@ -99,7 +99,7 @@ impl Log {
     }
 
     /// Takes over what the journal's superblock says; `None` when it is invalid or has no use.
-    pub(super) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
+    pub(crate) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
         let head = JournalSuperblock::decode(raw, self.block.bytes()).ok()?;
         let len = self.extents.last().map_or(0, |(at, e)| at + e.len);
         if head.log_end() > len {
@@ -111,17 +111,17 @@ impl Log {
     }
 
     /// The extents, each with the number of its first block in the journal.
-    pub(super) fn extents(&self) -> &[(u32, LogExtent)] {
+    pub(crate) fn extents(&self) -> &[(u32, LogExtent)] {
         &self.extents
     }
 
     /// Blocks of the log without the journal's superblock and the fast commits.
-    pub(super) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.end - self.first
     }
 
     /// Returns the number in the journal of a block of the volume; 0 is the journal's superblock.
-    pub(super) fn number(&self, block: u64) -> Option<u32> {
+    pub(crate) fn number(&self, block: u64) -> Option<u32> {
         self.extents.iter().find_map(|(at, extent)| {
             let inside = block.checked_sub(extent.start.0)?;
             (inside < u64::from(extent.len)).then(|| at + low32(inside))
@@ -129,19 +129,19 @@ impl Log {
     }
 
     /// Whether a block of the journal, by its number, is one of the log.
-    pub(super) fn is_in_log(&self, at: u32) -> bool {
+    pub(crate) fn is_in_log(&self, at: u32) -> bool {
         (self.first..self.end).contains(&at)
     }
 
     /// Returns where a block of the journal lies in the volume.
-    pub(super) fn place(&self, at: u32) -> BlockNo {
+    pub(crate) fn place(&self, at: u32) -> BlockNo {
         let n = self.extents.partition_point(|(first, _)| *first <= at);
         let (first, extent) = self.extents[n - 1];
         extent.start.plus((at - first).into())
     }
 
     /// Returns the block of the log `n` behind `at`, around the end.
-    pub(super) fn step(&self, at: u32, n: u32) -> u32 {
+    pub(crate) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
         self.first + low32(next % u64::from(self.capacity()))
     }

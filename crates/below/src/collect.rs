@@ -1,0 +1,303 @@
+//! Collects the blocks that the kernel's jbd2 writes into its journal, and gives whole
+//! transactions.
+//!
+//! Nothing of the journal reaches the medium: its area belongs to the scheme below. Blocks may come
+//! in any order, since jbd2 waits for them only before the commit block, and with
+//! `journal_async_commit` not even then.
+//!
+//! # Where the next transaction begins
+//!
+//! jbd2 writes it into its superblock (`s_start`, `s_sequence`) before the first transaction of a
+//! life, and from then on each transaction begins where the one before it ended. Later writes of
+//! the superblock only move the tail: they name a transaction that has been here. One that names
+//! another place begins a new life: the machine above has crashed and come back.
+//!
+//! # How the journal reads
+//!
+//! As empty, with the number of the next transaction: whatever is committed is already visible at
+//! home. Whoever opens the volume after a crash of the machine above has nothing to replay.
+
+use std::collections::VecDeque;
+
+use hashbrown::hash_map::Entry;
+use hashbrown::{HashMap, HashSet};
+use stetfs_format::checksum::crc32_be;
+use stetfs_format::jbd2::{
+    BlockType, CommitBlock, DescriptorBlock, Header, JournalSuperblock, RevokeBlock, unescape,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::Block;
+
+use crate::log::Log;
+
+/// The shortest journal that the kernel takes, in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
+const SHORTEST: u32 = 1024;
+/// A transaction of jbd2 takes at most this part of its journal
+/// (`jbd2_journal_get_max_txn_bufs`).
+const PART: u32 = 4;
+
+/// A transaction whose commit block has come.
+pub(crate) struct Closed {
+    /// Its blocks with their homes, each once, in the order of the log.
+    pub(crate) blocks: Vec<(BlockNo, Block)>,
+    /// The blocks that it revokes; none of them is in `blocks`.
+    pub(crate) revoked: Vec<BlockNo>,
+    /// Bytes of the journal that it took, with its descriptors and its commit block.
+    pub(crate) journaled: u64,
+}
+
+/// Where a transaction begins in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begin {
+    tid: Tid,
+    at: u32,
+}
+
+/// What has come of the journal and is in no transaction that was given away.
+pub(crate) struct Collector {
+    log: Log,
+    /// JBD2's superblock as the kernel wrote it last.
+    head: Block,
+    /// Blocks that the kernel is shown to have.
+    shown: u32,
+    blocks: HashMap<u32, Block>,
+    /// Where the next transaction begins; none before the first one of a life.
+    next: Option<Begin>,
+    /// Where those begin that came since the journal's tail.
+    past: VecDeque<Begin>,
+    /// The number of the next transaction.
+    sequence: Tid,
+    /// A commit block of the next transaction has come.
+    is_committed: bool,
+}
+
+impl Collector {
+    /// Begins with an empty journal, whose superblock is `head`. A transaction shall have at most
+    /// `most` blocks, so the kernel is shown no more of a long journal than what that takes.
+    ///
+    /// # Errors
+    /// What is wrong with `head`.
+    pub(crate) fn new(log: Log, head: Block, most: u32) -> Result<Self, Corrupt> {
+        let found = JournalSuperblock::decode(head.bytes(), log.block.bytes())?;
+        let longest = most.saturating_mul(PART).max(SHORTEST);
+        let mut collector = Self {
+            shown: found.maxlen.min(longest),
+            sequence: found.sequence,
+            log,
+            head,
+            blocks: HashMap::new(),
+            next: None,
+            past: VecDeque::new(),
+            is_committed: false,
+        };
+        collector.head = collector.superblock();
+        collector.log.set_head(collector.head.bytes());
+        Ok(collector)
+    }
+
+    /// The number in the journal of a block of the volume: 0 is JBD2's superblock.
+    pub(crate) fn number(&self, block: u64) -> Option<u32> {
+        self.log.number(block)
+    }
+
+    /// The number of the next transaction.
+    pub(crate) fn sequence(&self) -> Tid {
+        self.sequence
+    }
+
+    /// Takes a part of block `at` of the journal, from byte `within` on. Returns true when a
+    /// transaction may be complete.
+    ///
+    /// # Errors
+    /// A superblock that is none.
+    pub(crate) fn write(&mut self, at: u32, within: usize, part: &[u8]) -> Result<bool, Corrupt> {
+        let end = within + part.len();
+        if at == 0 {
+            self.head.bytes_mut()[within..end].copy_from_slice(part);
+            self.head_written()?;
+            return Ok(false);
+        }
+        let Some(next) = self.next.filter(|_| self.log.is_in_log(at)) else {
+            return Ok(false);
+        };
+        let len = self.log.block.bytes();
+        let block = match self.blocks.get_mut(&at) {
+            Some(block) => {
+                block.bytes_mut()[within..end].copy_from_slice(part);
+                block
+            }
+            None if part.len() == len => self
+                .blocks
+                .entry(at)
+                .insert(Block::copy_of(part))
+                .into_mut(),
+            None => {
+                let mut block = Block::zeroed(len);
+                block.bytes_mut()[within..end].copy_from_slice(part);
+                self.blocks.entry(at).insert(block).into_mut()
+            }
+        };
+        let header = Header::decode(block.bytes());
+        self.is_committed |= header.is_some_and(|header| {
+            header.sequence == next.tid && header.known_type() == Some(BlockType::Commit)
+        });
+        Ok(self.is_committed)
+    }
+
+    fn head_written(&mut self) -> Result<(), Corrupt> {
+        let found = JournalSuperblock::decode(self.head.bytes(), self.log.block.bytes())?;
+        self.log.set_head(self.head.bytes());
+        if found.start == 0 {
+            self.forget();
+            self.sequence = found.sequence;
+            return Ok(());
+        }
+        let tail = Begin {
+            tid: found.sequence,
+            at: found.start,
+        };
+        if self.next == Some(tail) || self.past.contains(&tail) {
+            while self.past.front().is_some_and(|first| *first != tail) {
+                self.past.pop_front();
+            }
+        } else {
+            self.forget();
+            self.next = Some(tail);
+            self.sequence = tail.tid;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.blocks.clear();
+        self.past.clear();
+        self.next = None;
+        self.is_committed = false;
+    }
+
+    /// The next transaction, if all of it is here.
+    ///
+    /// # Errors
+    /// A record that does not fit its checksum, though its commit block has come.
+    pub(crate) fn take(&mut self) -> Result<Option<Closed>, Corrupt> {
+        let Some(begin) = self.next.filter(|_| self.is_committed) else {
+            return Ok(None);
+        };
+        let Some((homes, revoked, end)) = self.walk(begin)? else {
+            return Ok(None);
+        };
+        let mut blocks = Vec::with_capacity(homes.len());
+        for Logged {
+            home,
+            at,
+            is_escaped,
+        } in homes
+        {
+            let mut block = self.blocks.remove(&at).expect("walked over");
+            if is_escaped {
+                unescape(block.bytes_mut());
+            }
+            if !revoked.contains(&home) {
+                blocks.push((home, block));
+            }
+        }
+        let mut at = begin.at;
+        let mut count = 0;
+        while at != end {
+            self.blocks.remove(&at);
+            at = self.log.step(at, 1);
+            count += 1;
+        }
+        self.past.push_back(begin);
+        let tid = begin.tid.next();
+        self.next = Some(Begin { tid, at: end });
+        self.sequence = tid;
+        // Its commit block may have come before that of the one that is given away now.
+        self.is_committed = self.blocks.values().any(|block| {
+            Header::decode(block.bytes()).is_some_and(|header| {
+                header.sequence == tid && header.known_type() == Some(BlockType::Commit)
+            })
+        });
+        Ok(Some(Closed {
+            blocks,
+            revoked: revoked.into_iter().collect(),
+            journaled: self.log.block.offset_of(count),
+        }))
+    }
+
+    /// The blocks that a transaction logs, those that it revokes, and the block behind its commit
+    /// block; none if some of its blocks have not come yet.
+    fn walk(&self, begin: Begin) -> Result<Option<Walked>, Corrupt> {
+        let (format, mut at) = (self.log.format, begin.at);
+        let mut logged: Vec<Logged> = Vec::new();
+        let mut place: HashMap<BlockNo, usize> = HashMap::new();
+        let mut revoked = HashSet::new();
+        let mut crc = !0;
+        for _ in 0..self.log.capacity() {
+            let Some(block) = self.blocks.get(&at).map(Block::bytes) else {
+                return Ok(None);
+            };
+            let header = Header::decode(block).filter(|header| header.sequence == begin.tid);
+            match header.and_then(|header| header.known_type()) {
+                Some(BlockType::Descriptor) => {
+                    crc = crc32_be(crc, block);
+                    for tag in DescriptorBlock::decode(block, &format)?.tags() {
+                        let tag = tag?;
+                        at = self.log.step(at, 1);
+                        let Some(content) = self.blocks.get(&at).map(Block::bytes) else {
+                            return Ok(None);
+                        };
+                        if !format.is_intact(&tag, begin.tid, content) {
+                            return Err(Corrupt::JournalTagChecksum(tag.block));
+                        }
+                        crc = crc32_be(crc, content);
+                        let found = Logged {
+                            home: tag.block,
+                            at,
+                            is_escaped: tag.escaped,
+                        };
+                        // The newest copy counts.
+                        match place.entry(tag.block) {
+                            Entry::Occupied(earlier) => logged[*earlier.get()] = found,
+                            Entry::Vacant(first) => {
+                                first.insert(logged.len());
+                                logged.push(found);
+                            }
+                        }
+                    }
+                }
+                Some(BlockType::Revoke) => {
+                    revoked.extend(RevokeBlock::decode(block, &format)?.blocks());
+                }
+                Some(BlockType::Commit) => {
+                    CommitBlock::decode(block, &format)?.check_transaction(crc)?;
+                    return Ok(Some((logged, revoked, self.log.step(at, 1))));
+                }
+                _ => return Ok(None),
+            }
+            at = self.log.step(at, 1);
+        }
+        Ok(None)
+    }
+
+    /// JBD2's superblock as the kernel reads it.
+    pub(crate) fn superblock(&self) -> Block {
+        let mut shown = self.head.clone();
+        let size = self.log.block.bytes();
+        if let Ok(mut head) = JournalSuperblock::decode(shown.bytes(), size) {
+            head.maxlen = self.shown;
+            (head.start, head.head, head.sequence) = (0, head.first, self.sequence);
+            head.encode_into(shown.bytes_mut());
+        }
+        shown
+    }
+}
+
+type Walked = (Vec<Logged>, HashSet<BlockNo>, u32);
+
+/// A block in the journal.
+struct Logged {
+    home: BlockNo,
+    at: u32,
+    is_escaped: bool,
+}

@@ -1,0 +1,133 @@
+//! What the device and its thread share, and where a block's newest content is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use stetfs::Alone;
+use stetfs_format::{BlockNo, BlockSize, Tid};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Errno, MediaError, Op, Tag};
+use stetfs_scheme::{Goal, Held};
+
+use crate::error::BelowError;
+use crate::state::State;
+use crate::stats::{Counters, count};
+
+/// Reads of blocks for nobody in particular.
+const READ: Tag = Tag::read(Class::Data);
+
+/// The device without its thread.
+pub(crate) struct Core {
+    pub(crate) alone: Alone,
+    pub(crate) size: BlockSize,
+    /// The block that has the superblock.
+    pub(crate) superblock: u64,
+    pub(crate) state: Mutex<State>,
+    /// Held while transactions are made and committed, and while the medium is flushed: the number
+    /// of the next one.
+    pub(crate) commit: Mutex<Tid>,
+    /// Held for reading while a home is written. A flush begins when nobody holds it: then it knows
+    /// which writes it covers.
+    pub(crate) writing: RwLock<()>,
+    /// Homes were written since the last flush of the medium.
+    pub(crate) is_written: AtomicBool,
+    /// What the kernel says of its journal: `needs_recovery`.
+    pub(crate) needs_recovery: AtomicBool,
+    pub(crate) broken: Mutex<Option<BelowError>>,
+    pub(crate) counters: Counters,
+}
+
+impl Core {
+    /// The medium.
+    pub(crate) fn dev(&self) -> &dyn BlockDev {
+        &*self.alone.opened.dev
+    }
+
+    /// Nothing may be written after an error.
+    ///
+    /// # Errors
+    /// The first one.
+    pub(crate) fn check(&self) -> Result<(), BelowError> {
+        self.broken.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// The error of a request. All but those of reads stop the device.
+    pub(crate) fn fail(&self, op: Op, error: BelowError) -> MediaError {
+        let is_harmless =
+            op == Op::Read || matches!(error, BelowError::Media(MediaError::Unsupported { .. }));
+        let mut broken = self.broken.lock();
+        if !is_harmless && broken.is_none() {
+            tracing::error!("the device has stopped: {error}");
+            *broken = Some(error.clone());
+        }
+        match error {
+            BelowError::Media(error) => error,
+            _ => MediaError::Io {
+                op,
+                offset: 0,
+                len: 0,
+                source: Errno::IO,
+            },
+        }
+    }
+
+    /// The newest content of a block.
+    ///
+    /// # Errors
+    /// The scheme's or the medium's.
+    pub(crate) fn content(&self, block: u64) -> Result<BlockRef, BelowError> {
+        let changed = self.state.lock().loose.get(&block).cloned();
+        changed.map_or_else(|| self.committed(block), Ok)
+    }
+
+    /// The newest content of a block without the changes that are in no transaction yet.
+    ///
+    /// # Errors
+    /// The scheme's or the medium's.
+    pub(crate) fn committed(&self, block: u64) -> Result<BlockRef, BelowError> {
+        if let Some(content) = self.state.lock().committed(block) {
+            return Ok(content);
+        }
+        let home = BlockNo(block);
+        match self.alone.opened.scheme.read(home)? {
+            Held::Here(content) => Ok(content),
+            Held::Home => {
+                let mut content = Block::zeroed(self.size.bytes());
+                self.dev()
+                    .read_at(self.size.start_of(home), content.bytes_mut(), READ)?;
+                Ok(content.into())
+            }
+        }
+    }
+
+    /// Makes the homes durable that were written before this call. The caller holds `commit`.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub(crate) fn flush_homes(&self) -> Result<(), BelowError> {
+        let writers = self.writing.write();
+        if !self.is_written.swap(false, Ordering::Relaxed) {
+            count(&self.counters.flushes_saved, 1);
+            return Ok(());
+        }
+        {
+            let mut state = self.state.lock();
+            state.flushing = std::mem::take(&mut state.unstable);
+        }
+        drop(writers);
+        self.dev().flush(Cause::Home)?;
+        self.state.lock().flushing.clear();
+        Ok(())
+    }
+
+    /// Brings home what is due; returns whether there may be more another time.
+    pub(crate) fn checkpoint(&self) -> bool {
+        let scheme = &self.alone.opened.scheme;
+        while scheme.backlog().is_due && self.broken.lock().is_none() {
+            if let Err(error) = scheme.checkpoint(Goal::Background) {
+                self.fail(Op::Write, error.into());
+                return false;
+            }
+        }
+        self.broken.lock().is_none()
+    }
+}

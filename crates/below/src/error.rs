@@ -1,0 +1,34 @@
+//! Why the device cannot be opened, or has stopped.
+
+use stetfs_format::Corrupt;
+use stetfs_media::MediaError;
+use stetfs_scheme::SchemeError;
+
+/// Why the device cannot be opened, or has stopped.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BelowError {
+    /// There is no journal that can be followed.
+    #[error("the volume has no journal that can be followed")]
+    NoJournal,
+    /// Something that the kernel wrote into its journal is not what JBD2's format says.
+    #[error("the kernel's journal cannot be followed: {0}")]
+    Journal(#[from] Corrupt),
+    /// The superblock was overwritten with something that is none, or with that of another volume.
+    #[error(
+        "the volume's superblock was overwritten{}: unmount, end the server, and begin anew",
+        why.as_ref().map(|why| format!(" ({why})")).unwrap_or_else(|| " by another volume's".to_owned())
+    )]
+    Overwritten {
+        /// What is wrong with it; none: it is another volume's.
+        why: Option<Corrupt>,
+    },
+    /// The medium.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// The scheme.
+    #[error(transparent)]
+    Scheme(#[from] SchemeError),
+    /// Opening or closing the volume.
+    #[error(transparent)]
+    Volume(#[from] stetfs::Error),
+}
