@@ -17,7 +17,7 @@ use crate::size::Size;
 
 #[cfg(feature = "crash")]
 use crash::Crash;
-pub(crate) use export::NandExport;
+pub(crate) use export::{BelowArgs, ExportArgs, NandExport};
 
 const TOUR: &str = "\
 Examples:
@@ -76,6 +76,7 @@ pub(crate) enum Command {
     Mkdir(Mkdir),
     Schemes(Schemes),
     Nand(Nand),
+    Below(BelowArgs),
     #[cfg(feature = "crash")]
     Crash(Box<Crash>),
     Lab(Lab),

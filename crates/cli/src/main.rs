@@ -9,6 +9,7 @@
 
 mod answer;
 mod args;
+mod below;
 mod beside;
 mod called;
 mod clock;
@@ -20,6 +21,7 @@ mod disk;
 mod docs;
 mod drain;
 mod e2fsprogs;
+mod export;
 mod failure;
 mod files;
 mod flash;
@@ -157,6 +159,9 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     {
         return flash::export::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
     }
+    if let Command::Below(args) = &cli.command {
+        return below::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
+    }
     #[cfg(feature = "crash")]
     if let Command::Crash(args) = &cli.command {
         // Volumes that are being destroyed have much to say; it is shown on request only.
@@ -169,7 +174,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     match &cli.command {
         Command::Fsck(args) => return fsck::run(args),
         Command::Mkfs(args) => mkfs::run(args),
-        Command::Mount(_) => unreachable!("taken above"),
+        Command::Mount(_) | Command::Below(_) => unreachable!("taken above"),
         #[cfg(feature = "crash")]
         Command::Crash(_) => unreachable!("taken above"),
         Command::Lab(args) => return Err(beside::run("stetfs-lab", &args.args)),

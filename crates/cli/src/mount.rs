@@ -16,6 +16,7 @@ use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport};
 
 use crate::answer;
 use crate::args::{Mount, MountHelper};
+use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::logging::Log;
@@ -30,6 +31,9 @@ pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
 pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
+    if front::is_asked(&args.options)? {
+        return front::mount(args, verbose);
+    }
     let options = parse(&args.options)?;
     if args.options.iter().any(|o| o == "remount") {
         return remount(&args.dir, &args.options, &options, false);
@@ -43,6 +47,9 @@ pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
 
 /// Called by mount(8), or by mount.fuse3 as `stetfs IMAGE DIR -o ...`.
 pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
+    if front::is_asked(&args.options).map_err(|f| f.exit(EXIT_USAGE))? {
+        return mount_kernel(args);
+    }
     let options = if args.sloppy {
         known(&args.options)
     } else {
@@ -68,6 +75,24 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
         quiet: true,
     };
     start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
+}
+
+/// A line of fstab with `front=kernel`.
+fn mount_kernel(args: &MountHelper) -> Result<()> {
+    if args.fake {
+        return Ok(());
+    }
+    let (image, dir, options) = (args.image.clone(), args.dir.clone(), args.options.clone());
+    let mount = Mount {
+        image,
+        dir,
+        options,
+        foreground: false,
+        log: None,
+        server: false,
+        quiet: true,
+    };
+    front::mount(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
 }
 
 /// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::args::{Umount, UmountHelper};
+use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::info::VolumeInfo;
 use crate::{answer, drain, mounts};
@@ -19,6 +20,9 @@ const HELPER_TIMEOUT: u64 = 600;
 
 pub(crate) fn run(args: &Umount) -> Result<()> {
     let timeout = Duration::from_secs(args.timeout);
+    if let Some(file) = front::exported_below(&args.dir) {
+        return front::umount(&args.dir, &file, args.lazy, timeout);
+    }
     if !args.lazy {
         answer::wait(&args.dir, timeout)?;
     }

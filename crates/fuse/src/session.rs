@@ -277,7 +277,8 @@ fn wait(
                 .map_err(SessionError::Session);
         }
         Ok(Event::Stuck(after)) => return Err(SessionError::Stuck(after)),
-        Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
+        // No file of ours is exported here.
+        Ok(Event::Closed) | Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
     };
     tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
     // Nothing written before the signal is lost then, even if the mount has to be cut off.
@@ -303,7 +304,7 @@ fn wait(
     }
     loop {
         match events.recv_timeout(GRACE) {
-            Ok(Event::Signal(_)) => tracing::info!("already unmounting"),
+            Ok(Event::Signal(_) | Event::Closed) => tracing::info!("already unmounting"),
             Ok(Event::Over(over)) => {
                 over.map_err(SessionError::Session)?;
                 break;

@@ -43,11 +43,7 @@ impl Background {
 
     /// Starts the thread, which calls `round` until it returns false. The pause between two rounds
     /// is a quarter of `interval`, within 10 ms and 1 s.
-    pub fn start(
-        &self,
-        interval: Duration,
-        mut round: impl FnMut() -> bool + Send + 'static,
-    ) {
+    pub fn start(&self, interval: Duration, mut round: impl FnMut() -> bool + Send + 'static) {
         let signal = Arc::clone(&self.signal);
         // Short enough that a transaction is never much older than it should be.
         let pause = (interval / 4).clamp(Duration::from_millis(10), LONGEST_PAUSE);

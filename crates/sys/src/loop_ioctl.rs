@@ -12,6 +12,8 @@ const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
 /// The device goes away when nobody has it open any more (`LO_FLAGS_AUTOCLEAR`).
 pub const AUTOCLEAR: u32 = 4;
+/// The device reads and writes the file past the page cache (`LO_FLAGS_DIRECT_IO`).
+pub const DIRECT_IO: u32 = 16;
 
 /// `struct loop_info64`.
 #[repr(C)]

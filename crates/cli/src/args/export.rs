@@ -1,4 +1,4 @@
-//! The arguments of `stetfs nand export`.
+//! The arguments of `stetfs nand export` and `stetfs below`.
 
 use std::path::PathBuf;
 
@@ -39,12 +39,8 @@ pub(crate) struct NandExport {
     /// File of a NAND part that is not in use
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Directory in which the file appears
-    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "nbd")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Serve NBD clients on this unix socket, which must not exist yet (needs nbdkit)
-    #[arg(long, value_name = "SOCKET", conflicts_with = "dir", value_hint = ValueHint::FilePath)]
-    pub(crate) nbd: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: ExportArgs,
     /// Read the journal of the ext4 volume on the device as it passes, and remap logged blocks home
     /// instead of programming them again
     #[arg(short, long)]
@@ -53,13 +49,24 @@ pub(crate) struct NandExport {
     #[arg(long, value_name = "BLOCKS", default_value_t = stetfs_below::TABLE_BLOCKS,
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) snoop_table: u32,
-    /// Give the device up when a request has been stuck for this many seconds; 0: never
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 30)]
-    pub(crate) watchdog: u32,
     /// Wait until each change is on the medium below FILE, so that it survives a power cut of this
     /// machine
     #[arg(long)]
     pub(crate) synchronous: bool,
+}
+
+/// How a device is offered to other programs.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Directory in which the file appears
+    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "nbd")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Serve NBD clients on this unix socket, which must not exist yet (needs nbdkit)
+    #[arg(long, value_name = "SOCKET", conflicts_with = "dir", value_hint = ValueHint::FilePath)]
+    pub(crate) nbd: Option<PathBuf>,
+    /// Give the device up when a request has been stuck for this many seconds; 0: never
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) watchdog: u32,
     /// Keep all of FILE in memory and allocate all its space now, so that a write to it needs
     /// neither
     #[arg(long)]
@@ -73,4 +80,38 @@ pub(crate) struct NandExport {
     /// Set for the server process that is started for the background.
     #[arg(long, hide = true)]
     pub(crate) server: bool,
+    /// Set when the server is to end as soon as nobody has the file open any more.
+    #[arg(long, hide = true)]
+    pub(crate) until_closed: bool,
+}
+
+/// Offer an ext4 volume as a block device that commits by a journaling scheme
+///
+/// Whoever uses the device has an ordinary ext4 volume, whose own journal works as ever: the
+/// kernel's ext4 on a loop device, a virtual machine. What the journal commits, the scheme commits;
+/// nothing is written twice. `stetfs mount -o front=kernel` does all of it in one command.
+///
+/// DIR gets one file, `device`, as large as the volume. `stetfs umount DIR` ends the server when
+/// nobody uses the file any more, and leaves a plain ext4 image.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mkdir dev && stetfs below -o scheme=stet disk.img dev
+  loop=$(losetup --show --find --direct-io=on dev/device)
+  mount -o data=journal $loop /mnt
+  umount /mnt && losetup -d $loop && stetfs umount dev
+
+  stetfs below --nbd /run/disk.sock disk.img
+  qemu-system-x86_64 -drive file=nbd+unix:///?socket=/run/disk.sock,format=raw ...
+
+RISK: see `stetfs nand export --help`.")]
+pub(crate) struct BelowArgs {
+    /// File or block device with an ext4 volume that is not in use
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// The scheme and its options: scheme=, nvm=, memory=, and those of `stetfs schemes`
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: ExportArgs,
 }

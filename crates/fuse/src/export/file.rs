@@ -1,7 +1,8 @@
 //! A directory with one file, which is the device.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -11,6 +12,7 @@ use stetfs_media::MediaError;
 
 use super::watchdog::Pulse;
 use crate::control;
+use crate::session::end::Event;
 use crate::wire::abi::{self, Capabilities, Opened};
 use crate::wire::{Answer, Answered, Offer, Request, Server, Terms, Ticket, What};
 
@@ -41,14 +43,21 @@ const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
 
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
+/// Facts for `system.stetfs.stats`.
+type Stats = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
+
 pub(super) struct ExportFs {
     dev: Arc<ByteDev>,
     source: PathBuf,
     dir: PathBuf,
     since: Instant,
     owner: (u32, u32),
-    stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    stats: Stats,
     pulse: Arc<Pulse>,
+    /// How often the file is open.
+    opens: AtomicU64,
+    /// Who is told that nobody has it open any more.
+    closed: Option<mpsc::Sender<Event>>,
 }
 
 impl ExportFs {
@@ -56,8 +65,8 @@ impl ExportFs {
         dev: Arc<ByteDev>,
         source: &Path,
         dir: &Path,
-        stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
-        pulse: Arc<Pulse>,
+        (stats, pulse): (Stats, Arc<Pulse>),
+        closed: Option<mpsc::Sender<Event>>,
     ) -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         Self {
@@ -68,6 +77,8 @@ impl ExportFs {
             owner: (uid.as_raw(), gid.as_raw()),
             stats,
             pulse,
+            opens: AtomicU64::new(0),
+            closed,
         }
     }
 
@@ -128,6 +139,16 @@ impl ExportFs {
             attr: self.attr(FILE)?,
             ..abi::EntryOut::default()
         })
+    }
+
+    /// Notes that a user has closed the file.
+    fn closed(&self) {
+        if self.opens.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(closed) = &self.closed
+        {
+            // Whoever would hear it may be at its end already.
+            let _ = closed.send(Event::Closed);
+        }
     }
 
     /// Accepts new times, to no effect, and refuses any other change.
@@ -216,14 +237,19 @@ impl Server for ExportFs {
     ) -> Result<Answered, Errno> {
         let node = request.header.nodeid;
         match &request.what {
-            What::Forget { .. } | What::BatchForget { .. } | What::Release { .. } => {}
+            What::Forget { .. } | What::BatchForget { .. } => {}
+            What::Release { .. } if node == FILE => self.closed(),
+            What::Release { .. } => {}
             What::Lookup { name } => answer.record(&self.look_up(node, name)?)?,
             What::GetAttr { .. } => answer.attr(self.attr(node)?, TTL)?,
             What::SetAttr { to } => answer.attr(self.set_attr(node, to)?, TTL)?,
-            What::Open { .. } => answer.record(&abi::OpenOut {
-                open_flags: OPENED.bits(),
-                ..abi::OpenOut::default()
-            })?,
+            What::Open { .. } => {
+                answer.record(&abi::OpenOut {
+                    open_flags: OPENED.bits(),
+                    ..abi::OpenOut::default()
+                })?;
+                self.opens.fetch_add(1, Ordering::Relaxed);
+            }
             What::ReadDir { from } => self.read_dir(from, answer),
             What::Read { from } => {
                 let _busy = self.pulse.begin();

@@ -54,6 +54,8 @@ pub struct ExportOptions {
     pub watchdog: Option<Duration>,
     /// Further facts for `system.stetfs.stats`, as JSON.
     pub stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// The export ends when the last user of the file has closed it.
+    pub until_closed: bool,
     /// Called when a signal asks for the end, so that our own user of the file lets it go.
     pub let_go: Option<Box<dyn Fn() + Send>>,
 }
@@ -81,8 +83,10 @@ pub fn export(
     };
     let mut companion = start_companion(source, dir);
     let pulse = Arc::new(Pulse::default());
-    let server = ExportFs::new(dev.clone(), source, dir, options.stats, pulse.clone());
     let (tell, events) = mpsc::channel();
+    let closed = options.until_closed.then(|| tell.clone());
+    let facts = (options.stats, pulse.clone());
+    let server = ExportFs::new(dev.clone(), source, dir, facts, closed);
     let signals = catch_signals(&tell)?;
     let New { fd, mounted, .. } = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
     if let Some(companion) = &mut companion {
@@ -123,6 +127,9 @@ pub fn export(
     ended.and_then(|ended| flushed.map(|()| ended))
 }
 
+/// How long after its last user has closed the file the mount is tried to be taken away again.
+const CLOSING: Duration = Duration::from_millis(20);
+
 fn wait(
     events: &mpsc::Receiver<Event>,
     mounted: &Mounted,
@@ -133,8 +140,15 @@ fn wait(
     let mut signalled = None;
     let mut stuck = None;
     let mut cut = false;
+    // The file is closed, and the kernel lets go of it in a moment.
+    let mut closing = false;
     loop {
-        let event = if cut || stuck.is_some() {
+        let event = if closing {
+            match events.recv_timeout(CLOSING) {
+                Err(mpsc::RecvTimeoutError::Timeout) => Some(Event::Closed),
+                event => event.ok(),
+            }
+        } else if cut || stuck.is_some() {
             events.recv_timeout(GRACE).ok()
         } else {
             events.recv().ok()
@@ -149,6 +163,14 @@ fn wait(
                 cut = true;
                 connection.abort();
             }
+            Some(Event::Closed) => match unmount(companion, mounted, false) {
+                // Or somebody has opened it again, and will close it.
+                Err(MountError::Busy(_)) => closing = true,
+                done => {
+                    done?;
+                    closing = false;
+                }
+            },
             over => {
                 if let Some(after) = stuck {
                     return Err(SessionError::Stuck(after));

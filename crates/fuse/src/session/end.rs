@@ -51,6 +51,8 @@ pub enum SessionError {
 pub(crate) enum Event {
     Signal(i32),
     Over(io::Result<()>),
+    /// The last user of an exported file has closed it.
+    Closed,
     /// A request has made no progress for this long, and the connection is aborted.
     Stuck(Duration),
 }

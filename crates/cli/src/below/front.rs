@@ -1,0 +1,277 @@
+//! `stetfs mount -o front=kernel`: the kernel's ext4 on a device below which a scheme commits.
+//!
+//! The server of the device is started first, and shows it as a file in a directory of its own
+//! under [`RUN`]. A loop device takes the file, and the kernel mounts ext4 on that. Whatever
+//! unmounts it, umount(8) or `stetfs umount`, ends everything: the loop device goes with its last
+//! user, the server with the loop device, and it leaves a plain ext4 image.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use stetfs_fuse::FILE_NAME;
+use stetfs_fuse::mountinfo::{self, MountEntry};
+use stetfs_sys::loop_ioctl;
+
+use crate::args::Mount;
+use crate::failure::{Explain, Failure, Result};
+use crate::mount::{check, launch};
+
+/// Where the servers' directories are.
+const RUN: &str = "/run/stetfs";
+/// The word that chooses this way to mount.
+const FRONT: &str = "front=";
+/// Options of the server; all others are the kernel's.
+const OURS: [&str; 9] = [
+    "scheme",
+    "nvm",
+    "nvm-new",
+    "memory",
+    "direct",
+    "nodirect",
+    "dax",
+    "durability",
+    "superblock",
+];
+/// How long a server gets to bring everything home when its device is not used any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Whether the options ask for the kernel's file system.
+///
+/// # Errors
+/// They ask for a front that there is not.
+pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
+    match options
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix(FRONT))
+    {
+        None | Some("fuse") => Ok(false),
+        Some("kernel") => Ok(true),
+        Some(other) => Err(Failure::new(format!(
+            "mount option \"{FRONT}{other}\": fuse or kernel"
+        ))
+        .exit(crate::failure::EXIT_USAGE)),
+    }
+}
+
+/// Mounts the image by the kernel's ext4 on a device of ours.
+///
+/// # Errors
+/// Whatever a mount needs is missing; the server or the kernel refuses.
+pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
+    check(&args.image, &args.dir)?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(format!(
+            "mount option \"{FRONT}kernel\" needs root: the kernel itself mounts the volume"
+        )));
+    }
+    let words = args.options.iter().filter(|word| !word.starts_with(FRONT));
+    let (ours, kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
+    let place = Place::make()?;
+    start_server(args, &place, &ours, verbose)?;
+    let device = attach(&place)?;
+    let mounted = mount_kernel(&device, &kernels, &args.dir);
+    // From here on the loop device goes with its last user: the mount, or nobody.
+    drop(device.file);
+    mounted?;
+    if !args.quiet {
+        let scheme = scheme_of(&place).unwrap_or_else(|| "?".to_owned());
+        println!(
+            "stetfs: {} is mounted on {} by the kernel's ext4, on {}, scheme {scheme} below",
+            args.image.display(),
+            args.dir.display(),
+            device.path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Whether an option is the server's.
+fn is_ours(word: &str) -> bool {
+    let name = word.split('=').next().unwrap_or(word);
+    OURS.contains(&name) || stetfs_schemes::find_option(name).is_some()
+}
+
+/// A directory for a server.
+struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    /// Makes it: only its owner may look into it.
+    fn make() -> Result<Self> {
+        let make = |dir: &Path, is_there: bool| {
+            let made = DirBuilder::new()
+                .mode(0o700)
+                .recursive(is_there)
+                .create(dir);
+            made.during(|| dir.display().to_string())
+        };
+        make(Path::new(RUN), true)?;
+        remove_old();
+        let dir = Path::new(RUN).join(format!("below-{}", std::process::id()));
+        make(&dir, false)?;
+        Ok(Self { dir })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join(FILE_NAME)
+    }
+}
+
+/// Removes directories that servers have left: those on which nothing is mounted are empty.
+fn remove_old() {
+    for entry in fs::read_dir(RUN).into_iter().flatten().flatten() {
+        let _ = fs::remove_dir(entry.path());
+    }
+}
+
+fn start_server(args: &Mount, place: &Place, ours: &[String], verbose: u8) -> Result<()> {
+    let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
+    let mut server = Command::new(program);
+    server
+        .args(["below", "--server", "--until-closed"])
+        .args((0..verbose).map(|_| "-v"));
+    if !ours.is_empty() {
+        server.arg("-o").arg(ours.join(","));
+    }
+    if let Some(log) = &args.log {
+        server.arg("--log").arg(log);
+    }
+    server.arg("--").arg(&args.image).arg(&place.dir);
+    launch(server)
+}
+
+/// A loop device that goes away when nobody has it open.
+struct LoopDevice {
+    path: PathBuf,
+    file: File,
+}
+
+fn attach(place: &Place) -> Result<LoopDevice> {
+    const CONTROL: &str = "/dev/loop-control";
+    let shown = |path: &Path| path.display().to_string();
+    let open = |path: &Path| {
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        opened.during(|| shown(path))
+    };
+    let control = open(Path::new(CONTROL))?;
+    let backing = open(&place.file())?;
+    loop {
+        let number = loop_ioctl::free_device(&control).during(|| CONTROL.to_owned())?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let file = open(&path)?;
+        let flags = loop_ioctl::AUTOCLEAR | loop_ioctl::DIRECT_IO;
+        let name = place.file();
+        match loop_ioctl::attach(&file, &backing, flags, name.as_os_str().as_encoded_bytes()) {
+            Ok(()) => return Ok(LoopDevice { path, file }),
+            // Somebody else was faster.
+            Err(Errno::BUSY) => {}
+            Err(e) => return Err(Failure::from(e).context(shown(&path))),
+        }
+    }
+}
+
+fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<()> {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "ext4"]);
+    if !options.is_empty() {
+        mount.arg("-o").arg(options.join(","));
+    }
+    let done = mount
+        .arg(&device.path)
+        .arg(dir)
+        .stdin(Stdio::null())
+        .output()
+        .during(|| "mount(8)".to_owned())?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said = said.trim().trim_start_matches("mount: ");
+    Err(
+        Failure::new(format!("the kernel does not mount it: {said}"))
+            .advise("dmesg may say why".to_owned())
+            .exit(crate::mount::EXIT_MOUNT_FAILED),
+    )
+}
+
+fn scheme_of(place: &Place) -> Option<String> {
+    let stats = stetfs_fuse::query_stats(&place.file()).ok()?;
+    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
+    stats["scheme"].as_str().map(str::to_owned)
+}
+
+/// The exported file below the kernel's mount on `dir`, if there is one.
+pub(crate) fn exported_below(dir: &Path) -> Option<PathBuf> {
+    let dir = mountinfo::resolve(dir).ok()?;
+    let entry = mountinfo::mounted_on(&dir).ok()??;
+    let number = entry
+        .source
+        .file_name()?
+        .to_str()?
+        .strip_prefix("loop")?
+        .to_owned();
+    let backing = format!("/sys/block/loop{number}/loop/backing_file");
+    let backing = fs::read_to_string(backing).ok()?;
+    let file = PathBuf::from(backing.trim_end());
+    let above = mountinfo::mounted_on(file.parent()?).ok()??;
+    above.is_stetfs().then_some(file)
+}
+
+/// Unmounts the kernel's ext4 from `dir` and waits until the server of `file` has left a plain
+/// image.
+///
+/// # Errors
+/// It is in use, or the server takes too long.
+pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) -> Result<()> {
+    let image = image_of(file);
+    let mut umount = Command::new("umount");
+    let done = umount
+        .args(lazy.then_some("-l"))
+        .arg(dir)
+        .stdin(Stdio::null())
+        .output()
+        .during(|| "umount(8)".to_owned())?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(
+            Failure::new(said.trim().trim_start_matches("umount: ").to_owned())
+                .advise(format!("see who uses it: fuser -vm {}", dir.display())),
+        );
+    }
+    if lazy {
+        return Ok(());
+    }
+    let Some(image) = image else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    let is_there = || {
+        let served = file.parent().map(mountinfo::mounted_on);
+        let served = matches!(served, Some(Ok(Some(ref entry))) if MountEntry::is_stetfs(entry));
+        served || crate::mounts::is_locked(&image).unwrap_or(false)
+    };
+    while is_there() {
+        if started.elapsed() >= patience.max(PATIENCE) {
+            let (shown, waited) = (image.display(), started.elapsed().as_secs());
+            return Err(Failure::new(format!(
+                "unmounted, but the server of {shown} is still writing after {waited} s"
+            )));
+        }
+        std::thread::sleep(POLL);
+    }
+    remove_old();
+    Ok(())
+}
+
+fn image_of(file: &Path) -> Option<PathBuf> {
+    let stats = stetfs_fuse::query_stats(file).ok()?;
+    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
+    stats["server"]["image"].as_str().map(PathBuf::from)
+}

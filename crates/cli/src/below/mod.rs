@@ -1,0 +1,82 @@
+//! `stetfs below`, and mounts with `front=kernel`: a scheme below the kernel's ext4.
+//!
+//! - This file: the device.
+//! - [`front`]: the device, a loop device on it, and the kernel's mount of that.
+
+pub(crate) mod front;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use stetfs::{MountOptions, open_alone, open_media};
+use stetfs_below::{Below, BelowOptions};
+
+use crate::args::BelowArgs;
+use crate::export::{self, Exported};
+use crate::failure::{Explain, Result};
+
+/// The scheme that a volume gets which belongs to none.
+const SCHEME: &str = "stet";
+/// The scheme that passes everything on as it comes: the kernel's own journaling.
+const PASSES: [&str; 2] = ["jbd2", "null"];
+
+pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
+    let options = parse(&args.options)?;
+    let mut words: Vec<OsString> = vec!["below".into()];
+    if !args.options.is_empty() {
+        words.extend(["-o".into(), args.options.join(",").into()]);
+    }
+    export::run(&args.image, &args.how, words, verbose, |image| {
+        open(image, options)
+    })
+}
+
+/// The options of the device; all others are the kernel's.
+fn parse(words: &[String]) -> Result<MountOptions> {
+    let options = MountOptions::parse(&words.join(","));
+    let mut options = options
+        .map_err(crate::failure::Failure::from)
+        .map_err(|f| f.exit(crate::failure::EXIT_USAGE))?;
+    if !options.names_scheme() {
+        SCHEME.clone_into(&mut options.scheme);
+    }
+    Ok(options)
+}
+
+fn open(image: &Path, options: MountOptions) -> Result<Exported> {
+    let shown = || image.display().to_string();
+    let media = open_media(image, &options, false).during(shown)?;
+    if PASSES.contains(&options.scheme.as_str()) {
+        let dev = media.home.clone();
+        return Ok(Exported {
+            dev: media.home,
+            stats: Box::new(move || json!({"scheme": "jbd2", "media": dev.meter().snapshot()})),
+            close: Box::new(|| Ok(())),
+        });
+    }
+    let alone = open_alone(&media, &options).during(shown)?;
+    for warning in &alone.warnings {
+        eprintln!("stetfs: {}: {warning}", image.display());
+    }
+    let how = BelowOptions {
+        memory: options.memory / 2,
+        ..BelowOptions::default()
+    };
+    let below = Arc::new(Below::new(alone, how).during(shown)?);
+    let (dev, seen) = (below.clone(), below.clone());
+    let shown = image.display().to_string();
+    Ok(Exported {
+        dev,
+        stats: Box::new(move || {
+            json!({
+                "scheme": seen.opened().about.name,
+                "below": seen.stats(),
+                "recovery": seen.opened().report,
+                "media": seen.opened().dev.meter().snapshot(),
+            })
+        }),
+        close: Box::new(move || below.finish().during(|| shown)),
+    })
+}
