@@ -140,7 +140,7 @@ impl Below {
             counters: Counters::default(),
             alone,
         };
-        // What recovery has found goes home too: from here on the scheme has only what came by here.
+        // What recovery has found goes home too: from here on the scheme has only what came by.
         core.alone.opened.scheme.checkpoint(Goal::All)?;
         core.flush_homes()?;
         let core = Arc::new(core);

@@ -16,7 +16,8 @@ pub enum BelowError {
     /// The superblock was overwritten with something that is none, or with that of another volume.
     #[error(
         "the volume's superblock was overwritten{}: unmount, end the server, and begin anew",
-        why.as_ref().map(|why| format!(" ({why})")).unwrap_or_else(|| " by another volume's".to_owned())
+        why.as_ref()
+            .map_or_else(|| " by another volume's".to_owned(), |why| format!(" ({why})"))
     )]
     Overwritten {
         /// What is wrong with it; none: it is another volume's.

@@ -41,6 +41,7 @@ mod place;
 mod schemes;
 mod shown;
 mod size;
+mod start;
 mod stats;
 mod tree;
 mod tx;
@@ -122,7 +123,7 @@ fn mount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
 fn umount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
     let args = parse_helper::<UmountHelper>(arguments)?;
     Log::start(args.verbose);
-    umount::run_helper(&args).map_err(|f| f.exit(mount::EXIT_MOUNT_FAILED))?;
+    umount::run_helper(&args).map_err(|f| f.exit(start::EXIT_MOUNT_FAILED))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -132,7 +133,7 @@ fn parse_helper<P: Parser>(arguments: Vec<OsString>) -> Result<P> {
         if !e.use_stderr() {
             e.exit();
         }
-        Failure::new(e.to_string().trim_end().trim_start_matches("error: ")).exit(mount::EXIT_USAGE)
+        Failure::new(e.to_string().trim_end().trim_start_matches("error: ")).exit(start::EXIT_USAGE)
     })
 }
 

@@ -3,13 +3,11 @@
 //! In the background there are two processes: the one that the user called starts this program
 //! again with `--server` and waits until the mount stands; that one mounts and serves.
 
-use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use stetfs::{Fs, MountReport};
-use stetfs_fuse::background::{self, StartError, Waiting};
+use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_fuse::options::split;
 use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport};
@@ -20,15 +18,7 @@ use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::logging::Log;
-
-/// mount(8): wrong invocation or permissions.
-pub(crate) const EXIT_USAGE: u8 = 1;
-/// mount(8): the mount failed.
-pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
-
-/// How long a mount waits for the server of an earlier one that has been unmounted and still
-/// commits.
-pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
+use crate::start::{EXIT_MOUNT_FAILED, EXIT_USAGE, check, launch, open_log, wait_for_release};
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
     if front::is_asked(&args.options)? {
@@ -180,22 +170,6 @@ fn known(options: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// What can be said before a server is started. The mount point is looked at by the server, which
-/// may find a dead mount on it.
-pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
-    image.metadata().during(|| image.display().to_string())?;
-    match dir.metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            Err(
-                Failure::new(format!("{}: there is no such directory", dir.display())).advise(
-                    format!("make the mount point first: mkdir {}", dir.display()),
-                ),
-            )
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Starts the server process of a volume.
 fn start_server(args: &Mount, verbose: u8) -> Result<()> {
     let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
@@ -213,18 +187,6 @@ fn start_server(args: &Mount, verbose: u8) -> Result<()> {
     }
     server.arg("--").arg(&args.image).arg(&args.dir);
     launch(server)
-}
-
-/// Starts a server process and waits for its mount.
-pub(crate) fn launch(server: Command) -> Result<()> {
-    match background::start(server) {
-        Ok(()) => Ok(()),
-        // It has said why.
-        Err(StartError::Failed { code }) => {
-            Err(Failure::said().exit(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))
-        }
-        Err(e) => Err(e.into()),
-    }
 }
 
 /// Mounts and serves, until the mount is gone and the image clean.
@@ -297,18 +259,6 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the server of an earlier mount, and says so.
-pub(crate) fn wait_for_release(image: &Path) {
-    stetfs_fuse::wait_for_release(image, RELEASE_WAIT, |holder| {
-        eprintln!(
-            "stetfs: {}: waiting for {holder}, which has it in use and is about to release it (at \
-                most {} s)",
-            image.display(),
-            RELEASE_WAIT.as_secs()
-        );
-    });
-}
-
 /// The owner of a volume's root directory, if the user namespace that it is mounted in has no such
 /// user or group.
 fn owner_of_nobody(fs: &Fs) -> Option<String> {
@@ -336,14 +286,6 @@ fn in_words(args: &Mount, report: &MountReport) -> String {
     words.extend(report.data.map(|mode| format!("data={}", mode.name())));
     words.extend(report.read_only.then(|| "ro".to_owned()));
     words.join(",")
-}
-
-pub(crate) fn open_log(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .during(|| path.display().to_string())
 }
 
 /// What the user should know about the mount.

@@ -18,7 +18,7 @@ use stetfs_sys::loop_ioctl;
 
 use crate::args::Mount;
 use crate::failure::{Explain, Failure, Result};
-use crate::mount::{check, launch};
+use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
 /// Where the servers' directories are.
 const RUN: &str = "/run/stetfs";
@@ -197,7 +197,7 @@ fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<(
     Err(
         Failure::new(format!("the kernel does not mount it: {said}"))
             .advise("dmesg may say why".to_owned())
-            .exit(crate::mount::EXIT_MOUNT_FAILED),
+            .exit(EXIT_MOUNT_FAILED),
     )
 }
 

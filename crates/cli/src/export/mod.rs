@@ -20,7 +20,7 @@ use stetfs_media::BlockDev;
 use crate::args::ExportArgs;
 use crate::failure::{Explain, Failure, Result};
 use crate::logging::Log;
-use crate::mount::{check, launch, open_log, wait_for_release};
+use crate::start::{check, launch, open_log, wait_for_release};
 use nbd::Nbd;
 
 /// A device that is offered.
@@ -141,6 +141,11 @@ fn serve(
     let ended = stetfs_fuse::export(Arc::new(ByteDev::new(dev)), &file, &dir, options, ready)?;
     close()?;
     drop(held);
+    say_ended(&file, ended);
+    Ok(())
+}
+
+fn say_ended(file: &Path, ended: Ended) {
     match ended {
         Ended::Unmounted => tracing::info!("{}: released", file.display()),
         Ended::Signal(signal) => {
@@ -151,5 +156,4 @@ fn serve(
             file.display()
         ),
     }
-    Ok(())
 }

@@ -46,22 +46,8 @@ pub struct Alone {
 pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
     let dev = &media.home;
     let sb = superblock::load(&**dev)?;
+    check_ground(&**dev, &sb, opts)?;
     let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
-    if !sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) {
-        let scheme = stetfs_schemes::find(&opts.scheme)?.about.name;
-        return Err(MountError::NoJournal { scheme }.into());
-    }
-    if sb.feature_compat.contains(FeatureCompat::FAST_COMMIT) {
-        return Err(MountError::FastCommits.into());
-    }
-    if dev.read_only() {
-        let device = dev.describe();
-        return Err(MountError::CannotCommit { device }.into());
-    }
-    if sb.volume_bytes() > dev.size() {
-        let (volume, device) = (sb.volume_bytes(), dev.size());
-        return Err(MountError::DeviceTooSmall { volume, device }.into());
-    }
     let log = journal_area::journal_extents(&**dev, &sb)?;
     let args = |sb: &Superblock, options| OpenArgs {
         dev: dev.clone(),
@@ -127,6 +113,26 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
         log,
         warnings,
     })
+}
+
+/// Makes sure that a scheme can have the volume.
+fn check_ground(dev: &dyn BlockDev, sb: &Superblock, opts: &MountOptions) -> Result<()> {
+    if !sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) {
+        let scheme = stetfs_schemes::find(&opts.scheme)?.about.name;
+        return Err(MountError::NoJournal { scheme }.into());
+    }
+    if sb.feature_compat.contains(FeatureCompat::FAST_COMMIT) {
+        return Err(MountError::FastCommits.into());
+    }
+    if dev.read_only() {
+        let device = dev.describe();
+        return Err(MountError::CannotCommit { device }.into());
+    }
+    let (volume, device) = (sb.volume_bytes(), dev.size());
+    if volume > device {
+        return Err(MountError::DeviceTooSmall { volume, device }.into());
+    }
+    Ok(())
 }
 
 /// Replays JBD2's journal if the superblock asks for that, and else marks it empty.

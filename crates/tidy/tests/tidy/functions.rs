@@ -16,7 +16,6 @@ const LONG: [(&str, &str); 29] = [
     ("crates/chart/src/lib.rs", "draw"),
     ("crates/cli/src/crash/program.rs", "run"),
     ("crates/cli/src/crash/shown.rs", "table"),
-    ("crates/cli/src/export.rs", "serve"),
     ("crates/cli/src/info.rs", "rows"),
     ("crates/core/src/group/names.rs", "rename"),
     ("crates/core/src/mount/mmp.rs", "claim"),
