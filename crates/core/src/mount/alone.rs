@@ -49,7 +49,7 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
     check_ground(&**dev, &sb, opts)?;
     let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
     let log = journal_area::journal_extents(&**dev, &sb)?;
-    let args = |sb: &Superblock, options| OpenArgs {
+    let args = |options| OpenArgs {
         dev: dev.clone(),
         nvm: media.nvm.clone(),
         nvm_new: opts.nvm_new,
@@ -68,13 +68,7 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
     };
     let mut warnings = Vec::new();
     if !has_private_log {
-        replay(
-            &**dev,
-            &sb,
-            &log,
-            |options| args(&sb, options),
-            &mut warnings,
-        )?;
+        replay(&**dev, &sb, &log, args, &mut warnings)?;
     }
     // Recovery may have changed it.
     let sb = superblock::load(&**dev)?;
@@ -99,8 +93,7 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
         data: takes_all.then_some(DataMode::Journal),
         ..options
     };
-    options.check_known(scheme.about)?;
-    let opened = scheme.open(args(&sb, options))?;
+    let opened = scheme.open(args(options))?;
     // A recovery of the scheme's own may have changed it too.
     let sb = superblock::load(&**dev)?;
     superblock::store(&**dev, |sb| {
