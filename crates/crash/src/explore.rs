@@ -75,7 +75,7 @@ impl Wrong {
 pub struct Findings {
     /// The numbers; the workload itself is not counted.
     pub counts: Counts,
-    /// How often recoveries met each row of the recovery table.
+    /// How often recoveries reached each case of the recovery table.
     pub reached: Reached,
     /// Wrong states, one for each kind of fault, in the order in which they were found.
     pub wrong: Vec<Wrong>,

@@ -1,11 +1,11 @@
 //! Volumes on a NAND part with a flash translation layer.
 //!
-//! A modern part has pages of 16 KiB. The layer maps units of 4 KiB, which wait in a controller's
-//! memory until their page is full; capacitors program what is left when the power goes
-//! ([`UnitNand`](stetfs_media::nand::UnitNand)). To the layer that is a part whose pages are the
-//! units: a unit is durable when its program returns. So such units are the pages of the simulated
-//! part. What differs shows after a cut: the page that was not full is programmed all the same, and
-//! the rest of it cannot be before the next erase (`settle`).
+//! A modern part has pages of 16 KiB, which the layer maps in units of 4 KiB. Units wait in a
+//! controller's memory until their page is full; capacitors program the rest when the power fails
+//! ([`UnitNand`](stetfs_media::nand::UnitNand)). To the layer this is a part whose pages are the
+//! units, since a unit is durable when its program returns. So the simulated part has the units as
+//! its pages. Only a cut shows the difference: the page that was not full is programmed all the
+//! same, and its rest cannot be programmed before the next erase (`settle`).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use stetfs_testkit::image::copy_to;
 
 use crate::media::kind::Kind;
 
-/// The paper's part with just enough blocks for a volume of 12 MiB, so that garbage is collected
+/// The paper's part, with just enough blocks for a volume of 12 MiB, so that it collects garbage
 /// all the time.
 const PAPERS: NandPart = NandPart {
     geometry: NandGeometry {
@@ -30,11 +30,11 @@ const PAPERS: NandPart = NandPart {
     ..parts::JFTL
 };
 
-/// Units of a page of the modern part.
+/// Units in a page of the modern part.
 const UNITS: u32 = 4;
 
-/// A part with pages of 16 KiB, in units, with just enough blocks too. They have 8 pages, not
-/// hundreds, so that they are erased often.
+/// A part with pages of 16 KiB, in units, also with just enough blocks. A block has 8 pages instead
+/// of hundreds, so that blocks are erased often.
 const MODERN: NandPart = NandPart {
     geometry: NandGeometry {
         page_bytes: (16 << 10) / UNITS,
@@ -47,7 +47,7 @@ const MODERN: NandPart = NandPart {
     ..parts::MLC.flawless()
 };
 
-/// The content of a part that holds the volume.
+/// Returns the content of a part that holds the volume.
 ///
 /// # Errors
 /// The volume is too large.
@@ -68,8 +68,8 @@ pub fn part_with(kind: Kind, volume: &Image) -> Result<Image> {
     Ok(nand.image())
 }
 
-/// What the controller's capacitors do to a part when the power has gone: in each block the rest of
-/// the page that is being programmed is left as erased, and cannot be programmed.
+/// Does what the controller's capacitors do after a power failure: in each block, the rest of the
+/// page that is being programmed is left as erased and cannot be programmed.
 pub(super) fn settle(kind: Kind, nand: &NandSim) {
     if kind != Kind::Nand16k {
         return;
@@ -103,10 +103,10 @@ pub(super) fn settle(kind: Kind, nand: &NandSim) {
     }
 }
 
-/// What a part with this content shows of its volume: all that the layer offers.
+/// Returns the content of the volume on a part with this content: all that the layer offers.
 ///
 /// # Errors
-/// The layer cannot be mounted, or a page of it not be read.
+/// The layer cannot be mounted, or one of its pages cannot be read.
 pub fn volume_on(part: &Image) -> Result<Image> {
     let nand = NandSim::from_image(&Rig::default(), part.clone())?;
     let mount = MountOptions {

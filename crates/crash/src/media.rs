@@ -1,14 +1,15 @@
 //! The media of a run: simulated, recorded, and watched for what is read from them.
 //!
-//! A scheme has one medium or several. They hang on one supply, so that their changes have one
-//! order and a power cut hits all at one [`Moment`](super::moment::Moment); what each then loses is
-//! its own affair, and every combination of what they may lose can be what is left. To whoever
-//! enumerates, judges or replays, several media are like one: the pieces of all are numbered
-//! through, and what they hold is one value ([`Contents`]).
+//! A scheme has one medium or several, on one supply of power. So their changes have one order, and
+//! a power cut hits all of them at one [`Moment`](super::moment::Moment). Each medium loses changes
+//! by itself, and every combination of their losses is possible. For enumerating, judging and
+//! replaying, several media are like one: the pieces of all have one numbering, and their content
+//! is one value ([`Contents`]).
 //!
-//! **Units** are pieces of 512 bytes, numbered over all media: what was read, and in what two
-//! contents differ, are sets of units. A power cut may tear a unit: a sector of a block device it
-//! does not, in persistent memory each word is on its own.
+//! **Units** are parts of 512 bytes, numbered over all media. The units that were read, and those
+//! in which two contents differ, are sets of units. A power cut does not tear a unit of a block
+//! device, which is a sector; it may tear one of persistent memory, where each word persists by
+//! itself.
 
 use std::sync::Arc;
 
@@ -48,15 +49,15 @@ impl Media {
     /// Media with these contents, all of it stable.
     ///
     /// # Panics
-    /// A NAND part's contents are not what a part has left.
+    /// The content of a NAND part is not one that a part can have.
     pub fn new(contents: &Contents) -> Self {
         Self::try_new(contents).expect("what a part left is a part")
     }
 
-    /// The same with contents of unknown origin.
+    /// Does the same with contents of unknown origin.
     ///
     /// # Errors
-    /// What is wrong with those of a NAND part.
+    /// The fault in the content of a NAND part.
     pub fn try_new(contents: &Contents) -> Result<Self, NandError> {
         let rig = Rig::default();
         let make = |(kind, image): &(Kind, Image)| {
@@ -91,8 +92,8 @@ impl Media {
         })
     }
 
-    /// What a volume is mounted on, not watched. What was asked for before must not be in use any
-    /// more.
+    /// Returns the media for a mount, not watched. Media that were returned before must not be in
+    /// use any more.
     ///
     /// # Errors
     /// The flash translation layer cannot be mounted.
@@ -106,7 +107,7 @@ impl Media {
         Ok(stetfs::Media { home, nvm })
     }
 
-    /// The same; who changes it may hand the turn on first.
+    /// Does the same, but each change of the media may hand the turn on first.
     ///
     /// # Errors
     /// As [`shown`](Self::shown).
@@ -128,7 +129,7 @@ impl Media {
         Ok(stetfs::Media { home, nvm })
     }
 
-    /// The same, watched.
+    /// Does the same, watched.
     ///
     /// # Errors
     /// As [`shown`](Self::shown).
@@ -153,7 +154,7 @@ impl Media {
         Ok(stetfs::Media { home, nvm })
     }
 
-    /// The memory beside the home device.
+    /// Returns the memory beside the home device.
     fn nvm(&self) -> Option<&Arc<SimPmem>> {
         self.media[1..].iter().find_map(|medium| match medium {
             Medium::Pmem(pmem) => Some(pmem),
@@ -161,7 +162,7 @@ impl Media {
         })
     }
 
-    /// Plans an error on a medium, counted from the home device on.
+    /// Plans an error on a medium; 0 is the home device.
     ///
     /// # Panics
     /// There is no such medium.
@@ -182,8 +183,8 @@ impl Media {
         });
     }
 
-    /// How many planned errors have struck, of how many requests that could have failed, for each
-    /// medium.
+    /// Returns for each medium how many planned errors have struck, and how many requests could
+    /// have failed.
     pub fn struck(&self) -> Vec<(u64, u64)> {
         let of = |medium: &Medium| match medium {
             Medium::Block(dev) => (dev.faults_struck(), dev.requests()),
@@ -193,17 +194,17 @@ impl Media {
         self.media.iter().map(of).collect()
     }
 
-    /// Changes on all media so far.
+    /// Returns the number of changes on all media so far.
     pub fn changes(&self) -> u64 {
         self.rig.power.changes()
     }
 
-    /// What was read and written so far by whoever was watched.
+    /// Returns the units that were read and written so far through watched media.
     pub fn watched(&self) -> Watched {
         self.watched.lock().clone()
     }
 
-    /// What they hold now.
+    /// Returns the content of the media now.
     pub fn contents(&self) -> Contents {
         let content = |medium: &Medium| match medium {
             Medium::Block(dev) => (Kind::Block, dev.newest()),
@@ -213,7 +214,7 @@ impl Media {
         Contents(self.media.iter().map(content).collect())
     }
 
-    /// The record of all changes so far.
+    /// Returns the record of all changes so far.
     pub fn tapes(&self) -> Tapes {
         let tape = |medium: &Medium| match medium {
             Medium::Block(dev) => TapeOf::Plain(Kind::Block, dev.tape()),
@@ -225,7 +226,8 @@ impl Media {
 }
 
 fn mount(nand: Arc<dyn stetfs_media::nand::Nand>) -> Result<Ftl> {
-    // As for a user's volume: the power is cut in its checkpoint at the unmount, too.
+    // The layer writes a checkpoint at the unmount, as on a user's volume: the power is cut in it
+    // too.
     let options = stetfs_ftl::MountOptions {
         checkpoint_at_end: true,
         ..Default::default()

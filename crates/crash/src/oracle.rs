@@ -1,16 +1,18 @@
-//! What a volume may hold after a power cut: the model's states and what the scheme promises of
-//! data.
+//! Decides what a volume may hold after a power cut: by the model's states, and by the scheme's
+//! promise for file data.
 //!
-//! Names and attributes must be those of one of the allowed states, all of it. The data of files,
-//! by the promise: *atomic*: it is that state's too. *Ordered*: each sector holds what it held in
-//! that state or in a later one of the allowed. *Writeback*: a page that changed in any of the
-//! allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
+//! All names and attributes must be those of one of the allowed states. For file data, the promise
+//! decides:
+//! - *atomic*: the data is that of the same state.
+//! - *ordered*: each sector holds its content of that state or of a later allowed one.
+//! - *writeback*: a page that changed in any of the allowed states may hold anything.
+//! - *nothing*: judged as atomic, to see that the judge can fail.
 //!
-//! To a file that is marked (`chattr +j`) one write is atomic, whatever the promise. If nothing
-//! else wrote to it since the state, its data is that of the state.
+//! One write to a marked file (`chattr +j`) is atomic, whatever the promise. If nothing else has
+//! written to the file since the state, its data is that of the state.
 //!
-//! Where ordered and writeback data of a file is durable, as somebody was told, and that is newer
-//! than the state, it counts from there on.
+//! A sync may have made ordered or writeback data of a file durable that is newer than the state.
+//! Then the file's data is judged from that newer state on.
 //!
 //! Ordered and writeback data may have been delayed in that state, unless a sync reported it
 //! durable, or `auto_da_alloc` or its age had ended the delay ([`Placed`], [`Model::placed`]).
@@ -31,8 +33,8 @@ use stetfs_testkit::world::tree::{Facts, Tree, are_alike, differences};
 
 const SECTOR: usize = 512;
 
-/// What no state is compared in. The checkers see whether the structure of these is sound, not
-/// whether it is what it should be.
+/// Facts that are compared in no state. The checkers see that the structure of these is sound, not
+/// that the values are right.
 pub const NOT_COMPARED: [&str; 6] = [
     "inode numbers, generations, flags, project ids, versions",
     "atime by reading (noatime)",
@@ -45,16 +47,16 @@ pub const NOT_COMPARED: [&str; 6] = [
 /// First block and length of each run of a file's blocks.
 type Runs = [(u64, u64)];
 
-/// What a power cut may leave.
+/// The states that a power cut may leave.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Allowed {
-    /// The states after so many operations.
+    /// The allowed states, as numbers of operations.
     pub states: RangeInclusive<usize>,
-    /// Whose data cannot have been delayed.
+    /// The files whose data cannot be delayed.
     pub placed: Placed,
 }
 
-/// The states whose data somebody was told is durable: nothing until then is delayed.
+/// For each file, the newest state whose data a sync made durable: no data up to it is delayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Placed {
     all: usize,
@@ -62,7 +64,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Takes note that the data of a state is durable.
+    /// Takes note that the data of a state is durable, for one file or for all.
     pub fn note(&mut self, whose: Synced, state: usize) {
         let noted = match whose {
             Synced::Nothing => return,
@@ -72,7 +74,7 @@ impl Placed {
         *noted = state.max(*noted);
     }
 
-    /// The newest state in which none of a file's data is delayed.
+    /// Returns the newest state in which none of a file's data is delayed.
     fn of(&self, id: Id) -> usize {
         self.files.get(&id).copied().unwrap_or(0).max(self.all)
     }
@@ -84,18 +86,18 @@ type PagesOf = BTreeMap<(Vec<u8>, u64), Vec<u8>>;
 /// Everything that can be seen of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// Names, attributes, hashes of the contents.
+    /// Names, attributes, and hashes of the contents.
     tree: Tree,
-    /// The same without contents, and the pages of files that are not all zeros: where data is
-    /// judged apart from its metadata.
+    /// For promises that judge data apart from its metadata: the tree without contents, and those
+    /// pages of files that are not all zeros.
     apart: Option<(Tree, PagesOf)>,
 }
 
 impl Observation {
-    /// Looks at a mounted volume.
+    /// Reads a mounted volume.
     ///
     /// # Errors
-    /// Anything that cannot be read.
+    /// Something cannot be read.
     pub fn of(library: &Library) -> Result<Self> {
         let tree = library.tree().context("reading the tree")?;
         if !library.fs().promise().is_apart() {
@@ -114,7 +116,7 @@ impl Observation {
         })
     }
 
-    /// How it differs from another one, a line each; nothing when they are equal.
+    /// Returns the differences from another observation, one a line; nothing when they are equal.
     pub fn differences_from(&self, expected: &Self) -> Vec<String> {
         differences(&expected.tree, &self.tree)
     }
@@ -123,13 +125,13 @@ impl Observation {
 /// Knows the states that a run went through.
 pub struct Oracle {
     states: Vec<Model>,
-    /// What may be seen after so many operations: first the state itself, then, where the next
-    /// operation takes several handles, those between them.
+    /// For each number of operations, what may be seen after it: first the state itself, then the
+    /// states between the handles of the next operation, if it takes several.
     views: Vec<Vec<View>>,
     promise: DataPromise,
 }
 
-/// What a state looks like.
+/// A state as it is seen.
 struct View {
     tree: Tree,
     bare: Tree,
@@ -146,8 +148,8 @@ impl View {
 }
 
 impl Oracle {
-    /// An oracle for these states in the order in which they were reached, and this promise. Behind
-    /// some of them those of `between` may be left too, before the next is reached.
+    /// An oracle for these states, in the order in which they were reached, and this promise. A cut
+    /// may also leave the states of `between`, which come between a state and the next one.
     pub fn new(states: Vec<Model>, between: &[Vec<Model>], promise: DataPromise) -> Self {
         let views = states.iter().enumerate().map(|(n, state)| {
             let between = between.get(n).into_iter().flatten();
@@ -166,10 +168,10 @@ impl Oracle {
         &self.states
     }
 
-    /// Which of the allowed states it is: the newest, when several look the same.
+    /// Returns the newest allowed state that looks like the observation.
     ///
     /// # Errors
-    /// It is none of them: how it differs from the nearest.
+    /// No allowed state does: the differences from the nearest one.
     pub fn judge(&self, seen: &Observation, allowed: &Allowed) -> Result<usize> {
         let views = || self.views_in(&allowed.states);
         for (state, view) in views() {
@@ -189,23 +191,24 @@ impl Oracle {
         )
     }
 
-    /// What may be seen where these states are allowed, the newest first.
+    /// Returns what may be seen where these states are allowed, the newest first.
     fn views_in(&self, allowed: &RangeInclusive<usize>) -> impl Iterator<Item = (usize, &View)> {
         let last = *allowed.end();
         allowed.clone().rev().flat_map(move |state| {
-            // What is between it and the next only when that may have begun.
+            // The states between this one and the next count only if the next operation may have
+            // begun.
             let most = if state < last { usize::MAX } else { 1 };
             let views = self.views[state].iter().take(most);
             views.map(move |view| (state, view))
         })
     }
 
-    /// Whether it is just this state, its data too, and not one between it and the next.
+    /// True if it is exactly this state, with its data, and not one between it and the next.
     pub fn is_exactly(&self, seen: &Observation, state: usize) -> bool {
         are_alike(&self.views[state][0].tree, &seen.tree)
     }
 
-    /// Whether [`wrong`](Self::wrong) would find nothing.
+    /// True if [`wrong`](Self::wrong) would find nothing.
     fn is_right(
         &self,
         seen: &Observation,
@@ -223,7 +226,7 @@ impl Oracle {
         })
     }
 
-    /// How what is seen differs from a state.
+    /// Returns the differences between the observation and a state.
     fn wrong(
         &self,
         seen: &Observation,
@@ -243,7 +246,7 @@ impl Oracle {
         for (path, facts) in &seen.tree {
             let expected = &view.tree[path];
             let id = self.states[state].id(path);
-            // Somebody was told that what its blocks hold then is durable.
+            // A sync has acknowledged the data of this newer state.
             let told = id.map(|id| (id, allowed.placed.of(id)));
             let newer = told.filter(|(_, told)| *told > state);
             let pages_then = newer
@@ -271,8 +274,8 @@ impl Oracle {
         Ok(wrong)
     }
 
-    /// A view without data, with sizes and blocks as they are seen where they may differ from the
-    /// view's because data was delayed; none when there are no such.
+    /// Returns a view with the sizes and blocks of `seen` wherever delayed data may explain that
+    /// they differ from the view's; `None` if there is no such place.
     fn as_delayed(
         &self,
         view: &View,
@@ -312,7 +315,8 @@ impl Oracle {
         tree
     }
 
-    /// Whether a file may be so small after one of these states because data was delayed.
+    /// True if a file may have this smaller size after one of these states, because data was
+    /// delayed.
     fn may_have_size(&self, id: Id, size: u64, since: &RangeInclusive<usize>) -> bool {
         let had = since.clone().filter_map(|s| self.states[s].size_of(id));
         let (mut least, mut is_known) = (u64::MAX, false);
@@ -324,8 +328,8 @@ impl Oracle {
         size >= least && (is_known || size.is_multiple_of(block))
     }
 
-    /// Whether the blocks that a file does not have, of those that it should, may have been delayed
-    /// after one of these states: within its size only where it had a hole before.
+    /// True if all blocks that the file lacks may be delayed after one of these states. Within the
+    /// file's size, only blocks that were holes before may be.
     fn may_have_blocks(
         &self,
         id: Id,
@@ -346,17 +350,17 @@ impl Oracle {
         has.is_subset(&all) && all.difference(&has).all(may_be_delayed)
     }
 
-    /// The newest state before `state`, or that itself, in which no data of the file is delayed,
-    /// if what is left is as after `state` operations.
+    /// Returns the newest state, up to `state`, in which no data of the file is delayed, if the cut
+    /// left the names of `state`.
     fn placed(&self, id: Id, state: usize, allowed: &Allowed) -> usize {
         let before = self.states[0].steps();
         let forced = self.states[state].placed(id).saturating_sub(before);
         allowed.placed.of(id).max(forced).min(state)
     }
 
-    /// Whether a file's data is that of the state, since all that was written to it from then on is
-    /// as a mark promises, and what was written otherwise before is where it stays: ordered data
-    /// when it has its place, other data when somebody was told so.
+    /// True if a file's data must be exactly that of the state: all later writes are atomic by the
+    /// file's mark, and all earlier writes without a mark are settled. Ordered data is settled when
+    /// it has its place, writeback data when a sync has acknowledged it.
     fn is_whole(&self, id: Id, state: usize, allowed: &Allowed) -> bool {
         let loose = self.states[state].loose(id);
         let settled = match self.promise {

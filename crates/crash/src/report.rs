@@ -153,12 +153,12 @@ impl Counts {
     }
 }
 
-/// How many recoveries met each row of the scheme's recovery table, by the text of the row.
+/// How many recoveries reached each case of the scheme's recovery table, by the text of the case.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached(BTreeMap<String, u64>);
 
 impl Reached {
-    /// Counts another recovery, which met these rows.
+    /// Counts another recovery, which reached these cases.
     pub(super) fn add(&mut self, rows: &[&'static RecoveryCase]) {
         for row in rows {
             match self.0.get_mut(row.found) {
@@ -168,7 +168,7 @@ impl Reached {
         }
     }
 
-    /// Returns the number of recoveries that met this row.
+    /// Returns the number of recoveries that reached this case.
     pub fn times(&self, row: &RecoveryCase) -> u64 {
         self.0.get(row.found).copied().unwrap_or(0)
     }
@@ -205,7 +205,7 @@ pub struct Violation {
 pub struct Report {
     /// The numbers.
     pub counts: Counts,
-    /// How often recoveries met each row of the recovery table.
+    /// How often recoveries reached each case of the recovery table.
     #[serde(default, rename = "met")]
     pub reached: Reached,
     /// The titles of workloads that never ran, not even in their first turn. `None` in reports from

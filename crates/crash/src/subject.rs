@@ -1,4 +1,4 @@
-//! Recovers what a power cut left, looks at it, checks its structure, and writes to it.
+//! Recovers a state, reads it, checks its structure, and writes to it.
 
 use std::io;
 use std::path::Path;
@@ -22,18 +22,18 @@ use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::op::{Durable, Op, Payload};
 use stetfs_testkit::world::{Reply, World};
 
-/// What became of a state. It depends only on what was read of it.
+/// The outcome of a state. It depends only on the bytes that were read.
 pub struct Outcome {
-    /// What is wrong whatever the volume should hold.
+    /// The fault that is one whatever the volume should hold.
     pub broken: Option<(Fault, String)>,
-    /// What the volume holds, when it could be recovered.
+    /// The content of the volume; `None` when it could not be recovered.
     pub seen: Option<Observation>,
-    /// What our checker says of the recovered volume, when there is one.
+    /// Our checker's verdict on the recovered volume; `None` when there is no such volume.
     pub structure: Option<Result<(), String>>,
 }
 
 impl Outcome {
-    /// Why it is wrong, whatever the volume should hold.
+    /// Returns the reason why it is wrong, whatever the volume should hold.
     pub fn broken(&self) -> Option<(Fault, String)> {
         self.broken.clone().or_else(|| match &self.structure {
             Some(Err(why)) => Some((Fault::Structure, why.clone())),
@@ -41,10 +41,10 @@ impl Outcome {
         })
     }
 
-    /// Which of the allowed states it is, or why it is wrong.
+    /// Returns the allowed state that it is.
     ///
     /// # Errors
-    /// It is wrong.
+    /// The fault, and the reason.
     pub fn judge(&self, oracle: &Oracle, allowed: &Allowed) -> Result<usize, (Fault, String)> {
         match (self.broken(), &self.seen) {
             (Some(broken), _) => Err(broken),
@@ -56,17 +56,17 @@ impl Outcome {
     }
 }
 
-/// What recovering a state did.
+/// A recovery, and what it did.
 pub struct Recovery {
-    /// What became of it.
+    /// The outcome of the state.
     pub outcome: Outcome,
-    /// What was read and written.
+    /// The units that were read and written.
     pub watched: Watched,
-    /// The changes from the mount to the unmount: where the power can be cut again.
+    /// The changes from the mount to the unmount, in which the power can be cut again.
     pub tapes: Tapes,
     /// Cases of the scheme's recovery table that the mount reached.
     pub reached: Vec<&'static RecoveryCase>,
-    /// What the media held after the unmount, when it came to that.
+    /// The media after the unmount; `None` when it did not come to that.
     pub recovered: Option<Contents>,
 }
 
@@ -78,7 +78,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// For this target.
+    /// A subject for this target.
     pub fn new(target: &Target) -> Self {
         Self {
             target: target.clone(),
@@ -87,8 +87,8 @@ impl Subject {
         }
     }
 
-    /// Mounts the volume, which recovers it, looks at it, unmounts and checks it, then mounts it
-    /// again, writes, and checks it once more. A panic on the way is a fault like others.
+    /// Mounts the volume, which recovers it; reads it, unmounts it, and checks it. Then mounts it
+    /// again, writes, and checks it once more. A panic on the way is a fault too.
     pub fn recover(&mut self, left: &Contents) -> Recovery {
         let media = Media::new(left);
         let mut steps = Steps::default();
@@ -110,7 +110,7 @@ impl Subject {
         }
     }
 
-    /// Recovers a state and judges it, by e2fsck too; `scratch` is a file for that.
+    /// Recovers a state and judges it, also by e2fsck; `scratch` is a file for e2fsck.
     ///
     /// # Errors
     /// e2fsck cannot be run.
@@ -156,8 +156,8 @@ impl Subject {
         let structure = check(&mut self.checker, &*shown.home);
         steps.structure = Some(structure.clone());
         if structure.is_err() {
-            // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes
-            // after it means nothing.
+            // The oracle's caller reports damage, beside e2fsck's opinion. What comes after damage
+            // means nothing.
             return Ok(());
         }
         drop(shown);
@@ -208,7 +208,7 @@ const READ: Op = Op::Read {
     len: PAYLOAD.len,
 };
 
-/// What a recovered volume must take.
+/// Returns the operations that a recovered volume must take.
 fn uses() -> Vec<Op> {
     let dir = "after-the-crash";
     let path = |name: &str| format!("{dir}/{name}");
@@ -240,7 +240,7 @@ fn uses() -> Vec<Op> {
     ]
 }
 
-/// What our checker says.
+/// Returns our checker's verdict.
 fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
     let read = |offset: u64, out: &mut [u8]| {
         dev.read_bytes_at(offset, out, Tag::read(Class::Data))
@@ -254,13 +254,13 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
     }
 }
 
-/// Replays the journal of what a power cut left by e2fsck, and says how the volume then differs
-/// from `ours`, to which it was recovered by us. Orphans are left to our mount in both. None:
-/// e2fsck cannot replay it, being no plain volume with JBD2's journal, or one of which the
-/// superblock or the newest commit record is torn.
+/// Lets e2fsck replay the journal of a state instead of us, and compares the volume with `ours`,
+/// the result of our recovery. Orphans are left to our mount in both. Returns `None` when e2fsck
+/// cannot replay the journal: the volume is no plain one with JBD2's journal, or its superblock or
+/// its newest commit record is torn.
 ///
 /// # Errors
-/// The file cannot be written or read, or e2fsck not be run.
+/// The file cannot be written or read, or e2fsck cannot be run.
 pub fn second_replay(
     target: &Target,
     left: &Contents,
@@ -288,8 +288,8 @@ pub fn second_replay(
     ))
 }
 
-/// Whether e2fsck says that a transaction is corrupt: so it does of a commit record that is torn,
-/// which to us was never written. Of such a volume it forgets the orphans.
+/// True if e2fsck reports a corrupt transaction. It does so for a torn commit record, which counts
+/// as never written to us. It then forgets the orphans.
 fn has_errors(volume: &Image) -> Result<bool> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     volume.read(SUPERBLOCK_OFFSET, &mut raw);
@@ -297,7 +297,7 @@ fn has_errors(volume: &Image) -> Result<bool> {
     Ok(superblock.state.contains(State::ERROR))
 }
 
-/// Mounts what e2fsck has replayed.
+/// Mounts the volume that e2fsck has replayed, and compares it with `ours`.
 fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<()> {
     let shown = Media::new(replayed).shown()?;
     let (library, _) = Library::mount_as_it_is(shown, target.options())
@@ -312,10 +312,11 @@ fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<(
     Ok(())
 }
 
-/// What e2fsck says of a volume, and where it differs from `ours`, what our checker said of it.
+/// Returns e2fsck's opinion of a volume, as an error where it differs from `ours`, our checker's
+/// verdict.
 ///
 /// # Errors
-/// The file cannot be written or e2fsck not be run.
+/// The file cannot be written, or e2fsck cannot be run.
 pub fn second_opinion(
     recovered: &Contents,
     ours: &Result<(), String>,
@@ -323,7 +324,7 @@ pub fn second_opinion(
 ) -> Result<Result<(), String>> {
     let volume = match recovered.volume() {
         Ok(volume) => volume,
-        // As on a part where a page has vanished that nobody has read so far.
+        // For example a part with a lost page that nobody has read so far.
         Err(error) => {
             return Ok(Err(format!(
                 "the recovered volume cannot be read: {error:#}"

@@ -1,4 +1,4 @@
-//! What is judged: a scheme in one of its modes, on one variety of volume.
+//! A target: a scheme in one of its modes, on one variety of volume.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,56 +26,56 @@ use stetfs_testkit::world::model::Rules;
 pub struct Target {
     /// The scheme, as the registry has it.
     pub scheme: &'static About,
-    /// Its mode, if it has modes.
+    /// The scheme's mode; `None` if it has no modes.
     pub data: Option<DataMode>,
-    /// Further mount options: those of the scheme.
+    /// Further mount options, those of the scheme.
     pub more: Vec<String>,
     /// The volume.
     pub volume: Variety,
-    /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts
-    /// none; a shorter one, of which the journal superblock says how long it is, fills and wraps
-    /// early. None: as mke2fs made it.
+    /// Blocks of the journal; `None` as mke2fs made it. mke2fs makes no log of fewer than 1,024
+    /// blocks, and the kernel mounts none. A shorter one fills and wraps early; the journal
+    /// superblock then states its length.
     pub log_blocks: Option<u32>,
-    /// What the volume is on.
+    /// The medium of the volume.
     pub home: Medium,
-    /// There is memory beside it.
+    /// True if there is memory beside the volume.
     pub has_nvm: bool,
 }
 
-/// A log of which a transaction may take enough for what one call of the workloads writes, so that
-/// each is one transaction, and that wraps after a few dozen of them.
+/// Blocks of a short log. One call of the workloads fits into a transaction, so that each call is
+/// one transaction; and the log wraps after a few dozen transactions.
 const SHORT_LOG: u32 = 512;
 
-/// Two groups where blocks have 1 KiB.
+/// MiB of a volume: two block groups with blocks of 1 KiB.
 const VOLUME_MIB: u64 = 12;
 
-/// Blocks that are left free, so that workloads soon write again where something else was: enough
-/// for each of them.
+/// Blocks that are left free: enough for each workload, and so few that workloads soon write into
+/// freed blocks.
 const ROOM_BLOCKS: u64 = 1024;
 
-/// Bytes of the memory beside a volume, where the scheme has a part of its log there: so little
-/// that it is full after a few dozen transactions.
+/// Bytes of the memory beside a volume for a scheme that keeps part of its log there. It is full
+/// after a few dozen transactions.
 const NVM_BYTES: u64 = 96 << 10;
 
-/// Blocks of the volume's size that this memory has where it is a cache: so few that they are
+/// The size of this memory where it is a cache, in blocks of the volume: so small that blocks are
 /// evicted all the time.
 const CACHE_BLOCKS: u64 = 384;
 
-/// The file, outside of what workloads see, that takes the others.
+/// The file that takes the other blocks, outside of the workloads' directory.
 const FILLER: &[u8] = b"filler";
 
-/// So that volumes are the same each time.
+/// The UUID of every volume, so that volumes are the same each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000001";
 
 /// Seconds since 1970 at which every run begins.
 const START: u64 = 1_700_000_000;
 
 impl Target {
-    /// A target by the names of its parts. A scheme with modes takes its default when none is
-    /// named. Behind the mode further mount options may follow: `journal,journal_async_commit`.
+    /// A target from the names of its parts. A scheme with modes takes its default mode when none
+    /// is named. Further mount options may follow the mode: `journal,journal_async_commit`.
     ///
     /// # Errors
-    /// A name that does not exist, and those that do.
+    /// A name is unknown; the error lists the known ones.
     pub fn new(scheme: &str, mode: Option<&str>, volume: Variety) -> Result<Self> {
         let scheme = find(scheme)
             .map_err(|error| {
@@ -107,10 +107,10 @@ impl Target {
         })
     }
 
-    /// What a trial of this scheme is run on, on a variety of volume.
+    /// The target of a trial of this scheme, on a variety of volume.
     ///
     /// # Panics
-    /// It is on a ground that is not simulated.
+    /// The trial's ground is not simulated.
     pub fn of(scheme: &Registration, trial: &Trial, volume: Variety) -> Self {
         let (mode, more) = trial.parts();
         let atomic = trial.atomic.then_some("atomic=all");
@@ -127,7 +127,7 @@ impl Target {
         target.unwrap_or_else(|error| panic!("{trial}: {error:#}"))
     }
 
-    /// What the scheme is for.
+    /// Returns the medium for which the scheme is made.
     fn usual_home(scheme: &About) -> Medium {
         match (scheme.in_memory, scheme.needs_remap) {
             (InMemory::Only, _) => Medium::Pmem,
@@ -136,10 +136,10 @@ impl Target {
         }
     }
 
-    /// The same on that medium, with memory beside it or without.
+    /// Returns the same target on that medium, with memory beside it or without.
     ///
     /// # Errors
-    /// The scheme cannot be on it.
+    /// The scheme cannot be on this medium.
     pub fn on(self, home: Medium, has_nvm: bool) -> Result<Self> {
         let (scheme, medium) = (self.scheme, media_name(home, has_nvm));
         for (needs, what, has) in [
@@ -174,7 +174,7 @@ impl Target {
         })
     }
 
-    /// The same with the journal that mke2fs made: what the kernel mounts too.
+    /// Returns the same target with the journal that mke2fs made, which the kernel mounts too.
     pub fn with_whole_log(self) -> Self {
         Self {
             log_blocks: None,
@@ -182,7 +182,7 @@ impl Target {
         }
     }
 
-    /// The options with which the scheme is opened.
+    /// Returns the options with which the scheme is opened.
     pub fn scheme_options(&self) -> SchemeOptions {
         SchemeOptions {
             data: self.data,
@@ -190,29 +190,29 @@ impl Target {
         }
     }
 
-    /// Mount options: small caches, nothing by the clock and no thread, so that the same operations
-    /// give the same tape.
+    /// Returns the mount options: small caches, no work by the clock and no threads, so that the
+    /// same operations give the same tape.
     pub fn options(&self) -> MountOptions {
         MountOptions {
             scheme: self.scheme.name.to_owned(),
             data: self.data.map(|mode| mode.name().to_owned()),
             commit: Duration::MAX,
             clock: stetfs::clock::Clock::still(START),
-            // As few as can be, so that they are dropped all the time.
+            // As small as possible, so that inodes are dropped all the time.
             inodes: Some(0),
             ..MountOptions::parse(&format!("noatime,memory=8M,{}", self.more.join(",")))
                 .expect("options that were parsed before")
         }
     }
 
-    /// Whether its files can have groups of writes, as far as its mode and options say: their data
-    /// is journaled.
+    /// True if its files can have groups of writes by its mode and options: their data is
+    /// journaled.
     pub fn can_group(&self) -> bool {
         let is_journaled = self.data.is_none_or(|mode| mode == DataMode::Journal);
         self.scheme.atomic && (is_journaled || self.options().atomic == AtomicFiles::All)
     }
 
-    /// What its operations do.
+    /// Returns the model's rules for its operations.
     pub fn rules(&self) -> Rules {
         Rules {
             groups: self.can_group(),
@@ -220,8 +220,8 @@ impl Target {
         }
     }
 
-    /// The same for a mount after which the volume is judged: an unmount leaves nothing in the
-    /// memory beside it.
+    /// Returns the options for a mount after which the volume is judged: its unmount leaves nothing
+    /// in the memory beside the volume.
     pub fn judging_options(&self) -> MountOptions {
         let mut options = self.options();
         let kept = |(name, _): &(String, String)| *name == "keep-cache";
@@ -229,20 +229,20 @@ impl Target {
         options
     }
 
-    /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and
-    /// little room to grow: the resize inode's blocks would only be checked again and again. Free
-    /// blocks hold what was in them before, so that it shows when it is taken for content. Nothing
-    /// in it is random.
+    /// Makes a fresh volume of 12 MiB with the base directory and a file that takes most of the
+    /// blocks. It can grow only a little, since the resize inode's blocks would be checked again
+    /// and again. Free blocks hold stale data, so that the judge notices if it is taken for
+    /// content. Nothing in the volume is random.
     ///
     /// # Errors
-    /// mke2fs, or the first mount.
+    /// mke2fs or the first mount fails.
     pub fn contents(&self) -> Result<Contents> {
         let dir = stetfs_testkit::host::scratch()?;
         let path = dir.path().join("image");
         let journal_mib = u64::from(self.volume.block) >> 10;
         let block = u64::from(self.volume.block);
-        // One group more than a block of the smallest descriptors describes. With less, mke2fs
-        // reserves what it likes.
+        // One group more than one block of descriptors of the smallest size describes. With fewer,
+        // mke2fs chooses the reserve itself.
         let groups = block / 32 + 1;
         let extended = format!("hash_seed={UUID},resize={}", groups * block * 8);
         let more = ["-N", "256", "-U", UUID, "-E", &extended];
@@ -260,7 +260,7 @@ impl Target {
         if self.has_nvm {
             let bytes = match self.scheme.nvm {
                 _ if self.scheme.caches => CACHE_BLOCKS * block,
-                // It has the whole log instead of the volume.
+                // The memory has the whole log instead of the volume.
                 Beside::Too(_) => u64::from(SHORT_LOG) * block,
                 _ => NVM_BYTES,
             };
@@ -295,7 +295,7 @@ fn fill(fs: &Fs) -> Result<()> {
     Ok(())
 }
 
-/// Writes into every free block what no workload writes, and frees it again.
+/// Writes data that no workload writes into every free block, and frees the blocks again.
 fn leave_stale_data(fs: &Fs) -> Result<()> {
     let (caller, name) = (Caller::root(), b"stale");
     let file = fs.create(&caller, fs.root(), name, 0o600, OpenFlags::WRITE)?;
@@ -320,7 +320,7 @@ fn leave_stale_data(fs: &Fs) -> Result<()> {
     Ok(())
 }
 
-/// Lets the journal superblock say that the log has so many blocks.
+/// Sets the length of the log in the journal superblock, in blocks.
 fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     image.read(SUPERBLOCK_OFFSET, &mut raw);
@@ -341,10 +341,10 @@ fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
     Ok(())
 }
 
-/// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand
-/// behind it, and behind the volume the blocks of its log where they are not the usual
-/// (`ext4-1k:256`; 0: as mke2fs made it), and the medium where it is not the one that the scheme is
-/// for (`ext4-1k@pmem`).
+/// Writes a target as text, for example `jbd2 journal ext4-1k`. A scheme without modes has `-` for
+/// its mode; further mount options follow the mode. Behind the volume stand the blocks of an
+/// unusual log (`ext4-1k:256`; 0: as mke2fs made it), and a medium that is not the scheme's own
+/// (`ext4-1k@pmem`).
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.data.map_or("-", DataMode::name);
@@ -361,7 +361,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Behind the name of the home medium of a volume that has memory beside it.
+/// Follows the name of the home medium when there is memory beside the volume.
 const BESIDE: &str = "+nvm";
 
 fn media_name(home: Medium, has_nvm: bool) -> String {
@@ -416,7 +416,7 @@ mod tests {
 
     use super::*;
 
-    /// What options say of groups is what a mount then says of a file.
+    /// A target can have groups exactly where a mount with its options allows them.
     #[test]
     fn groups_are_where_a_mount_has_them() {
         skip_unless!(needs(false, false, &["mke2fs"]));

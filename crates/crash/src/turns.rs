@@ -1,11 +1,11 @@
-//! Who goes on when several are at work: one thread at a time, chosen by a seed, so that a run
-//! happens again in the same order.
+//! Runs one thread at a time, chosen by a seed, so that a run of several threads repeats in the
+//! same order.
 //!
-//! The operations of a workload are the first thread's. A sync that begins while others are to go
-//! on has a thread of its own, and now and then one more commits and writes home, as a mount does
-//! in the background. Any of them may hand the turn on wherever another could see what it does:
-//! when it wants a lock, and when it changes a medium. Who cannot have a lock hands it on too, so
-//! nobody ever sleeps with it.
+//! The first thread carries out the operations of a workload. A sync that overlaps with later
+//! operations has its own thread. Sometimes a further thread commits and writes home, as a mount
+//! does in the background. A thread may hand the turn on wherever another thread could see the
+//! difference: when it takes a lock, and before it changes a medium. A thread that cannot have a
+//! lock hands the turn on too, so no thread ever sleeps while it has the turn.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,19 +19,19 @@ use stetfs::{Schedule, Scheduled};
 
 use stetfs_testkit::rng::Rng;
 
-/// In which order the operations of a workload and their commits are carried out.
+/// The order in which the operations of a workload and their commits are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Order {
-    /// One operation after the other; a commit when one asks for it, or when the transaction is
-    /// full.
+    /// One operation after the other. A commit runs when an operation asks for it, or when the
+    /// transaction is full.
     #[default]
     InOrder,
-    /// So too, but every handle has a transaction of its own: what an operation does in several is
-    /// cut between them.
+    /// The same, but every handle has its own transaction, so that an operation of several handles
+    /// is cut between them.
     EachHandle,
-    /// Operations begin while syncs before them are not done, and commits come now and then between
-    /// two handles; from a seed.
+    /// Operations begin while earlier syncs are still running, and commits sometimes come between
+    /// two handles. The number is the seed.
     Overlap(u64),
 }
 
@@ -92,18 +92,19 @@ pub(super) struct Turns {
 struct State {
     rng: Rng,
     holder: usize,
-    /// Who has the turn hands it on at the so manieth place where it can.
+    /// The thread with the turn hands it on at this many places from now.
     steps: u32,
     threads: Vec<Thread>,
-    /// Everybody goes on as he can.
+    /// All threads run as they can.
     over: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
-    /// It can go on, and does not before the turn was handed on so often, if others can.
+    /// It can run. While other threads can run too, it rests until the turn was handed on this
+    /// often.
     Ready(u32),
-    /// Somebody else must have done something first.
+    /// It waits for something that another thread must do.
     Waits,
     Done,
 }
@@ -127,13 +128,13 @@ impl Turns {
         })
     }
 
-    /// Whether operations begin while syncs are not done.
+    /// True if operations begin while syncs are still running.
     pub(super) fn overlap(&self) -> bool {
         matches!(self.order, Order::Overlap(_))
     }
 
-    /// The calling thread is the first, and has the turn, until what is given back is dropped: then
-    /// all go on as they can.
+    /// Makes the calling thread the first one, with the turn. When the returned value is dropped,
+    /// all threads run as they can.
     pub(super) fn drive(self: &Arc<Self>) -> Drive {
         self.state.lock().threads.push(Thread::Ready(0));
         ME.set(Some(0));
@@ -143,15 +144,15 @@ impl Turns {
         }
     }
 
-    /// The number of a new thread, which has the turn as soon as the first one calls
-    /// [`stop`](Self::stop).
+    /// Adds a thread and returns its number. It gets the turn when the first thread calls
+    /// [`stop`](Self::stop) with this number.
     pub(super) fn add(&self) -> usize {
         let mut state = self.state.lock();
         state.threads.push(Thread::Ready(0));
         state.threads.len() - 1
     }
 
-    /// What thread `number` does, in its turns.
+    /// Runs `work` as thread `number`, in its turns.
     pub(super) fn run<T>(self: &Arc<Self>, number: usize, work: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
         self.until_turn(&mut state, number);
@@ -169,12 +170,12 @@ impl Turns {
         done
     }
 
-    /// Hands the turn on, to `to` if it is somebody's in particular, and waits until it is back.
+    /// Hands the turn on, to thread `to` if there is one, and waits until the turn is back.
     pub(super) fn stop(&self, to: Option<usize>) {
         if let Some(me) = ME.get() {
             let mut state = self.state.lock();
             state.wake();
-            // One who was held up for long lets others do a lot.
+            // A thread that stops may let the others run for long.
             let rest = match to {
                 Some(_) => 0,
                 None => (1 << state.rng.below(6)) - 1,
@@ -183,21 +184,21 @@ impl Turns {
         }
     }
 
-    /// Lets the others go on until at most so many are not done.
+    /// Lets the other threads run until at most `most` are not done.
     pub(super) fn until(&self, most: usize) {
         while self.others() > most {
             self.wait();
         }
     }
 
-    /// How many threads but the first are not done.
+    /// Returns the number of threads that are not done, without the first.
     fn others(&self) -> usize {
         let state = self.state.lock();
         let others = state.threads.iter().skip(1);
         others.filter(|t| **t != Thread::Done).count()
     }
 
-    /// Whether something that happens so often, in per cent, happens now.
+    /// True with a probability of `percent`.
     pub(super) fn chance(&self, percent: u64) -> bool {
         self.state.lock().rng.chance(percent)
     }
@@ -224,7 +225,7 @@ impl Turns {
 }
 
 impl State {
-    /// Something was done that somebody may have waited for.
+    /// Lets waiting threads look again, since something has changed.
     fn wake(&mut self) {
         for thread in &mut self.threads {
             if *thread == Thread::Waits {
@@ -233,8 +234,8 @@ impl State {
         }
     }
 
-    /// Gives the turn to `to`, or to a random one that can go on; when nobody can, to one who
-    /// waits, who looks again.
+    /// Gives the turn to `to`, or to a random thread that can run. If no thread can run, a waiting
+    /// thread gets it and looks again.
     fn hand_on(&mut self, to: Option<usize>) {
         let rank = |thread: &Thread| match thread {
             Thread::Ready(0) => Some(0),
@@ -254,8 +255,8 @@ impl State {
         if let Some(last) = next.len().checked_sub(1) {
             let nth = self.rng.below(last as u64 + 1) as usize;
             self.holder = to.unwrap_or(next[nth]);
-            // As long as a moment, an operation or a whole commit, each as often, and ending
-            // anywhere.
+            // A turn is as long as a moment, an operation or a whole commit, each equally often,
+            // and ends anywhere.
             let most = 1 << self.rng.below(11);
             self.steps = 1 + self.rng.below(most) as u32;
         }
@@ -300,7 +301,7 @@ impl Schedule for Turns {
     }
 }
 
-/// While it lives threads take turns.
+/// While this lives, threads take turns.
 pub(super) struct Drive {
     _scheduled: Option<Scheduled>,
     turns: Arc<Turns>,
@@ -320,7 +321,7 @@ mod tests {
 
     use super::*;
 
-    /// The order in which three threads come through, each with stops on its way.
+    /// Returns the order in which three threads pass, each with stops on its way.
     fn order(seed: u64) -> Vec<(usize, usize)> {
         let turns = Turns::new(Order::Overlap(seed));
         let seen = Mutex::new(Vec::new());
@@ -356,7 +357,7 @@ mod tests {
         assert!(different.len() > 15, "{different:?}");
     }
 
-    /// Two who want one lock of the file system's, and hand the turn on with it.
+    /// Two threads want one lock of the file system, and hand the turn on while they hold it.
     #[test]
     fn nobody_sleeps_on_a_lock() {
         for seed in 0..50 {

@@ -1,4 +1,4 @@
-//! What a run reads from its media, and what it writes.
+//! Notes which units of its media a run reads and writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl UnitSet {
         Self(vec![0; units.div_ceil(64)].into())
     }
 
-    /// Whether the unit is in it.
+    /// True if the unit is in the set.
     pub fn contains(&self, unit: Unit) -> bool {
         self.0[unit as usize / 64] & 1 << (unit % 64) != 0
     }
@@ -31,11 +31,10 @@ impl UnitSet {
     }
 }
 
-/// What a run did to its media besides what the tape says.
+/// The units that a run has read and written.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Units that were read before they were written: what the run depended on, and all that it
-    /// depended on.
+    /// Units that were read before they were written: exactly those that the run depended on.
     pub read: UnitSet,
     /// Units that were written.
     pub written: UnitSet,
@@ -49,7 +48,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Of the medium whose first unit is `first`.
+    /// A watch of the medium whose first unit is `first`.
     pub(super) fn new(first: Unit, watched: Arc<Mutex<Watched>>) -> Self {
         Self { first, watched }
     }
@@ -67,8 +66,7 @@ impl Watch {
         }
     }
 
-    /// Units that are written in part are not taken for written: what is read of them may be the
-    /// rest.
+    /// Does not count units that are written in part: a later read may read the rest.
     fn note_write(&self, offset: u64, len: u64) {
         let whole = offset.next_multiple_of(UNIT)..(offset + len) / UNIT * UNIT;
         if whole.start < whole.end {
@@ -160,8 +158,8 @@ impl PmemLayer for WatchedPmem {
     }
 }
 
-/// A NAND part that is watched: its image has the layout of its file, in which each block has a
-/// record beside the cells.
+/// A watched NAND part. Its image has the layout of its file, in which each block has a record
+/// beside the cells.
 pub(super) struct WatchedNand {
     nand: Arc<NandSim>,
     watch: Watch,
@@ -216,7 +214,7 @@ impl Nand for WatchedNand {
     }
 
     fn program(&self, page: PageNo, data: &[u8], spare: &[u8], tag: Tag) -> Result<(), NandError> {
-        // Where programming goes on, and whether it works, the record says.
+        // The block's record says where programming goes on, and whether it works.
         let geometry = self.nand.geometry();
         self.note_record(geometry.block_of(page));
         let len = geometry.cell_bytes() as u64;

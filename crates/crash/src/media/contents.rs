@@ -1,4 +1,4 @@
-//! What media hold.
+//! The content of media.
 
 use anyhow::Result;
 use stetfs_media::Image;
@@ -9,7 +9,7 @@ use crate::flash;
 /// Bytes of the pages that images share.
 const PAGE: u64 = 4096;
 
-/// What all media of a run hold. Clones share what they have in common.
+/// The content of all media of a run. Clones share equal pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents(pub(super) Vec<(Kind, Image)>);
 
@@ -20,15 +20,15 @@ impl Contents {
         Self(media)
     }
 
-    /// The content of a home device without further media.
+    /// The content of a single block device.
     pub fn of_block_device(image: Image) -> Self {
         Self(vec![(Kind::Block, image)])
     }
 
-    /// The volume, as the home device shows it.
+    /// Returns the volume, as the home device shows it.
     ///
     /// # Errors
-    /// What a NAND part holds cannot be read.
+    /// The content of a NAND part cannot be read.
     pub fn volume(&self) -> Result<Image> {
         let (kind, home) = &self.0[0];
         match kind {
@@ -37,13 +37,15 @@ impl Contents {
         }
     }
 
-    /// The media with what each holds, the home device first.
+    /// Returns each medium with its content, the home device first.
     pub fn media(&self) -> impl Iterator<Item = (Kind, &Image)> {
         self.0.iter().map(|(kind, image)| (*kind, image))
     }
 
-    /// Changes bytes of a medium, counted from the home device on. Panics when there is no such
-    /// place.
+    /// Overwrites bytes of a medium; 0 is the home device.
+    ///
+    /// # Panics
+    /// There is no such place.
     pub fn write(&mut self, medium: usize, offset: u64, bytes: &[u8]) {
         self.0[medium].1.write(offset, bytes);
     }
@@ -52,12 +54,12 @@ impl Contents {
         self.0.iter().map(|(_, image)| image)
     }
 
-    /// Units of all media.
+    /// Returns the number of units of all media.
     pub fn units(&self) -> usize {
         self.images().map(units_of).sum::<u64>() as usize
     }
 
-    /// The units of the pages that the two do not share; each may still have equal content.
+    /// Returns the units of the pages that the two do not share. Their content may still be equal.
     pub fn unshared(&self, other: &Self) -> Vec<Unit> {
         let mut found = Vec::new();
         let mut first = 0;
@@ -71,7 +73,7 @@ impl Contents {
         found
     }
 
-    /// The bytes of a unit.
+    /// Returns the bytes of a unit.
     pub fn unit(&self, unit: Unit) -> [u8; UNIT as usize] {
         let mut out = [0; UNIT as usize];
         let mut unit = u64::from(unit);

@@ -5,22 +5,22 @@ use std::str::FromStr;
 use anyhow::Context;
 use stetfs_media::Image;
 
-/// What a medium is.
+/// A kind of medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A block device with sectors of 512 bytes and a volatile cache.
     Block,
     /// Persistent memory behind a processor's cache.
     Pmem,
-    /// A NAND part with a flash translation layer, which is mounted whenever the home device is
-    /// asked for: JFTL's, with pages of 512 bytes.
+    /// A NAND part with pages of 512 bytes, JFTL's, under a flash translation layer. The layer is
+    /// mounted whenever the home device is asked for.
     Nand,
-    /// The same with pages of 16 KiB, of which the layer maps units of 4 KiB.
+    /// The same with pages of 16 KiB, which the layer maps in units of 4 KiB.
     Nand16k,
 }
 
 impl Kind {
-    /// Its name on the command line and in cases.
+    /// Returns its name on the command line and in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -30,12 +30,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is a NAND part with a layer.
+    /// True if it is a NAND part with a layer.
     pub fn is_flash(self) -> bool {
         matches!(self, Self::Nand | Self::Nand16k)
     }
 
-    /// Bytes of the smallest piece that the home device on it takes.
+    /// Returns the sector size of a home device on it, in bytes.
     pub fn sector(self) -> u32 {
         match self {
             Self::Pmem => 64,
@@ -61,7 +61,7 @@ pub const UNIT: u64 = 512;
 /// A unit's number, over all media.
 pub type Unit = u32;
 
-/// Units of a medium with this content.
+/// Returns the number of units of a medium with this content.
 pub(crate) fn units_of(image: &Image) -> u64 {
     image.size().div_ceil(UNIT)
 }
