@@ -1,8 +1,8 @@
 //! Explores many workloads on several threads, within a budget.
 //!
-//! They take turns ([`Effort::turn`]): the second turn of any begins when all have had their first
-//! one, in which they are looked at where syncs have returned. So a budget that ends early has seen
-//! something of each, and names those of which it has not.
+//! Workloads take turns ([`Effort::turn`]): the second turns begin when every workload has had its
+//! first, which looks at it where syncs have returned. So a budget that ends early has seen
+//! something of each workload, and the report names those that never ran.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
-//! One case by its name: what was run, where the power was cut, what was left. A failure prints it,
-//! and it replays.
+//! A case, by a name that a failure prints and that replays it: the workload, the cut, and the
+//! pieces that the cut left.
 //!
-//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order
-//! if it is another than the usual, or as text, a cut after so many changes and what of the pending
-//! ones is there, and perhaps a second cut during the recovery from the first, or with
-//! `| then OPERATIONS |` before it in what was done then.
+//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`. WORKLOAD is a name, with an unusual order
+//! behind it, or the workload's text. AT is the number of changes before the cut, KEEP the rule for
+//! the pending pieces. The second cut falls into the recovery from the first, or, with `| then
+//! OPERATIONS |` before it, into these operations after the recovery.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! Damaged volumes: mounted, walked and written, they give named errors and nothing else.
+//! Uses damaged volumes: mounting, walking and writing them gives named errors and nothing else.
 //!
-//! A volume without metadata checksums, so that damage gets past them, is filled with one of
-//! everything. Then bytes of its metadata are changed, and [`survive`] does to it what users do.
-//! The law: no panic, no hang, no memory in proportion to a number that was read.
+//! The volume has no metadata checksums, which would catch damage early, and one of everything in
+//! it. Then bytes of its metadata are changed, and [`survive`] uses it as users do. There must be
+//! no panic, no hang, and no memory in proportion to a number that was read.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;

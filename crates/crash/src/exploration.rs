@@ -1,7 +1,7 @@
-//! Explorations of power cuts with what was asked of them: so that several machines share one
-//! ([`Shard`]), what they found is added up ([`Exploration::add`]), one that was interrupted goes
-//! on ([`Resumed`]), and a report says of what it is. What that has in common with explorations of
-//! programs is in [`crate::sharing`].
+//! Explorations of power cuts with their request. Several machines can share one ([`Shard`]),
+//! findings are added up ([`Exploration::add`]), an interrupted exploration goes on ([`Resumed`]),
+//! and a report says what it is about. [`crate::sharing`] has the part that explorations of
+//! programs share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

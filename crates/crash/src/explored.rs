@@ -1,9 +1,8 @@
 //! Explorations of power cuts that are kept in `results/explored`, and the tables of
-//! `results/explored.md` that are made from them: `make explored`.
+//! `results/explored.md` that `make explored` makes from them.
 //!
-//! A row says at which commit it was made. Where the code that it judges, or the judge, has changed
-//! since, it is marked: the build of the report ([`BUILD`]) is then another than that of this
-//! program.
+//! A row names the commit at which it was made. If the judged code or the judge has changed since,
+//! the row is marked: the build of its report ([`BUILD`]) then differs from this program's.
 
 use std::fmt::Write as _;
 use std::fs;

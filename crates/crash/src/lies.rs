@@ -1,6 +1,5 @@
 //! A device that lies: it confirms flushes, or durable writes, that it has not done. A journal on
-//! it is like one whose author forgot that barrier, and the judge must catch it: this tests the
-//! tester.
+//! it is like one whose author forgot that barrier. The judge must catch it, which tests the judge.
 
 use std::sync::Arc;
 

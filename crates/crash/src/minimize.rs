@@ -1,10 +1,11 @@
-//! The smallest workload that still fails in the same way, and the simplest state in which it does.
+//! Finds the smallest workload that still fails in the same way, and the simplest state in which it
+//! does.
 //!
-//! Operations are dropped, in halves, quarters and so on down to single ones (Zeller, Hildebrandt,
-//! IEEE Trans. Software Engineering 28(2), 2002), first those that the power is cut in, then those
-//! of the setup. Then, of the states in which what remains fails, the simplest: a single cut before
-//! a double one, everything or nothing there before a prefix, a prefix before any other set; and of
-//! such a set as few pieces as it takes.
+//! It drops operations in halves, quarters and so on down to single ones (Zeller, Hildebrandt, IEEE
+//! Trans. Software Engineering 28(2), 2002): first those in which the power is cut, then those of
+//! the setup. Then it looks for the simplest failing state of the remaining workload: a single cut
+//! before a double one, everything or nothing before a prefix, a prefix before any other set; and
+//! of such a set as few pieces as possible.
 
 use std::collections::BTreeSet;
 use std::path::Path;

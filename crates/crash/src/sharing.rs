@@ -1,6 +1,5 @@
-//! What explorations have in common that several machines share, or that go on later: parts
-//! ([`Shard`]), whether two were asked the same ([`check_same`]), and a file that says what is done
-//! ([`write_durably`]).
+//! What explorations need to be shared by machines or resumed: parts ([`Shard`]), a comparison of
+//! two requests ([`check_same`]), and a file that keeps the finished part ([`write_durably`]).
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,11 +1,11 @@
-//! The trace of a trial: what it changes on its media, in order, while one short list of operations
-//! is done, the power goes off and the volume is mounted again. `diff` of two traces is the
-//! comparison of two papers. They are kept in `results/traces`: `make traces`.
+//! The trace of a trial: its changes on the media, in order, during one short list of operations, a
+//! power cut, and the next mount. A `diff` of two traces compares two papers. `make traces` keeps
+//! them in `results/traces`.
 //!
-//! A line is a change as the media's tapes have it: what, first byte and bytes (of a NAND part the
-//! page or the erase block), class and cause. Changes that go on where the one before ended are one
-//! line, with their number; so is a store with the flush of its lines. A change of the memory
-//! beside the volume is indented.
+//! A line is one change, as the media's tapes have it: the kind of change, first byte and bytes
+//! (for a NAND part the page or the erase block), class and cause. Changes that go on where the one
+//! before ended share a line, with their number; so does a store with the flush of its lines.
+//! Changes of the memory beside the volume are indented.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

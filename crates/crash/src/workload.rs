@@ -1,12 +1,10 @@
-//! What is done before the power goes off: a setup, which is synced and not cut, and the operations
-//! that are.
+//! A workload: a setup, which is synced and not cut, and operations in which the power is cut.
 //!
-//! As text: operations, one a line or separated by `;` (the verbs of
-//! [`text`](stetfs_testkit::world::text)), comments after `#`. Lines before `begin` are the setup;
-//! `setup standard` is that of the enumerated sequences, `setup cold` the same with nothing in the
-//! caches and a clock that stands. Without either, the power is cut from the
-//! mount on. `order each-handle` and `order overlap7` say in which order it is carried out
-//! ([`Order`]).
+//! As text, a workload has one operation a line, or several separated by `;` (the verbs of
+//! [`text`](stetfs_testkit::world::text)); comments begin with `#`. Lines before `begin` are the
+//! setup. `setup standard` is that of the enumerated sequences. `setup cold` is the same with empty
+//! caches and a clock that stands. Without a setup, the power is cut from the mount on. `order
+//! each-handle` and `order overlap7` choose the [`Order`].
 
 use std::fmt;
 

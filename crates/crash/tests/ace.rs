@@ -1,4 +1,4 @@
-//! The lists within ACE's bounds: what they count, that they can be run, and that shards divide
+//! The lists within ACE's bounds: their counts are ACE's, their workloads run, and shards divide
 //! them.
 
 use std::collections::BTreeSet;

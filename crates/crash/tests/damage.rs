@@ -1,5 +1,5 @@
-//! Volumes with random damage in their metadata are survived: see `stetfs_crash::damage`. The fuzz
-//! target `image` does the same for hours, guided by coverage.
+//! Volumes with random damage in their metadata cause errors and nothing worse: see
+//! `stetfs_crash::damage`. The fuzz target `image` tests the same for hours, guided by coverage.
 //!
 //! STETFS_DAMAGE_CASES (default 400) is the number of damaged volumes of each kind.
 

@@ -1,8 +1,8 @@
-//! The reports in `results/explored` and the tables in `results/explored.md`. These were once
-//! copied by hand, and stood there when code and judge had long changed.
+//! The tables of `results/explored.md` are those of the reports in `results/explored`. They were
+//! once copied by hand, and were still there when code and judge had long changed.
 //!
-//! `make explored` makes the tables anew, and marks what is older than the code;
-//! `make explored ROWS=...` makes rows anew.
+//! `make explored` makes the tables anew, and marks reports that are older than the code; `make
+//! explored ROWS=...` explores rows anew.
 
 use std::fs;
 use std::path::Path;

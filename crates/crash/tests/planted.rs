@@ -1,12 +1,13 @@
-//! The judge is judged: every bug that can be planted must be found by the crash explorer. It takes
-//! long, so it is run by hand: `make planted`.
+//! The crash explorer must find every bug that can be planted. This takes long, so it is run by
+//! hand: `make planted`.
 //!
 //! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
-//! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload alone.
-//! - `STETFS_LAB_ORDERS=ORDER,...` carries the workloads out in these orders alone.
+//! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload only.
+//! - `STETFS_LAB_ORDERS=ORDER,...` runs the workloads in these orders only.
 //! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
-//! - `STETFS_LAB_WRITE=1` writes what is found into the table of results/explored.md; what is not
-//!   looked for keeps its row. `STETFS_LAB_WRITE=missing` looks for what has no result there.
+//! - `STETFS_LAB_WRITE=1` writes the results into the table of results/explored.md; bugs that it
+//!   did not look for keep their row. `STETFS_LAB_WRITE=missing` looks for bugs without a result
+//!   there.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Short explorations of power cuts, through the engine of `stetfs crash`, and tests of its judges:
-//! without a journal, and without any one of a journal's barriers, they must find something.
+//! Short explorations of power cuts through the engine of `stetfs crash`, and tests of its judges:
+//! without a journal, or without any one of its barriers, they must find a violation.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
 //! each long workload (default 6; 0: all) and takes N of the enumerated sequences.

@@ -1,6 +1,6 @@
-//! Each case of each scheme's recovery table is reached: by a power cut, or by what can become of
-//! the media after one (damage, an older copy, another memory). And docs/RECOVERY.md has these
-//! tables; `STETFS_LAB_WRITE=1` writes it.
+//! Each case of each scheme's recovery table is reached: by a power cut, or by a later change of
+//! the media (damage, an older copy, another memory). docs/RECOVERY.md has these tables;
+//! `STETFS_LAB_WRITE=1` writes it.
 //!
 //! A case that nothing reaches is one that nobody has tried, or that does not exist.
 #![forbid(unsafe_code)]

@@ -1,6 +1,5 @@
-//! The traces in results/traces are those of the code: what each scheme changes on its media, in
-//! which order, with which flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them
-//! anew.
+//! The traces in results/traces are those of the code: the changes of each scheme on its media, in
+//! order, with flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them anew.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,10 +1,10 @@
-//! Bugs that can be planted, to see that the crash explorer finds them: the tester is tested.
+//! Bugs that can be planted, to test that the crash explorer finds them.
 //!
-//! Only with the feature `planted-bugs`; without it [`is_planted`] is the constant `false` and
-//! nothing of it is left in the program. One bug at a time is planted, for the whole process. Each
-//! place that has one asks [`is_planted`] just before it does what is right. Where a bug shows is
-//! said by those who show it: the trials of schemes (`stetfs_scheme::Trial::planted`), and the
-//! flash translation layer (`stetfs_ftl::PLANTED`).
+//! They exist only with the feature `planted-bugs`. Without it, [`is_planted`] is the constant
+//! `false`, and the compiler drops the bugs. One bug at a time is planted, for the whole process.
+//! The code of a bug asks [`is_planted`] just before it does the right thing. The trials of schemes
+//! (`stetfs_scheme::Trial::planted`) and the flash translation layer (`stetfs_ftl::PLANTED`) list
+//! the bugs that they show.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;

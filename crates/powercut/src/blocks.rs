@@ -1,6 +1,6 @@
-//! Explores what a scheme of ours leaves of a program: the power is cut between any two changes of
-//! the media, and each state that they may be left in is recovered (`docs/EXPLORER.md` has how the
-//! states are chosen). What was recovered is judged as every other state is.
+//! Explores what one of our schemes leaves of a program. The power is cut between any two changes
+//! of the media, and each state is recovered (`docs/EXPLORER.md` says how states are chosen). The
+//! recovered trees are judged as all other states are.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a program did to the files, call by call, in the one order in which the mount saw it.
+//! The calls of a program on files, in the order in which the mount saw them.
 
 use std::fmt;
 use std::sync::Arc;

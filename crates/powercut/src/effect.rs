@@ -1,9 +1,9 @@
-//! What the calls of a recording do to what is on the disk, in pieces that can persist or be lost
-//! each on its own.
+//! Takes the calls of a recording apart into effects: changes on the disk that persist or are lost
+//! each by itself.
 //!
-//! A model ([`crate::model`]) says which pieces need which earlier ones, and what a sync makes
-//! durable. A state after a power cut is then a set of effects in which each has what it needs, and
-//! that has everything that is durable.
+//! A model ([`crate::model`]) says which effects need which earlier ones, and what a sync makes
+//! durable. A state after a power cut is then a set of effects. It has everything that is durable,
+//! and every effect in it has all effects that it needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

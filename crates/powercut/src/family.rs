@@ -1,10 +1,10 @@
-//! Whose a request is: the program's, or that of somebody who has nothing to do with it.
+//! Decides whose a request is: the program's or a stranger's.
 //!
-//! The program is what this process has started, and all that descends from it, whatever group,
-//! session, user or pid namespace that is in. This process adopts orphans ([`crate::run`]), so a
-//! daemon stays below it. A request says which thread made it, and that thread waits for the answer
-//! meanwhile, so `/proc` still has it and its parents. Neither a cgroup nor a mount namespace of
-//! the program's own would do instead: the one needs a privilege, and the other keeps out no
+//! The program is every process that this process has started, with all descendants, in whatever
+//! group, session, user or pid namespace. This process adopts orphans ([`crate::run`]), so a daemon
+//! stays below it. A request names the thread that made it. This thread waits for the answer, so
+//! `/proc` still shows it and its parents. A cgroup of the program's own would need a privilege. A
+//! mount namespace of its own would not keep out sync(2), which goes to every mount.
 //! sync(2), which goes to every mount.
 
 use std::cell::Cell;

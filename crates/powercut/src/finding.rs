@@ -1,5 +1,5 @@
-//! A failure in the program's own words: what was lost, what was there nevertheless, and which sync
-//! would have kept it.
+//! Describes a failure in the program's own words: what was lost, what persisted, and which sync
+//! would have kept the lost part.
 
 use std::collections::BTreeSet;
 

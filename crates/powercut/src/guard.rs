@@ -1,10 +1,10 @@
-//! Keeps strangers out of what a program does: processes that the program has not started
-//! ([`crate::family`]) change nothing behind a guard, and what they sync makes nothing durable.
+//! Keeps strangers out: processes that the program has not started ([`crate::family`]) change
+//! nothing behind a guard, and their syncs make nothing durable.
 //!
-//! They may read. What would change something is refused (EROFS), so that neither the program nor a
-//! check ever meets it; their syncs are answered, and go no further. All of that is noted, to be
-//! told. What the kernel does for whoever has a file open is the program's, since nobody else opens
-//! a file for writing.
+//! Strangers may read. Their changes are refused (EROFS), so that neither the program nor a check
+//! ever meets one. Their syncs are answered and go no further. All of this is noted for the report.
+//! What the kernel does for an open file counts as the program's, since only the program opens
+//! files for writing.
 
 use std::collections::BTreeMap;
 use std::fs;

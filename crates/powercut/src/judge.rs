@@ -1,4 +1,4 @@
-//! Shows states to the user's check, each different one once.
+//! Shows states to the user's check, each different state once.
 
 use std::ffi::OsString;
 use std::fs;

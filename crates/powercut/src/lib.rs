@@ -1,22 +1,22 @@
-//! What a power cut does to a program: any program, recorded unchanged, and judged by a check of
-//! its user's. `stetfs crash -- PROGRAM` is this crate with a command line.
+//! Explores power cuts of a program: any program, recorded unchanged, and judged by its user's
+//! check. `stetfs crash -- PROGRAM` is this crate with a command line.
 //!
-//! 1. [`recorder`]: the program runs on a mounted volume ([`mounted`], [`run`]) that remembers its
-//!    calls ([`call`]) and its promises ([`marks`]). Processes that it has not started ([`family`])
-//!    do not get past the [`guard`].
-//! 2. [`model`]: what a file system keeps of an order of calls, as rules; they make a recording a
-//!    list of effects ([`effect`]) that persist or are lost.
-//! 3. [`states`]: which states a power cut at each moment leaves; [`tree`], [`content`]: what is in
-//!    them, as values.
-//!    Or [`player`], [`scheme`], [`blocks`]: what a scheme of ours recovers on simulated media.
-//! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
-//!    ([`stage`]), and thrown away.
-//! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
-//!    once for each cause; [`remedy`] looks for the syncs that would help; [`report`] is what is
-//!    left of all that, and adds up; [`resume`] is what a later run goes on from.
+//! 1. [`recorder`]: the program runs on a mounted volume ([`mounted`], [`run`]) that records its
+//!    calls ([`call`]) and its promises ([`marks`]). The [`guard`] keeps out processes that the
+//!    program has not started ([`family`]).
+//! 2. [`model`]: rules for what a file system keeps of the order of calls. By these rules a
+//!    recording becomes a list of effects ([`effect`]) that persist or are lost.
+//! 3. [`states`]: the states that a power cut leaves at each moment; [`tree`], [`content`]: their
+//!    files, as values. Or [`player`], [`scheme`], [`blocks`]: what one of our schemes recovers on
+//!    simulated media.
+//! 4. [`judge`]: writes each different state to a volume, shows it to the check on one mount
+//!    ([`stage`]), and throws it away.
+//! 5. [`explore`], [`finding`]: make failures small, describe them in the program's words, and
+//!    count them once for each cause. [`remedy`] looks for the syncs that would help. [`report`]
+//!    has the result, and adds shards up. [`resume`] keeps what a later run goes on from.
 //!
-//! Data flows down this list. No file system but `stetfs` itself is under the mount, and what a
-//! model leaves is written to one that is as new.
+//! Data flows down this list. Under the mount there is only `stetfs` itself, and each state is
+//! written to a fresh volume.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Marks: what a program promises to the world while it is recorded.
+//! Marks: the promises that a program makes while it is recorded.
 //!
-//! A program writes a line to a pipe, or to its standard output. The line counts from the first
-//! change after it: the pipes are read before each change is made, and whoever writes a line and
-//! then asks for a change has written the line by then.
+//! A program writes a line to a pipe, or to its standard output. The line counts from the next
+//! change on: the pipes are read before each change is made, and by then a program has written
+//! every line that comes before the change.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,7 +1,7 @@
-//! Models: what a file system promises about a power cut, as rules over the recorded calls.
+//! Models: a file system's promises for a power cut, as rules over the recorded calls.
 //!
-//! Each model is a row of [`MODELS`]: the same rules, kept or not. The documentation of [`Rules`]
-//! gives the source of each. `docs/CRASH.md` has the table.
+//! Each model is a row of [`MODELS`], which says for each rule whether it holds. The documentation
+//! of [`Rules`] gives the source of each rule. `docs/CRASH.md` has the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

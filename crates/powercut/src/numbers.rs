@@ -1,4 +1,4 @@
-//! Texts that tell the same but for numbers and names that programs draw.
+//! Texts that are equal except for numbers and random names.
 
 /// The length from which on such a word is taken for random.
 const DRAWN: usize = 6;

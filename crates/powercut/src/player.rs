@@ -1,4 +1,4 @@
-//! Recorded calls, done again on a volume.
+//! Repeats recorded calls on a volume.
 
 use std::collections::BTreeMap;
 use std::fmt;

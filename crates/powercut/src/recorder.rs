@@ -1,7 +1,7 @@
-//! A volume behind the mount's server that remembers what was done to it.
+//! Records the changes of a volume, between the mount's server and the volume.
 //!
-//! Changes are made one at a time, each with its place in the list: so the list is the order in
-//! which they happened. What only reads is not recorded and waits for nobody.
+//! Changes are made one at a time, and each takes its place in the list. So the list is the order
+//! in which they happened. Calls that only read are not recorded and wait for nothing.
 
 mod group;
 mod seen;

@@ -1,5 +1,5 @@
-//! What would keep failing states away: the fewest syncs that a program would have to add, or the
-//! word that no sync would.
+//! Looks for the fewest further syncs that would prevent failing states, or finds that no sync
+//! would.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What is left of an exploration, for scripts: as JSON, and as JUnit's XML.
+//! The result of an exploration, for scripts: as JSON, and as JUnit's XML.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};

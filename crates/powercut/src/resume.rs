@@ -1,8 +1,8 @@
-//! A file of what the check has said, from which a later run goes on: about the states in it the
-//! check is not asked again.
+//! Keeps the check's verdicts in a file, so that a later run does not ask the check about the same
+//! states again.
 //!
-//! What a check says depends on the tree and the promises, so the file is good for every model,
-//! shard and recording.
+//! A verdict depends only on the tree and the promises, so the file serves every model, shard and
+//! recording.
 
 use std::fs;
 use std::io::ErrorKind;

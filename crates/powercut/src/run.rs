@@ -1,9 +1,9 @@
-//! Running programs of the user's: for so long, with what they say kept, and with nothing of them
-//! left behind.
+//! Runs a user's program with a time limit, keeps its output, and leaves none of its processes
+//! behind.
 //!
-//! What a program leaves behind is known by its environment ([`RUN`]): this process adopts orphans
-//! (a subreaper), and kills those of the run that is over, also if they have left its group and its
-//! session.
+//! The processes of a run are known by a variable in their environment ([`RUN`]). This process
+//! adopts orphans (as a subreaper), and kills those of a run that is over, even if they have left
+//! its group and its session.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};

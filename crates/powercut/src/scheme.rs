@@ -1,9 +1,10 @@
-//! Our own journaling schemes as models: what a program did is done again on a volume with that
-//! scheme, on simulated media, and what is left is what the scheme recovers there.
+//! Takes our own journaling schemes as models: repeats a program's calls on a volume with the
+//! scheme, on simulated media, and recovers after each cut.
 //!
-//! The calls are those of the recording, in their order, each at its time. Nothing is done by the
-//! clock: a commit comes where the program syncs, or ([`Pace::EachCall`]) after each call too, and
-//! between any two handles of a group's commit, as the journal's timer may have it.
+//! The calls are those of the recording, in their order, each at its time. Nothing runs by the
+//! clock. A commit comes where the program syncs. With [`Pace::EachCall`] a commit also comes after
+//! each call, and between any two handles of a group's commit, where the journal's timer may have
+//! it.
 
 use std::fmt;
 use std::str::FromStr;

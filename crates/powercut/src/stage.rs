@@ -1,9 +1,9 @@
 //! One mount that shows one volume after another.
 //!
-//! Every volume is shown under node numbers of its own, so that nothing that the kernel or a
-//! process has kept of an earlier one can be taken for a later one's: the number of an inode is
-//! followed by the number of the show. Only the root has the same number in all; the kernel keeps
-//! nothing of it.
+//! Every volume has its own node numbers: the number of an inode, followed by the number of the
+//! show. So the kernel and other processes cannot take anything that they kept of an earlier volume
+//! for a later one's. Only the root has the same number in all volumes; the kernel keeps nothing of
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,13 @@
-//! Which states of a moment are looked at: all where there are few, and a stated choice where there
-//! are many.
+//! Chooses which states of a moment are looked at: all when there are few, otherwise a fixed
+//! choice.
 //!
-//! The choice, of the effects that may or may not be there:
+//! It is a choice among the effects that may or may not be there:
 //!
-//! - all of them, none of them, and the first so many of them;
-//! - all but one, with what needs it, and only one, with what it needs: for each of the newest, and
-//!   for some of the older ones;
+//! - all effects, none, and prefixes of them;
+//! - all but one, without the effects that need it; and only one, with those that it needs: for
+//!   each of the newest effects and some of the older ones;
 //! - all but one object's data, all but one object, only one object;
-//! - some drawn at random.
+//! - some random sets.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Files and directories as a value: what a volume holds, read from one, changed in memory, told
-//! apart by a hash, and written to a volume again.
+//! A tree of files and directories as a value: read from a volume, changed in memory, compared by a
+//! hash, and written to a volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,7 +1,7 @@
-//! The tree that a recorder's calls add up to is the one that its mount shows, attribute by
-//! attribute, after each call of a long random stream.
+//! After each call of a long random stream, the tree that the recorder's calls add up to equals the
+//! tree that its mount shows, attribute by attribute.
 //!
-//! A call may change more than it names: with `setfacl`, and with the ACLs that `sed -i` copies,
+//! A call may change more than it names. With `setfacl`, and with the ACLs that `sed -i` copies,
 //! judged states once showed mode 600 where the mount had 644.
 
 use std::collections::BTreeMap;

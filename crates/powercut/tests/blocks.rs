@@ -1,5 +1,5 @@
-//! What our own jbd2 leaves on a disk after a power cut, block by block, is among what the model of
-//! its mode leaves: a model that promised more than a journal keeps would miss it here.
+//! Each state that our own jbd2 leaves on a disk after a power cut is one that the model of its
+//! mode allows. A model that promises more than a journal keeps fails here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

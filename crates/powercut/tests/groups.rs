@@ -1,6 +1,6 @@
-//! Groups of changes under the recorder: one call each, done again as a group on every scheme, and
-//! there as a whole or not at all after each power cut. A group that is committed in a transaction
-//! for each of its files is found.
+//! A group of changes is one call under the recorder. Every scheme repeats it as a group, and after
+//! each power cut it is there as a whole or not at all. The explorer finds a planted bug that
+//! commits a group in a transaction for each of its files.
 
 mod volume;
 

@@ -1,4 +1,4 @@
-//! Each rule of the models, by recordings of a few calls: which states there can be after them.
+//! Each rule of the models, by recordings of a few calls and the states that these may leave.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What a program did can be done again on every scheme, and what a scheme of ours recovers after a
-//! power cut is something that its mode's model leaves.
+//! Every scheme can repeat a program's calls, and every tree that one of our schemes recovers after
+//! a power cut is allowed by its mode's model.
 
 mod volume;
 

@@ -1,4 +1,4 @@
-//! Workloads that go where others seldom come, each with a mistake in mind that it would show.
+//! Workloads for rare cases, each made to show one possible mistake.
 
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::read_line;

@@ -1,5 +1,5 @@
-//! Workloads about blocks on their way home: overwritten there beside each other, resting there
-//! under what the log has, changed by turns while a checkpoint takes them there.
+//! Workloads about blocks and their homes: overwritten at home beside the log, at home under newer
+//! bytes in the log, and changed by turns while a checkpoint writes them home.
 
 use stetfs_testkit::world::op::Op;
 

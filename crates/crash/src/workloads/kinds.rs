@@ -1,4 +1,4 @@
-//! Workloads with what the others do without: marks that come and go, mapped memory and copies,
+//! Workloads with features that the others lack: marks that come and go, mapped memory and copies,
 //! directories that split, clocks that stand, go back and jump.
 
 use stetfs_testkit::world::op::Op;

@@ -1,10 +1,10 @@
-//! The order in which workloads are run: a budget that ends them early has seen some of each kind.
+//! Orders the workloads so that a budget that ends early has seen some of each kind.
 //!
 //! The kinds take turns: the next workload is of the kind that has had the fewest operations so
 //! far. A script counts as much as a few dozen short sequences, so neither starves the other.
-//! Within a kind, workloads are sampled at random, since neighbours among the enumerated ones are
-//! alike. Each is run in one order first, another one from workload to workload; only when all of
-//! the kind have had their turn, each follows in its next order.
+//! Within a kind, the sequence is random, since neighbouring workloads of an enumeration are alike.
+//! Each workload first runs in one order, and these orders alternate from workload to workload.
+//! When all workloads of the kind have run, each runs in its next order.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! How programs write that people trust with their data: postmark's pool of small files, SQLite's
-//! two journals.
+//! Write patterns of programs that people trust with their data: postmark's pool of small files,
+//! and SQLite's two journals.
 
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::world::op::Op;

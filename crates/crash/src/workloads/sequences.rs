@@ -1,4 +1,4 @@
-//! Sequences of actions: what is enumerated, and what is sampled.
+//! Sequences of actions, enumerated or sampled.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Groups of changes on a recording volume: what is staged is noted, and becomes one call of the
-//! recording when the group is committed.
+//! Groups of changes on a recording volume: staged changes are noted, and become one call of the
+//! recording at the group's commit.
 
 use std::collections::BTreeMap;
 

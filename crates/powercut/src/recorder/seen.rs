@@ -1,6 +1,6 @@
-//! What an inode is besides its content, before and after a call: a call may change more than it is
-//! asked for. An ACL changes the mode and a mode the ACL, a write and another owner clear
-//! set-user-ID, set-group-ID and file capabilities, and most calls change times.
+//! An inode's attributes before and after a call. A call may change more than it names: an ACL
+//! changes the mode, and a mode the ACL; a write and a new owner clear set-user-ID, set-group-ID
+//! and file capabilities; most calls change times.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What ACE does to a path, and what follows it.
+//! The actions of ACE on a path, and the syncs that may follow them.
 
 use stetfs_testkit::world::op::Reserve;
 

@@ -1,4 +1,4 @@
-//! The operations of a workload with what must be there before each of them.
+//! The operations of a workload, each after the preparations that it needs.
 
 use std::collections::BTreeMap;
 
