@@ -9,7 +9,7 @@
 
 use serde::Serialize;
 
-/// What goes wrong.
+/// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -18,21 +18,20 @@ pub enum Bug {
     RecordBeforeBody,
     /// No flush between the body and its commit record.
     MissingBodyFlush,
-    /// The commit record is written, but nobody waits until it is durable.
+    /// The commit record is written, but the commit does not wait until it is durable.
     MissingRecordFlush,
-    /// Data goes home behind the record of its transaction, and nobody waits until it is there.
+    /// Data goes home after the record of its transaction, and the commit does not wait for it.
     LateData,
     /// Freed blocks are not revoked.
     ForgottenRevoke,
-    /// The tag of a block that begins with JBD2's magic does not say that the log has zeros in its
-    /// place.
+    /// The tag of a logged block that begins with JBD2's magic lacks the escape flag, although the
+    /// log has zeros in place of the magic.
     UntoldEscape,
     /// The superblock does not say where the log of an empty journal begins.
     LateFirstMark,
-    /// A checkpoint frees log space although what it wrote home was not flushed.
+    /// A checkpoint frees log space before the blocks that it wrote home are flushed.
     MissingCheckpointFlush,
-    /// A checkpoint's log space is used again before the superblock says that the log begins behind
-    /// it.
+    /// A checkpoint's log space is used again before the superblock has the log's new beginning.
     LateTail,
     /// Replay takes a transaction without computing its checksum.
     UncheckedReplay,
@@ -42,7 +41,7 @@ pub enum Bug {
     IgnoredRevoke,
     /// Replay writes the oldest copy of a block that was logged several times.
     OldestCopy,
-    /// Replay marks the log empty before what it wrote home is durable.
+    /// Replay marks the log empty before the blocks that it wrote home are durable.
     MissingReplayFlush,
     /// Group descriptors are not journaled.
     UnloggedGroupDesc,
@@ -54,26 +53,25 @@ pub enum Bug {
     EarlyReuse,
     /// The journal's own pages are given back before the list that remaps them home is durable.
     EarlyRelease,
-    /// Garbage collection takes the address in a page's spare area for that of what it holds, also
-    /// when that was remapped.
+    /// Garbage collection trusts the address in a page's spare area, also when the page was
+    /// remapped.
     BelievedSpare,
-    /// Garbage collection that moves a page which two addresses share leaves one of them where it
-    /// was.
+    /// Garbage collection moves a page that two addresses share, and leaves one of them at the old
+    /// page.
     ForgottenSharer,
-    /// Nothing says that home has a version, so that its delta is applied again.
+    /// Nothing records the version of a home block, so its delta is applied again.
     DeltaTwice,
     /// A block on which deltas rest is not kept while it is on its way home.
     UnkeptBase,
-    /// What says that a block of a cache is committed is durable before the block.
+    /// The state that marks a cache block as committed is durable before the block.
     StateBeforeLines,
-    /// The ring's end that makes a transaction valid is durable before the entries that it vouches
-    /// for.
+    /// The ring's end that makes a transaction valid is durable before the transaction's entries.
     TailBeforeEntries,
-    /// A part of a committed block is changed where it lies before its log copy is durable.
+    /// A part of a committed block is changed in place before its log copy is durable.
     EarlySubBlock,
     /// A block that is not home is evicted.
     EvictedDirty,
-    /// Recovery says that a transaction is undone before it is.
+    /// Recovery records that a transaction is undone before it is.
     EarlyHead,
     /// When preallocated blocks are written, four more count as written too.
     ConvertedBeyond,
@@ -83,9 +81,9 @@ pub enum Bug {
     UnstoredTimes,
     /// A commit takes pages for clean that the next transaction has changed.
     CleanedNext,
-    /// While a transaction commits, what runs beside it is not taken for newer.
+    /// While a transaction commits, the next one does not count as newer, so a sync leaves it out.
     OlderNewest,
-    /// An orphan that leaves the middle of the list takes those behind it along.
+    /// Removing an orphan from the middle of the list removes those behind it too.
     BrokenChain,
     /// A rename makes the new name in one transaction and drops the old one in another.
     SplitRename,
@@ -97,32 +95,32 @@ pub enum Bug {
     ReusedSequence,
     /// No fence between a slot of the ring and the change that it can undo.
     MissingRingFence,
-    /// Places of the cache are used again before it is durable that nothing names them.
+    /// Places of the cache are used again before their release is durable.
     EarlyRoom,
     /// `fsync` does not know what transaction changed an inode that has left the cache.
     ForgottenInode,
-    /// Recovery makes the changes of the map in the order in which it finds them.
+    /// Recovery applies the changes of the map in the order in which it finds them.
     UnsortedChanges,
     /// Recovery goes on from the newest page without programming it again.
     UnsecuredPage,
-    /// The log's end moves behind a transaction before that is listed: a checkpoint in between
-    /// forgets it.
+    /// The log's end moves behind a transaction before the transaction is listed: a checkpoint in
+    /// between forgets it.
     LateListing,
-    /// Each root is written over the one before.
+    /// Each root overwrites the one before.
     SingleSlot,
     /// A transaction's blocks go to places that the newest durable root still names.
     EarlyPlace,
     /// Freed blocks are not revoked if they are home, although the log still has bytes of them.
     EarlyForget,
-    /// What is carried forward in the log is taken for logged, and is not.
+    /// Bytes to be carried forward count as logged, and are not.
     LostCarry,
-    /// What was changed while it was on its way home is taken for home.
+    /// A change to a block that is on its way home counts as home.
     LostChange,
-    /// The changed bytes of a new block are put over what its home had.
+    /// The changed bytes of a new block are laid over the old content of its home.
     UnzeroedBase,
-    /// Recovery takes the last transaction without a look at the blocks that it wrote in place.
+    /// Recovery accepts the last transaction without checking the blocks that it wrote in place.
     UncheckedPayload,
-    /// The pages of a write that is to count as a whole count one by one.
+    /// The pages of a write that is to be whole count one by one.
     SplitWrite,
     /// A block is written home with the commit although the log has older bytes of it.
     PlacedOverLog,
@@ -132,9 +130,9 @@ pub enum Bug {
     TornRecord,
     /// A group takes a handle for each of its files, and for each of its names.
     TornGroup,
-    /// The abort of a group leaves a page of what was staged.
+    /// Aborting a group leaves a staged page.
     KeptPage,
-    /// What is staged in a group is in the file at once.
+    /// Staged content of a group is in the file at once.
     ShownGroup,
     /// A group is committed although another one has written to its file since.
     UnseenConflict,
@@ -150,8 +148,7 @@ pub enum Bug {
     UnplacedClose,
     /// `fsync` leaves the file's data delayed.
     UnplacedFsync,
-    /// What was overwritten while its block was on its way home without a transaction is taken for
-    /// home.
+    /// An overwrite of a block that is on its way home without a transaction counts as home.
     ForgottenOverwrite,
     /// `fsync` looks at the inode alone: at its times, and not at its data.
     TimesForData,

@@ -17,29 +17,29 @@ use crate::tree::{Body, Node, Object, Tree};
 /// The number of an effect, in the order of the calls.
 pub type Number = usize;
 
-/// A piece of what a call does.
+/// One change by a call that persists or is lost as a whole.
 #[derive(Clone, Debug)]
 pub struct Effect {
-    /// The call, from 0.
+    /// The number of the call, from 0.
     pub call: usize,
     /// What it changes.
     pub change: Change,
-    /// Earlier effects without which it cannot be there.
+    /// Earlier effects without which it cannot persist.
     pub needs: Vec<Number>,
 }
 
-/// A change of what is on the disk.
+/// A change on the disk.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// These names, all at once.
+    /// These names, changed all at once.
     Names(Vec<(Slot, Option<Object>)>),
-    /// Bytes of a file, as far as its length goes.
+    /// Bytes of a file, as far as its length reaches.
     Data {
         /// The file.
         file: Object,
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// What.
+        /// The bytes.
         piece: Piece,
     },
     /// The length of a file.
@@ -48,36 +48,36 @@ pub enum Change {
         file: Object,
         /// Bytes.
         to: u64,
-        /// What is behind it is gone: the file was truncated.
+        /// True for a truncation: bytes behind the new end are gone.
         cuts: bool,
     },
     /// Attributes, all at once.
     Set {
-        /// Of what.
+        /// The object.
         object: Object,
-        /// Which, and to what.
+        /// The attributes with their new values.
         attributes: Vec<Attribute>,
     },
 }
 
-/// Bytes that are written.
+/// Bytes of a write.
 #[derive(Clone, Debug)]
 pub enum Piece {
-    /// A part of what one call wrote.
+    /// A part of one call's bytes.
     Bytes {
-        /// All of it.
+        /// All bytes of the call.
         of: Bytes,
-        /// Where the part begins in it.
+        /// The part's first byte in it.
         from: usize,
         /// Bytes of the part.
         len: usize,
     },
-    /// Zeros, so many.
+    /// This many zeros.
     Zeros(u64),
 }
 
 impl Piece {
-    /// How many.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Bytes { len, .. } => *len as u64,
@@ -85,14 +85,14 @@ impl Piece {
         }
     }
 
-    /// Whether it is nothing.
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Change {
-    /// What must be synced to make it durable: the file, or the directories.
+    /// Returns the objects that must be synced to make it durable: the file, or the directories.
     pub fn objects(&self) -> Vec<Object> {
         match self {
             Self::Names(names) => {
@@ -106,13 +106,14 @@ impl Change {
         }
     }
 
-    /// Whether it is a time and nothing else: no state is without it, and none is told apart by it.
+    /// True if it changes only a time. Every state has all times, and no states are distinguished
+    /// by them.
     pub fn is_time(&self) -> bool {
         let is_time = |attribute: &Attribute| matches!(attribute, Attribute::Modified(..));
         matches!(self, Self::Set { attributes, .. } if attributes.iter().all(is_time))
     }
 
-    /// The kind of change in a word.
+    /// Returns the kind of change in a word.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Names(_) => "name",
@@ -122,7 +123,7 @@ impl Change {
         }
     }
 
-    /// What it is, in words: `the length 5`.
+    /// Returns the change in words: `the length 5`.
     pub fn text(&self) -> String {
         match self {
             Self::Names(names) if names.len() > 1 => "the change of names".to_owned(),
@@ -151,27 +152,27 @@ pub struct Set {
 }
 
 impl Set {
-    /// None of so many.
+    /// An empty set, with room for this many effects.
     pub fn none(effects: usize) -> Self {
         Self {
             words: vec![0; effects.div_ceil(64)],
         }
     }
 
-    /// The first so many.
+    /// The set of this many first effects.
     pub fn first(effects: usize) -> Self {
         let mut set = Self::none(effects);
         (0..effects).for_each(|n| set.insert(n));
         set
     }
 
-    /// Whether it is in the set.
+    /// True if the effect is in the set.
     pub fn has(&self, n: Number) -> bool {
         let word = self.words.get(n / 64);
         word.is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
-    /// Adds one.
+    /// Adds an effect.
     pub fn insert(&mut self, n: Number) {
         if n / 64 >= self.words.len() {
             self.words.resize(n / 64 + 1, 0);
@@ -179,41 +180,42 @@ impl Set {
         self.words[n / 64] |= 1 << (n % 64);
     }
 
-    /// Takes one out.
+    /// Removes an effect.
     pub fn remove(&mut self, n: Number) {
         if let Some(word) = self.words.get_mut(n / 64) {
             *word &= !(1 << (n % 64));
         }
     }
 
-    /// Whether all of it are in the other.
+    /// True if the other set has all of its effects.
     pub fn is_in(&self, other: &Self) -> bool {
         let mut words = self.words.iter().enumerate();
         words.all(|(at, word)| word & !other.words.get(at).copied().unwrap_or(0) == 0)
     }
 }
 
-/// The effects of a recording as a model arranges them.
+/// The effects of a recording, as a model arranges them.
 #[derive(Clone, Debug)]
 pub struct Arrangement {
-    /// In the order of the calls.
+    /// The effects, in the order of the calls.
     pub effects: Vec<Effect>,
-    /// How many effects the first calls have: by the number of calls, from 0 on.
+    /// The number of effects of the first n calls, by n from 0 on.
     pub ends: Vec<usize>,
-    /// What is durable after so many calls, beyond what was before: with all that it needs.
+    /// For each number of calls, the effects that are durable then and were not before, with all
+    /// that they need.
     pub durable: Vec<Vec<Number>>,
-    /// Objects that the recording makes, as they begin.
+    /// The objects that the recording makes, with their first attributes.
     pub born: BTreeMap<Object, Arc<Node>>,
 }
 
 impl Arrangement {
-    /// Whether a call, from 0, changes anything that states are told apart by.
+    /// True if the call (from 0) changes something by which states are compared.
     pub fn adds(&self, call: usize) -> bool {
         let added = &self.effects[self.ends[call]..self.ends[call + 1]];
         added.iter().any(|effect| !effect.change.is_time())
     }
 
-    /// What is durable after so many calls.
+    /// Returns the set of effects that are durable after this many calls.
     pub fn must(&self, calls: usize) -> Set {
         let mut set = Set::none(self.ends[calls]);
         let durable = self.durable[..=calls].iter().flatten();
@@ -221,7 +223,7 @@ impl Arrangement {
         set
     }
 
-    /// Adds an effect with everything that it needs.
+    /// Adds an effect with all effects that it needs.
     pub fn add(&self, set: &mut Set, n: Number) {
         let mut todo = vec![n];
         while let Some(n) = todo.pop() {
@@ -232,7 +234,7 @@ impl Arrangement {
         }
     }
 
-    /// Takes out all effects, of the first `end`, that lack what they need.
+    /// Removes all of the first `end` effects that lack an effect that they need.
     pub fn close(&self, set: &mut Set, end: usize) {
         for n in 0..end {
             if set.has(n) && !self.effects[n].needs.iter().all(|need| set.has(*need)) {
@@ -241,7 +243,7 @@ impl Arrangement {
         }
     }
 
-    /// The tree that is left when exactly these effects have reached the disk.
+    /// Returns the tree that is left when exactly these effects have reached the disk.
     pub fn tree(&self, recording: &Recording, set: &Set, end: usize) -> Tree {
         let mut tree = recording.before.clone();
         for n in (0..end).filter(|n| set.has(*n)) {
@@ -317,7 +319,7 @@ impl Arrangement {
         }
     }
 
-    /// An object is there from its first effect on, whether it has a name by then or not.
+    /// Puts an object into the tree at its first effect, whether or not it has a name by then.
     fn bear(&self, tree: &mut Tree, object: Object) {
         if tree.get(object).is_none()
             && let Some(node) = self.born.get(&object)

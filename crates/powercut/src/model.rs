@@ -15,7 +15,7 @@ use crate::content::Bytes;
 use crate::effect::{Arrangement, Change, Effect, Number, Piece, Set};
 use crate::tree::{Body, Node, Object, Tree};
 
-/// What must be there before a longer length is.
+/// What must persist before a longer length does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Nothing: a file may have its new length and zeros in place of its data.
@@ -26,51 +26,52 @@ pub enum Growth {
     JournalAndData,
 }
 
-/// What a file system keeps of the order in which a program did things.
+/// The rules by which a file system keeps the order of a program's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Bytes of data that a power cut does not tear: a disk writes whole sectors; a journal that
-    /// has data in it, whole blocks.
+    /// Bytes of data that a power cut does not tear: a sector for a disk, a block for a journal
+    /// with data in it.
     pub write_unit: u64,
-    /// Names, attributes and truncations go through one journal: the later is not there without the
-    /// earlier.
+    /// Names, attributes and truncations go through one journal: a later one does not persist
+    /// without the earlier ones.
     ///
-    /// POSIX says nothing of an order of what is not synced, and file systems differ in what they
-    /// keep of it (Pillai and others, OSDI 2014). ext4 has one running transaction, which is
-    /// committed as a whole (the kernel's Documentation/filesystems/ext4/journal.rst).
+    /// POSIX promises no order of changes that are not synced, and file systems differ in the order
+    /// that they keep (Pillai and others, OSDI 2014). ext4 has one running transaction, which it
+    /// commits as a whole (the kernel's Documentation/filesystems/ext4/journal.rst).
     pub one_journal: bool,
     /// Data goes through that journal too (data=journal, which has no delayed allocation).
     pub data_in_journal: bool,
-    /// When a file may become longer. ext4 allocates late (delalloc), and the length on the disk
-    /// grows with the allocation (`i_disksize`, fs/ext4/inode.c); with data=ordered the data of
-    /// blocks that a transaction allocates is written before it is committed, with data=writeback
-    /// it is not (Documentation/admin-guide/ext4.rst). Within a block that is allocated already the
-    /// length grows at once and the data follows later (`ext4_da_should_update_i_disksize`).
+    /// When a file's length on the disk may grow. ext4 allocates late (delalloc), and the length on
+    /// the disk grows with the allocation (`i_disksize`, fs/ext4/inode.c). With data=ordered, the
+    /// data of blocks that a transaction allocates is written before its commit; with
+    /// data=writeback it is not (Documentation/admin-guide/ext4.rst). Within a block that is
+    /// allocated already, the length grows at once and the data follows later
+    /// (`ext4_da_should_update_i_disksize`).
     pub growth: Growth,
-    /// A rename over a file waits for the data of the file that takes its place, and what is
-    /// written to a file that was cut to nothing is allocated when it is closed (`auto_da_alloc`,
+    /// A rename over a file waits for the data of the renamed file. Closing a file that was
+    /// truncated to nothing allocates its new data (`auto_da_alloc`,
     /// Documentation/admin-guide/ext4.rst).
     pub auto_da_alloc: bool,
-    /// fsync of a file or directory makes the journal durable up to its last change, and so names
-    /// and other files' attributes too. Without a journal fsync makes durable what it is called for
-    /// alone: of a file its data, length and attributes, and not its name; of a directory the names
-    /// in it (POSIX, XSH, fsync; Linux, fsync(2), "does not necessarily ensure that the entry in
-    /// the directory containing the file has also reached disk").
+    /// fsync of a file or directory makes the journal durable up to the object's last change, and
+    /// thereby names and other files' attributes. Without a journal, fsync makes only its own
+    /// object durable: a file's data, length and attributes without its name, or the names in a
+    /// directory (POSIX, XSH, fsync; Linux, fsync(2), "does not necessarily ensure that the entry
+    /// in the directory containing the file has also reached disk").
     pub sync_commits: bool,
 }
 
 /// A model by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// On the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// In a sentence.
+    /// What it is, in a sentence.
     pub about: &'static str,
-    /// What it keeps.
+    /// The rules that it keeps.
     pub rules: Rules,
 }
 
-/// Everything in the order in which it was done.
+/// The model that keeps all changes in their order.
 const EXT4_JOURNAL: Model = Model {
     name: "ext4-journal",
     about: "ext4 with data=journal: everything in the order in which it was done",
@@ -133,14 +134,14 @@ impl fmt::Display for Model {
     }
 }
 
-/// What a program had at each time: what all of its calls until then had done.
+/// The program's tree at each time: the result of all calls until then.
 pub struct Had<'a> {
     recording: &'a Recording,
     arrangement: Arrangement,
 }
 
 impl<'a> Had<'a> {
-    /// By a recording.
+    /// The trees of a recording.
     pub fn new(recording: &'a Recording) -> Self {
         Self {
             recording,
@@ -148,19 +149,19 @@ impl<'a> Had<'a> {
         }
     }
 
-    /// After so many calls.
+    /// Returns the tree after this many calls.
     pub fn after(&self, calls: usize) -> Tree {
         let end = self.arrangement.ends[calls];
         let all = Set::first(end);
         self.arrangement.tree(self.recording, &all, end)
     }
 
-    /// When it ended.
+    /// Returns the tree at the end of the recording.
     pub fn at_the_end(&self) -> Tree {
         self.after(self.recording.calls.len())
     }
 
-    /// Whether a call changes anything that states are told apart by.
+    /// True if a call changes something by which states are compared.
     pub fn changes(&self, call: usize) -> bool {
         self.arrangement.adds(call)
     }
@@ -179,7 +180,8 @@ impl FromStr for Model {
 }
 
 impl Model {
-    /// The effects of a recording, with what each needs, and what is durable when.
+    /// Returns the effects of a recording, with the needs of each, and what is durable after each
+    /// call.
     pub fn arrange(&self, recording: &Recording) -> Arrangement {
         let mut arranger = Arranger::new(&self.rules, &recording.before);
         for (number, call) in recording.calls.iter().enumerate() {
@@ -196,34 +198,34 @@ impl Model {
     }
 }
 
-/// Into how many pieces one write is taken apart at most, each of which may be lost alone.
+/// One write is taken apart into at most this many pieces, each of which may be lost by itself.
 const PIECES: u64 = 8;
 
-/// Bytes of a block, which is what is allocated.
+/// Bytes of a block, the unit of allocation.
 const BLOCK: u64 = 4096;
 
-/// What is remembered of a file.
+/// What the arranger knows about a file.
 #[derive(Default)]
 struct FileState {
-    /// Data so far: where it begins and ends.
+    /// Data so far: first byte, end, and effect.
     data: Vec<(u64, u64, Number)>,
     /// The newest change of the length.
     length: Option<Number>,
-    /// The newest truncations, each with the length that it left.
+    /// The newest truncations, each with the length that it left and its effect.
     cuts: Vec<(u64, Number)>,
-    /// Everything of the file but names.
+    /// All effects on the file but names.
     all: Vec<(Number, bool)>,
-    /// Where the journal was when it was last changed.
+    /// The end of the journal when the file was last changed.
     touched: Option<Number>,
-    /// Blocks that were written or there before.
+    /// Allocated blocks: written, or there before.
     allocated: BTreeSet<u64>,
-    /// Effects for which blocks have to be allocated: what delayed allocation delays.
+    /// Effects that wait for blocks to be allocated (delayed allocation).
     delayed: Vec<Number>,
-    /// It was cut to nothing since it was last closed.
+    /// True if it was truncated to nothing since it was last closed.
     emptied: bool,
 }
 
-/// Goes through the calls.
+/// Goes through the calls and lists their effects.
 struct Arranger<'a> {
     rules: &'a Rules,
     out: Arrangement,
@@ -237,7 +239,7 @@ struct Arranger<'a> {
     of_dirs: Vec<Number>,
     /// The end of the journal.
     journal: Option<Number>,
-    /// What the next change in the journal needs beside.
+    /// What the next change in the journal needs besides.
     first: Vec<Number>,
     dirs: BTreeSet<Object>,
     regular: BTreeSet<Object>,
@@ -301,7 +303,7 @@ impl<'a> Arranger<'a> {
         self.out.effects.len() - 1
     }
 
-    /// The same for what goes through the journal, where there is one.
+    /// Does the same for a change that goes through the journal, if there is one.
     fn push_journaled(&mut self, change: Change, needs: Vec<Number>) -> Number {
         if !self.rules.one_journal {
             return self.push(change, needs);
@@ -316,7 +318,7 @@ impl<'a> Arranger<'a> {
         n
     }
 
-    /// Takes a call; gives what it makes durable.
+    /// Adds the effects of a call, and returns those that it makes durable.
     fn take(&mut self, what: &What) -> Vec<Number> {
         match what {
             What::Make { slot, object, node } => {
@@ -370,7 +372,7 @@ impl<'a> Arranger<'a> {
         self.know(object, node);
     }
 
-    /// Names change, all at once. `over`: a file that takes the place of another one.
+    /// Changes names, all at once. `over` is a file that takes the place of another one.
     fn rename(&mut self, names: Vec<(Slot, Option<Object>)>, over: Option<Object>) {
         let mut needs: Vec<Number> = names
             .iter()
@@ -382,7 +384,7 @@ impl<'a> Arranger<'a> {
         };
         let of_dir = names.iter().any(is_dir);
         if moves && of_dir {
-            // Two moves that came in the other order could put directories below themselves.
+            // Two moves in the other order could put directories below themselves.
             needs.extend(&self.of_dirs);
         }
         if let Some(file) = over.filter(|_| self.rules.auto_da_alloc) {
@@ -400,8 +402,8 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    /// What new data between two bytes needs: older data in the same units, and truncations that
-    /// cut there.
+    /// Returns what new data between two bytes needs: older data in the same units, and truncations
+    /// within the range.
     fn below(&mut self, file: Object, from: u64, to: u64) -> Vec<Number> {
         let write_unit = self.rules.write_unit;
         let (from, end) = (
@@ -411,7 +413,7 @@ impl<'a> Arranger<'a> {
         let state = self.file(file);
         let older = state.data.iter().rev();
         let older = older.filter(|(a, b, _)| *a < end && from < *b);
-        // The block in which the cut is stays where it is, and may be written before the cut.
+        // The block of the cut stays where it is, and may be written before the cut.
         let cuts = state.cuts.iter();
         let cuts = cuts.filter(|(left, _)| left.next_multiple_of(BLOCK) < to);
         let older = older.map(|(_, _, n)| *n);
@@ -442,7 +444,7 @@ impl<'a> Arranger<'a> {
                 self.push(change, needs)
             };
             let blocks = from / BLOCK..to.div_ceil(BLOCK);
-            // A block that has to be allocated.
+            // A block that must be allocated.
             let is_fresh = {
                 let state = self.file(file);
                 state.data.push((from, to, data));
@@ -461,7 +463,7 @@ impl<'a> Arranger<'a> {
             if is_fresh {
                 under.push(data);
             }
-            // Lengths grow by what is allocated, or with the whole write.
+            // The length grows with each allocated block, or with the whole write.
             let is_step = rules.growth == Growth::Alone || to.is_multiple_of(BLOCK) || to == end;
             if to > size && is_step {
                 let change = Change::Length {
@@ -518,7 +520,7 @@ impl<'a> Arranger<'a> {
         let cuts = to < from;
         let block_end = to.next_multiple_of(BLOCK).min(from);
         if cuts && to < block_end && !self.rules.data_in_journal {
-            // The rest of the block is made zero where it is, as data is.
+            // The rest of the block is zeroed where it is, as data is.
             let mut from = to;
             for end in cuts_of(to, block_end, self.rules.write_unit) {
                 let needs = self.below(file, from, end);
@@ -555,7 +557,7 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    /// What is durable at once: times, which no model loses.
+    /// Sets attributes. Returns what is durable at once: times, which no model loses.
     fn set(&mut self, object: Object, attributes: &[Attribute]) -> Vec<Number> {
         let change = Change::Set {
             object,
@@ -594,8 +596,8 @@ impl<'a> Arranger<'a> {
     }
 }
 
-/// Where the pieces of a write end: at every boundary of units where they are few; otherwise behind
-/// the first unit, before the last, and at some boundaries of blocks.
+/// Returns where the pieces of a write end: at every boundary of units if these are few; otherwise
+/// behind the first unit, before the last, and at some boundaries of blocks.
 fn cuts_of(from: u64, to: u64, write_unit: u64) -> Vec<u64> {
     let boundaries = |unit: u64, step: u64| {
         let first = (from / unit + 1) * unit;
