@@ -9,16 +9,16 @@ use stetfs_crash::exploration::grouped;
 use crate::content::Bytes;
 use crate::tree::{Node, Object, Tree};
 
-/// Everything that is known of a run of a program.
+/// The record of a program's run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recording {
-    /// What was there before the program began; durable.
+    /// The files before the program began; all durable.
     pub before: Tree,
-    /// What it did.
+    /// The calls.
     pub calls: Vec<Call>,
     /// Threads of processes that made calls, with the names of their programs.
     pub processes: Vec<Process>,
-    /// The program could have groups of changes, which it would have gone without elsewhere.
+    /// True if the program could use groups of changes. Elsewhere it would have gone without them.
     #[serde(default)]
     pub has_groups: bool,
 }
@@ -26,7 +26,7 @@ pub struct Recording {
 /// A thread of a process, as `/proc` had it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number; 0: the kernel, on nobody's behalf, as when it writes mapped pages.
+    /// Its number; 0: the kernel, on nobody's behalf, for example when it writes mapped pages.
     pub pid: u32,
     /// The name of its program.
     pub name: String,
@@ -35,13 +35,13 @@ pub struct Process {
 /// One call that changed something, made something durable, or confirmed something.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// Who made it, as an index of [`Recording::processes`]. None for marks.
+    /// The thread that made it, as an index into [`Recording::processes`]; `None` for marks.
     pub by: Option<usize>,
-    /// When, in seconds and nanoseconds since 1970: the time that the volume gave what it changed.
+    /// Its time, in seconds and nanoseconds since 1970, as the volume stored it with the change.
     pub time: (i64, u32),
-    /// The path that it concerned, as it was then; for a rename the old one.
+    /// The path that it concerned, at that time; for a rename the old one.
     pub path: String,
-    /// What it was.
+    /// The kind of call.
     pub what: What,
 }
 
@@ -54,7 +54,7 @@ pub struct Slot {
     pub name: Vec<u8>,
 }
 
-/// What a call was.
+/// The kinds of calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum What {
     /// A new file, directory, link or device got its first name.
@@ -95,13 +95,13 @@ pub enum What {
         to: (Slot, Option<Object>),
         /// The path of the new name.
         to_path: String,
-        /// What the old name names now: with RENAME_EXCHANGE what the new one named, with
-        /// RENAME_WHITEOUT a new device.
+        /// The object that the old name names now: with RENAME_EXCHANGE the one of the new name,
+        /// with RENAME_WHITEOUT a new device.
         behind: Option<Object>,
         /// That device.
         whiteout: Option<Arc<Node>>,
     },
-    /// Bytes were written, and the file became longer where they go beyond its end.
+    /// Bytes were written. The file grew if they reach beyond its end.
     Write {
         /// The file.
         file: Object,
@@ -149,10 +149,10 @@ pub enum What {
         /// It was fdatasync.
         datasync: bool,
     },
-    /// A group of changes was committed: all of them at once, and durable. One that was aborted has
+    /// A group of changes was committed: all of them at once, and durable. An aborted group has
     /// changed nothing, and is no call.
     Group {
-        /// What it changed, in the order in which that was staged.
+        /// The changes, in the order in which they were staged.
         steps: Vec<Call>,
     },
     /// sync or syncfs.
@@ -171,7 +171,7 @@ pub enum Attribute {
     Mode(u16),
     /// User and group.
     Owner(u32, u32),
-    /// An extended attribute; none: it was removed.
+    /// An extended attribute; `None`: it was removed.
     Xattr(Vec<u8>, Option<Vec<u8>>),
     /// The time of the last change, in seconds and nanoseconds since 1970.
     Modified(i64, u32),
@@ -198,11 +198,11 @@ impl fmt::Display for Attribute {
     }
 }
 
-/// Steps of a group that are shown, at most.
+/// At most this many steps of a group are shown.
 const STEPS: usize = 4;
 
 impl Call {
-    /// The call in the words of the program: `write(config.tmp), 4,096 bytes at 0`.
+    /// Returns the call in the program's words: `write(config.tmp), 4,096 bytes at 0`.
     pub fn text(&self) -> String {
         let path = match self.path.as_str() {
             "" => ".",
@@ -257,14 +257,14 @@ impl Call {
         }
     }
 
-    /// Whether it makes something durable.
+    /// True if it makes something durable.
     pub fn is_sync(&self) -> bool {
         matches!(self.what, What::Fsync { .. } | What::Sync)
     }
 }
 
 impl What {
-    /// The changes of a group, or what it is itself.
+    /// Returns the steps of a group, or the call itself.
     pub fn each(&self) -> impl Iterator<Item = &Self> {
         let (alone, steps) = match self {
             Self::Group { steps } => (None, &steps[..]),
@@ -275,7 +275,7 @@ impl What {
 }
 
 impl Recording {
-    /// What was promised by the time that so many calls had been made.
+    /// Returns the promises among this many first calls.
     pub fn marks(&self, calls: usize) -> impl Iterator<Item = &str> {
         self.calls[..calls]
             .iter()

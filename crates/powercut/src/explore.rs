@@ -18,40 +18,40 @@ use crate::model::Model;
 use crate::states::{Cut, Effort, moments, states};
 use crate::tree::Tree;
 
-/// Where an exploration ends before everything was looked at.
+/// Limits that end an exploration early.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// After this time.
     pub time: Option<Duration>,
-    /// After the check was asked of so many states.
+    /// After the check was asked about this many states.
     pub states: Option<u64>,
-    /// After so many findings.
+    /// After this many findings.
     pub findings: usize,
 }
 
 impl Limits {
-    /// Whether the check was asked as often, or for as long, as it is to be at most, when it was
-    /// asked so many times more.
+    /// True if the time is over, or the check will have reached its number of states with `more`
+    /// more.
     fn are_spent(&self, way: &Way, more: u64) -> bool {
         self.time.is_some_and(|time| way.begin.elapsed() >= time)
             || self.states.is_some_and(|most| way.asked + more >= most)
     }
 }
 
-/// Why an exploration ended before everything was looked at.
+/// Why an exploration ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Early {
     /// The user wanted to stop.
     Stopped,
-    /// The check was asked so often, or for so long, as it was to be at most.
+    /// The limit of states or of time was reached.
     Budget,
-    /// There were so many findings.
+    /// The limit of findings was reached.
     Findings,
 }
 
 impl Early {
-    /// In words: why it ended.
+    /// Returns the reason in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::Stopped => "it was interrupted",
@@ -61,37 +61,37 @@ impl Early {
     }
 }
 
-/// What an exploration has looked at.
+/// How much an exploration has looked at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Moments at which the power was cut.
     pub moments: usize,
-    /// Moments that there are.
+    /// All moments.
     pub moments_all: usize,
-    /// Moments of which not every state was looked at.
+    /// Moments at which not every state was looked at.
     pub moments_sampled: usize,
-    /// States looked at: those of the shard.
+    /// States looked at, of the shard.
     pub states: u64,
-    /// Of these, those to which an equal one was looked at before, under any model.
+    /// Among them, those that equal an earlier state, under any model.
     pub folded: u64,
-    /// States of which the check said that the promises do not hold.
+    /// States for which the check failed.
     pub failing: u64,
 }
 
-/// What was found under a model.
+/// The result under a model.
 pub struct Explored {
     /// The model's name.
     pub model: String,
-    /// What was looked at.
+    /// How much was looked at.
     pub counts: Counts,
-    /// One of each cause.
+    /// A finding for each cause.
     pub findings: Vec<Reported>,
-    /// Why not everything was looked at that was to be.
+    /// Why it ended early, if it did.
     pub early: Option<Early>,
 }
 
 impl Explored {
-    /// One that did not begin.
+    /// The result of a model that was not begun.
     pub fn nothing(model: String, early: Early) -> Self {
         Self {
             model,
@@ -102,52 +102,52 @@ impl Explored {
     }
 }
 
-/// What is told on the way.
+/// How far an exploration is.
 pub struct Progress<'a> {
-    /// What was looked at so far.
+    /// How much was looked at so far.
     pub counts: &'a Counts,
-    /// Causes so far.
+    /// The number of causes so far.
     pub findings: usize,
 }
 
-/// Who judges the states of an exploration, and how many of them.
+/// The judges of an exploration, and its limits.
 pub struct Court<'a> {
-    /// Who asks the check; several at once.
+    /// The judges; they work at the same time.
     pub judges: &'a [Judge],
-    /// What was judged already.
+    /// The verdicts so far.
     pub verdicts: &'a Verdicts,
-    /// Which states were looked at, under any model.
+    /// The states that were looked at, under any model.
     pub looked: &'a Mutex<HashSet<Key>>,
-    /// Which states are looked at.
+    /// The part of the states that is looked at.
     pub shard: Shard,
-    /// How long.
+    /// When it ends early.
     pub limits: Limits,
-    /// Who is told how far it is.
+    /// Called with the progress.
     pub listener: &'a dyn Fn(Progress<'_>),
-    /// Who is told that the check has said something.
+    /// Called after each answer of the check.
     pub said: &'a (dyn Fn() + Sync),
 }
 
 /// A state that may be judged.
 pub struct State<C> {
-    /// In the order in which the states of all shards are enumerated.
+    /// Its number among the states of all shards, in the order of their enumeration.
     pub number: u64,
     /// The power cut that leaves it.
     pub cut: C,
-    /// What it holds.
+    /// The files in it.
     pub tree: Tree,
-    /// By what it is told apart.
+    /// The key by which it is compared.
     pub key: Key,
 }
 
-/// How far an exploration is.
+/// The time and the number of the check's answers so far.
 pub struct Way {
     begin: Instant,
     asked: u64,
 }
 
 impl Way {
-    /// It begins.
+    /// A start at this moment.
     pub fn begin() -> Self {
         Self {
             begin: Instant::now(),
@@ -157,8 +157,8 @@ impl Way {
 }
 
 impl Court<'_> {
-    /// Judges states, by as many judges as there are; gives those that fail, and why others were
-    /// not judged, if some were not.
+    /// Judges states, by all judges at the same time. Returns the failing states, and the reason if
+    /// some states were not judged.
     ///
     /// # Errors
     /// The check cannot be run.
@@ -229,7 +229,7 @@ impl Court<'_> {
         Ok((failing, missed.then_some(early)))
     }
 
-    /// Tells how far it is; why that is far enough, if it is.
+    /// Reports the progress. Returns the limit that has been reached, if any.
     pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> Option<Early> {
         (self.listener)(Progress { counts, findings });
         if self.limits.are_spent(way, 0) {
@@ -239,10 +239,10 @@ impl Court<'_> {
         }
     }
 
-    /// What the check says of one tree.
+    /// Returns the check's verdict on one tree.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// The check cannot be run.
     pub fn verdict(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
         let verdict = self.judges[0].judge(tree, marks)?;
         (self.said)();
@@ -250,20 +250,20 @@ impl Court<'_> {
     }
 }
 
-/// Whether the check would notice that a sync is not there.
+/// Whether the check would notice a missing sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Noticed {
-    /// It fails then.
+    /// Yes: it then fails.
     Yes,
-    /// It holds in all states that were to be looked at.
+    /// No: it holds in all states that were to be looked at.
     No,
-    /// It holds in those that were looked at, and not all were.
+    /// Not so far: it holds in the states that were looked at, and some were not.
     NotSoFar,
 }
 
 impl Noticed {
-    /// What two shards say together.
+    /// Combines the answers of two shards.
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Yes, _) | (_, Self::Yes) => Self::Yes,
@@ -273,10 +273,10 @@ impl Noticed {
     }
 }
 
-/// For each sync of a recording: whether the check would notice, if the program left it out.
+/// Tells for each sync of a recording whether the check would notice if the program left it out.
 ///
 /// # Errors
-/// Of `noticed`, which says it of a recording.
+/// Those of `noticed`, which answers for one recording.
 pub fn mutate<E>(
     recording: &Recording,
     noticed: &dyn Fn(&Recording) -> Result<Noticed, E>,
@@ -297,24 +297,24 @@ pub fn mutate<E>(
 
 /// An exploration under the rules of a model.
 pub struct Explorer<'a> {
-    /// What the program did.
+    /// The program's recording.
     pub recording: &'a Recording,
-    /// Under which rules.
+    /// The model.
     pub model: Model,
-    /// Who judges.
+    /// The judges.
     pub court: &'a Court<'a>,
-    /// How many states of a moment.
+    /// How many states of a moment are looked at.
     pub effort: Effort,
 }
 
-/// States that are judged at once, at most.
+/// At most this many states are judged at once.
 const BATCH: usize = 64;
 
-/// Failing states that are kept of a cause, to try a remedy on.
+/// At most this many failing states are kept for a cause, to try remedies on.
 const KEPT: usize = 256;
 
 impl Explorer<'_> {
-    /// Explores.
+    /// Explores the recording.
     ///
     /// # Errors
     /// The check cannot be run.
@@ -348,7 +348,7 @@ impl Explorer<'_> {
                     self.failed(&arrangement, state, &mut findings)?;
                 }
                 let over = court.is_over(&counts, findings.len(), &way);
-                // Nothing is left out by an end that comes with the last state.
+                // An end at the last state leaves nothing out.
                 let over = over.filter(|_| left > 0 || Some(calls) != last);
                 early = missed.or(over);
                 if early.is_some() {
@@ -367,7 +367,7 @@ impl Explorer<'_> {
         })
     }
 
-    /// What the power cuts leave; the first has this number.
+    /// Returns the states that power cuts leave; the first has this number.
     fn of(
         &self,
         arrangement: &Arrangement,
@@ -388,8 +388,8 @@ impl Explorer<'_> {
         states.collect()
     }
 
-    /// A state has failed. It is made small whatever was found before, so that its cause does not
-    /// depend on which other states are of the shard.
+    /// Handles a failing state. It is made small whatever was found before, so that its cause does
+    /// not depend on the shard's other states.
     fn failed(
         &self,
         arrangement: &Arrangement,
@@ -417,9 +417,9 @@ impl Explorer<'_> {
         self.court.verdict(&tree, &marks)
     }
 
-    /// The same failure with as little lost as it takes: what is lost is given back, as long as the
-    /// check still fails; all of it, then halves of it, down to single effects. What is lost of one
-    /// object stands together.
+    /// Makes the losses of a failure as small as possible. Gives lost effects back as long as the
+    /// check still fails: first all, then halves, down to single effects. Effects on one object
+    /// stand together.
     fn minimize(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Cut, Error> {
         let mut lost = cut.lost(arrangement);
         lost.sort_by_cached_key(|n| {
@@ -428,7 +428,7 @@ impl Explorer<'_> {
         });
         let mut small = cut.clone();
         match self.give_back(arrangement, &lost, &mut small) {
-            // What was given back until then was not needed.
+            // The effects that were given back until then were not needed.
             Ok(()) | Err(Error::Stopped) => Ok(small),
             Err(why) => Err(why),
         }
@@ -457,7 +457,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// The state of the same moment that passes and has lost least less.
+    /// Returns the passing state of the same moment whose losses are closest to those of `cut`.
     fn nearest(&self, arrangement: &Arrangement, cut: &Cut) -> Option<Cut> {
         let given = cut.lost(arrangement).into_iter().map(|n| {
             let mut given = cut.clone();

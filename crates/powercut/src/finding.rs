@@ -14,18 +14,18 @@ use crate::remedy::{self, Helpless, path_of};
 use crate::states::Cut;
 use crate::tree::Object;
 
-/// What failures have in common that are one finding: kinds of lost changes, by which calls, of
-/// which files. Numbers in names count as equal.
+/// What the failures of one finding have in common: the kinds of lost changes, their calls and
+/// files. Numbers in names count as equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cause(BTreeSet<(String, String)>);
 
 impl Cause {
-    /// Of these kinds of losses, each with of what.
+    /// A cause of these kinds of losses, each with the thing that is lost.
     pub fn new(what: impl IntoIterator<Item = (String, String)>) -> Self {
         Self(what.into_iter().collect())
     }
 
-    /// Of a failure that was made small.
+    /// The cause of a failure that was made small.
     pub fn of(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Self {
         let lost = cut.lost_first(arrangement).into_iter().map(|n| {
             let effect = &arrangement.effects[n];
@@ -47,71 +47,71 @@ impl Cause {
     }
 }
 
-/// A failure, made small, and those with the same cause.
+/// A failure, made small, and the others with the same cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The number of the first failing state, in the order in which states are enumerated.
+    /// The number of the first failing state, in the order of enumeration.
     pub number: u64,
-    /// What it has in common with others.
+    /// What it has in common with the others.
     pub cause: Cause,
-    /// The power cut, with as little lost as it takes.
+    /// The power cut, with as few losses as possible.
     pub cut: Cut,
-    /// What is lost.
+    /// The lost effects.
     pub lost: Vec<Number>,
-    /// The story.
+    /// Its description.
     pub told: Told,
     /// Failing states with this cause.
     pub states: u64,
-    /// Some of them.
+    /// Some of these states.
     pub some: Vec<Cut>,
 }
 
 /// A finding, as reports have it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reported {
-    /// The number of the first failing state, in the order in which states are enumerated.
+    /// The number of the first failing state, in the order of enumeration.
     pub number: u64,
-    /// What makes failures one finding.
+    /// The common cause of its failures.
     pub cause: Cause,
     /// The name of the case.
     pub case: String,
     /// Failing states with this cause.
     pub states: u64,
-    /// The story.
+    /// Its description.
     #[serde(flatten)]
     pub told: Told,
-    /// Syncs that would have kept the failing states away, all of them together.
+    /// Syncs that together would have prevented the failing states.
     pub remedy: Vec<String>,
-    /// Why there are none; nothing where that was not found out.
+    /// Why no syncs would; `None` if this was not found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helpless: Option<Helpless>,
 }
 
-/// The story of a finding.
+/// The description of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
-    /// What happened, in one sentence or two.
+    /// The failure in one or two sentences.
     pub headline: String,
-    /// The last calls, each with what became of it.
+    /// The last calls, each with its fate.
     pub calls: Vec<String>,
-    /// What the tree is compared with.
+    /// The name of the tree that is compared with.
     pub against: String,
-    /// In what it differs from that.
+    /// The differences from that tree.
     pub differences: Vec<String>,
     /// How the check ended.
     pub check: String,
-    /// The end of what it said.
+    /// The end of the check's output.
     pub output: String,
 }
 
 impl Reported {
-    /// Adds failing states of the same cause; the story is that of the first.
+    /// Adds failing states of the same cause. The description is that of the first one.
     pub fn add(&mut self, mut other: Self) {
         if other.number < self.number {
             std::mem::swap(self, &mut other);
         }
         self.states += other.states;
-        // What helps against both is both, unless nothing helps against one.
+        // Both remedies together help against both, unless nothing helps against one.
         if other.remedy.is_empty() {
             self.remedy.clear();
         }
@@ -127,13 +127,13 @@ impl Reported {
     }
 }
 
-/// Calls that are shown, at most.
+/// At most this many calls are shown.
 const SHOWN: usize = 16;
 
-/// Failing states of a moment that are kept in any case.
+/// At most this many failing states of a moment are kept in any case.
 const OF_MOMENT: usize = 4;
 
-/// Differences that are shown, at most.
+/// At most this many differences are shown.
 const DIFFERENCES: usize = 8;
 
 impl Finding {
@@ -186,12 +186,12 @@ impl Finding {
         }
     }
 
-    /// The name of the case, for a replay: the model, the calls, and what is lost.
+    /// Returns the name of the case, which replays it: the model, the calls, and the lost effects.
     pub fn case(&self, model: Model) -> String {
         format!("{model}:{}:{}", self.cut.calls, ranges(&self.lost))
     }
 
-    /// For a report.
+    /// Returns the finding for a report.
     pub fn reported(&self, recording: &Recording, model: Model) -> Reported {
         let mut states = vec![self.cut.clone()];
         states.extend_from_slice(&self.some);
@@ -213,7 +213,7 @@ impl Finding {
     }
 }
 
-/// Numbers as text: `1,3-5`.
+/// Writes numbers as text: `1,3-5`.
 fn ranges(numbers: &[Number]) -> String {
     let mut out: Vec<(Number, Number)> = Vec::new();
     for n in numbers {
@@ -232,10 +232,10 @@ fn ranges(numbers: &[Number]) -> String {
     out.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// The power cut that a case names.
+/// Parses a case: the model, and the power cut.
 ///
 /// # Errors
-/// It names none, or one that cannot be.
+/// It is no case, or its cut is impossible.
 pub fn parse_case(case: &str, recording: &Recording) -> Result<(Model, Cut), String> {
     let wrong = || format!("\"{case}\" is not MODEL:CALLS:LOST, as a finding prints it");
     let mut parts = case.split(':');
@@ -266,7 +266,7 @@ pub fn parse_case(case: &str, recording: &Recording) -> Result<(Model, Cut), Str
     Ok((model, Cut { calls, there }))
 }
 
-/// What was lost, and what was there nevertheless.
+/// Says what was lost, and what persisted nevertheless.
 fn headline(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> String {
     let lost = cut.lost_first(arrangement);
     let after = match cut.calls {
@@ -331,7 +331,7 @@ fn headline(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Stri
     text + "."
 }
 
-/// The last calls, each with what became of it.
+/// Returns the last calls, each with its fate.
 fn calls(
     recording: &Recording,
     arrangement: &Arrangement,
@@ -343,7 +343,7 @@ fn calls(
     last_calls(recording, cut.calls, lost.collect(), &became)
 }
 
-/// Differences, at most so many that people read them.
+/// Shortens a list of differences to as many as people read.
 pub fn few(mut differences: Vec<String>) -> Vec<String> {
     if differences.len() > DIFFERENCES {
         let more = differences.len() - DIFFERENCES;
@@ -353,7 +353,7 @@ pub fn few(mut differences: Vec<String>) -> Vec<String> {
     differences
 }
 
-/// The last of so many calls, and those that are lost, each with what became of it.
+/// Returns the last of these calls, and those that are lost, each with its fate.
 pub fn last_calls(
     recording: &Recording,
     calls: usize,
@@ -380,7 +380,7 @@ pub fn last_calls(
     lines
 }
 
-/// What became of a call.
+/// Returns the fate of a call.
 fn became(arrangement: &Arrangement, cut: &Cut, call: usize) -> &'static str {
     let of_call = arrangement.ends[call]..arrangement.ends[call + 1];
     let there = of_call.clone().filter(|n| cut.there.has(*n)).count();

@@ -24,7 +24,7 @@ use stetfs_fuse::backend::AtomicGroup;
 
 use crate::family::{self, Family, Whose};
 
-/// Strangers that are noted, at most.
+/// At most this many strangers are noted.
 const NOTED: usize = 64;
 
 /// A file system behind a guard.
@@ -34,25 +34,25 @@ pub struct Guard<B> {
     door: Arc<Door>,
 }
 
-/// A process, by its number and the name of its program.
+/// A process: its number and the name of its program.
 type Stranger = (u32, String);
 
-/// How often for what.
+/// Refused requests by their kind, with their number.
 type Asked = BTreeMap<&'static str, u64>;
 
 #[derive(Default)]
 struct Door {
-    /// Everybody comes in.
+    /// True if everybody is let in.
     everybody: bool,
-    /// Who else comes in; at first nobody.
+    /// The processes that are let in; empty at first.
     family: OnceLock<Family>,
-    /// Nobody does any more.
+    /// True if nobody is let in any more.
     is_locked: AtomicBool,
     strangers: Mutex<BTreeMap<Stranger, Asked>>,
 }
 
 impl<B> Guard<B> {
-    /// Lets in everybody, or nobody so far.
+    /// A guard that lets in everybody, or nobody so far.
     pub fn new(fs: B, everybody: bool) -> Self {
         let door = Door {
             everybody,
@@ -64,23 +64,23 @@ impl<B> Guard<B> {
         }
     }
 
-    /// Lets in what this process starts from now on.
+    /// Lets in the processes that this process starts from now on.
     pub fn open(&self) {
         self.door.family.get_or_init(Family::from_now_on);
     }
 
-    /// What is let in, once it is open.
+    /// Returns the processes that are let in, once the guard is open.
     pub fn family(&self) -> Option<&Family> {
         self.door.family.get()
     }
 
-    /// From now on lets in nobody: what still comes is what the kernel had kept of files that the
+    /// From now on lets in nobody. Requests that still come are the kernel's, for files that the
     /// program had open.
     pub fn lock(&self) {
         self.door.is_locked.store(true, Ordering::Relaxed);
     }
 
-    /// Who was not let in so far, a line for each.
+    /// Returns the strangers so far, a line for each.
     pub fn strangers(&self) -> Vec<String> {
         let strangers = self.door.strangers.lock();
         let line = |((pid, name), asked): (&Stranger, &Asked)| {
@@ -128,7 +128,7 @@ impl<B> Guard<B> {
         }
     }
 
-    /// A change by a name, or of what an inode is: of the program only.
+    /// Decides on a change by a name, or of an inode's attributes: only the program may make it.
     fn by_name(&self, what: &'static str) -> Result<()> {
         match self.whose() {
             Whose::Program => Ok(()),
@@ -136,7 +136,7 @@ impl<B> Guard<B> {
         }
     }
 
-    /// A change through an open file.
+    /// Decides on a change through an open file.
     fn by_file(&self, what: &'static str) -> Result<()> {
         match self.whose() {
             Whose::Stranger => self.refuse(what),
@@ -149,8 +149,8 @@ impl<B> Guard<B> {
         Err(Error::ReadOnly)
     }
 
-    /// Whether a sync counts: a promise of durability has to be the program's. Kernel threads sync
-    /// files for io_submit(2), and for a loop device on one.
+    /// True if a sync counts: only the program's may promise durability. Kernel threads sync files
+    /// for io_submit(2), and for a loop device on a file.
     fn counts(&self, what: &'static str, of_a_file: bool) -> bool {
         let counts = match self.whose() {
             Whose::Program => true,
@@ -175,7 +175,7 @@ macro_rules! pass {
     };
 }
 
-/// Calls that change something, each with what it is in a word.
+/// Calls that change something, each with its kind in a word.
 macro_rules! guarded {
     ($($by:ident, $what:literal: fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(

@@ -32,41 +32,41 @@ pub enum Error {
     /// The mount on which they are shown.
     #[error(transparent)]
     Mount(#[from] mounted::Error),
-    /// The check cannot be started.
+    /// The check could not be started.
     #[error("starting the check {command}: {source}")]
     Check {
-        /// It.
+        /// The command.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file that the check is given.
+    /// A file for the check could not be written.
     #[error("{}: {source}", path.display())]
     File {
-        /// It.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A scheme of ours, as a model.
+    /// One of our schemes failed as a model.
     #[error("{0:#}")]
     Scheme(anyhow::Error),
-    /// The user wanted to stop.
+    /// The user stopped it.
     #[error("stopped")]
     Stopped,
 }
 
-/// What the check said of a state.
+/// The check's verdict on a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// How it ended. Exit code 0: the promises hold.
+    /// How the check ended. Exit code 0: the promises hold.
     pub end: End,
-    /// The end of what it wrote.
+    /// The end of its output.
     pub output: String,
 }
 
 impl Verdict {
-    /// Whether the promises hold.
+    /// True if the promises hold.
     pub fn holds(&self) -> bool {
         self.end == End::Exited(0)
     }
@@ -77,9 +77,9 @@ impl Verdict {
 pub struct Check {
     /// The command; `{dir}` in it is the directory.
     pub command: String,
-    /// How long it may run.
+    /// Its time limit.
     pub timeout: Duration,
-    /// What processes that it has not started do to a state counts too.
+    /// True if changes by processes that the check has not started count too.
     pub everybody: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Judge {
     stop: Arc<AtomicBool>,
 }
 
-/// By what a state is told apart: of two with the same key the check says the same.
+/// The key of a state. States with the same key get the same verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// A hash of the tree.
@@ -106,7 +106,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of a tree with these marks.
+    /// The key of a tree with these marks.
     pub fn of(tree: &Tree, marks: &[&str]) -> Self {
         Self {
             tree: tree.digest(),
@@ -114,7 +114,7 @@ impl Key {
         }
     }
 
-    /// A number that says which shard the state is of.
+    /// Returns a number that decides the state's shard.
     pub fn number(&self) -> u64 {
         let [tree, marks] = [
             self.tree.to_le_bytes(),
@@ -124,41 +124,41 @@ impl Key {
     }
 }
 
-/// What was judged.
+/// The verdicts so far.
 #[derive(Default)]
 pub struct Verdicts {
     by_state: Mutex<HashMap<Key, Arc<Verdict>>>,
 }
 
 impl Verdicts {
-    /// What was said of a state.
+    /// Returns the verdict on a state, if there is one.
     pub fn get(&self, key: &Key) -> Option<Arc<Verdict>> {
         self.by_state.lock().get(key).cloned()
     }
 
-    /// Notes what was said of a state.
+    /// Adds the verdict on a state.
     pub fn insert(&self, key: Key, verdict: Arc<Verdict>) {
         self.by_state.lock().insert(key, verdict);
     }
 
-    /// All that was said, in no order.
+    /// Returns all verdicts, in no order.
     pub fn all(&self) -> Vec<(Key, Arc<Verdict>)> {
         let by_state = self.by_state.lock();
         by_state.iter().map(|(key, v)| (*key, v.clone())).collect()
     }
 }
 
-/// Options for a volume that lives in memory, for one process, and not for long.
+/// Returns the options for a short-lived volume in memory, for one process.
 pub fn volume_options() -> MountOptions {
     MountOptions {
         commit: Duration::MAX,
-        // Whoever reads changes nothing.
+        // Reading changes nothing.
         atime: Atime::Never,
         ..MountOptions::default()
     }
 }
 
-/// A volume in memory with this content.
+/// Mounts a volume in memory with this content.
 ///
 /// # Errors
 /// It cannot be mounted.
@@ -168,10 +168,11 @@ pub fn volume(content: &Image) -> stetfs::Result<Fs> {
 }
 
 impl Judge {
-    /// Mounts a volume on `dir`. `fresh`: an empty volume, as large as the one that the program ran
-    /// on. `scratch`: a directory for files, outside.
+    /// Mounts a volume on `dir`. `fresh` is an empty volume, as large as the one that the program
+    /// ran on. `scratch` is a directory for files, outside of the mount.
     ///
     /// # Errors
+    /// The volume cannot be mounted.
     /// It cannot be mounted.
     pub fn new(
         check: Check,
@@ -199,10 +200,10 @@ impl Judge {
         })
     }
 
-    /// Shows a tree; it stays until the next one.
+    /// Shows a tree until the next one is shown.
     ///
     /// # Errors
-    /// The volume takes not all of it.
+    /// The tree does not fit on the volume.
     pub fn show(&self, tree: &Tree) -> Result<(), Error> {
         let fs = volume(&self.fresh)?;
         tree.write(&fs)?;
@@ -210,20 +211,21 @@ impl Judge {
         Ok(())
     }
 
-    /// Processes that no check has started, and what they asked for in vain.
+    /// Returns the strangers, with their refused requests, a line for each.
     pub fn strangers(&self) -> Vec<String> {
         self.guard.strangers()
     }
 
-    /// The directory on which states are shown.
+    /// Returns the directory on which states are shown.
     pub fn dir(&self) -> &Path {
         self.mounted.dir()
     }
 
-    /// What the check says of a tree, after these marks. What it has said of an equal one, it says
-    /// of this.
+    /// Returns the check's verdict on a tree, after these marks. An earlier verdict on an equal
+    /// tree counts for this one.
     ///
     /// # Errors
+    /// The check cannot be run.
     /// It cannot be run.
     pub fn judge(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
         let key = Key::of(tree, marks);
@@ -235,10 +237,10 @@ impl Judge {
         Ok(verdict)
     }
 
-    /// The same, asked anew.
+    /// Does the same, but always asks the check.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// The check cannot be run.
     pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -264,7 +266,7 @@ impl Judge {
             command: self.check.command.clone(),
             source,
         })?;
-        // Who ends the run may have ended the check first.
+        // Stopping the run may have ended the check first.
         let is_stopped = ran.end == End::Stopped || self.stop.load(Ordering::Relaxed);
         if is_stopped {
             return Err(Error::Stopped);
@@ -276,7 +278,7 @@ impl Judge {
     }
 }
 
-/// What a check finds in its environment.
+/// Returns the variables in a check's environment.
 pub fn environment(dir: &Path, marks: &Path) -> [(&'static str, OsString); 2] {
     [
         ("STETFS_DIR", dir.into()),

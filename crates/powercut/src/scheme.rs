@@ -29,7 +29,7 @@ use crate::tree::Tree;
 /// Bytes of the memory beside a volume, for the schemes that want it.
 const NVM_BYTES: u64 = 32 << 20;
 
-/// Bytes of a volume on flash: as large as the simulated parts take.
+/// Bytes of a volume on flash: the largest that the simulated parts hold.
 pub const FLASH_BYTES: u64 = 12 << 20;
 
 /// A scheme in one of its modes.
@@ -48,7 +48,7 @@ impl fmt::Display for Scheme {
 impl FromStr for Scheme {
     type Err = String;
 
-    /// `stet`, `jbd2-ordered`; without a mode the scheme's default.
+    /// Parses `stet` or `jbd2-ordered`; without a mode, it is the scheme's default.
     fn from_str(name: &str) -> Result<Self, String> {
         let (scheme, mode) = match name.split_once('-') {
             Some((scheme, mode)) => (scheme, Some(mode)),
@@ -67,18 +67,18 @@ impl FromStr for Scheme {
 }
 
 impl Scheme {
-    /// The schemes that keep a promise.
+    /// Returns the names of the schemes that keep a promise.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let abouts = for_use().iter().map(|scheme| scheme.about);
         abouts.filter(|about| about.atomic).map(|about| about.name)
     }
 
-    /// Whether its volume is on flash, and so of [`FLASH_BYTES`].
+    /// True if its volume is on flash, with [`FLASH_BYTES`].
     pub fn is_on_flash(&self) -> bool {
         self.target.home.is_flash()
     }
 
-    /// Media with an empty volume.
+    /// Makes media with an empty volume.
     fn media(&self, fresh: &Image) -> Result<Media> {
         let home = match self.target.home {
             Kind::Block | Kind::Pmem => fresh.clone(),
@@ -91,7 +91,7 @@ impl Scheme {
         Ok(Media::new(&Contents::new(contents)))
     }
 
-    /// What a power cut has left, recovered; on media that say what was read of them.
+    /// Recovers what a power cut left. Returns the tree, and the media, which note what was read.
     ///
     /// # Errors
     /// It cannot be recovered.
@@ -109,12 +109,12 @@ impl Scheme {
     }
 }
 
-/// What `--model` names.
+/// The meaning of a `--model`.
 #[derive(Clone, Debug)]
 pub enum Under {
     /// Rules over the recorded calls.
     Rules(Model),
-    /// A scheme of ours.
+    /// One of our schemes.
     Scheme(Box<Scheme>),
 }
 
@@ -142,21 +142,21 @@ impl FromStr for Under {
     }
 }
 
-/// A recording, done again on a scheme's volume.
+/// A recording that was repeated on a scheme's volume.
 pub struct Played {
     /// Every change of the media.
     pub tapes: Tapes,
-    /// What the media held when the program began.
+    /// The content of the media when the program began.
     pub start: Contents,
-    /// How many changes there were by the time that so many calls had returned.
+    /// For each number of calls, the changes of the media by the time they had returned.
     pub returned: Vec<u64>,
 }
 
 impl Played {
-    /// Does what a program did, on an empty volume with that scheme.
+    /// Repeats a recording on an empty volume of that scheme.
     ///
     /// # Errors
-    /// The volume refuses something; at the end it holds something else than the program had.
+    /// The volume refuses a call, or at the end holds something else than the program had.
     pub fn new(scheme: &Scheme, fresh: &Image, recording: &Recording, pace: Pace) -> Result<Self> {
         let media = scheme.media(fresh)?;
         let options = scheme.options();

@@ -20,17 +20,17 @@ use crate::tree::Object;
 /// How much is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// States of a moment up to which all are looked at.
+    /// A moment with at most this many states has all of them looked at.
     pub all: usize,
-    /// Of the newest effects, how many are left out or kept alone.
+    /// How many of the newest effects are left out or kept alone.
     pub newest: usize,
-    /// Of the older ones.
+    /// How many of the older effects are left out or kept alone.
     pub older: usize,
-    /// First so many effects, at most.
+    /// At most this many prefixes.
     pub prefixes: usize,
-    /// Random choices.
+    /// The number of random sets.
     pub random: usize,
-    /// Where they are drawn from.
+    /// The seed of the random sets.
     pub seed: u64,
 }
 
@@ -47,17 +47,17 @@ impl Default for Effort {
     }
 }
 
-/// A power cut: after so many calls, and what has reached the disk by then.
+/// A power cut: after how many calls it comes, and which effects have reached the disk by then.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cut {
-    /// Calls that had returned.
+    /// The number of calls that had returned.
     pub calls: usize,
     /// The effects that are on the disk.
     pub there: Set,
 }
 
 impl Cut {
-    /// The effects of the calls that are not on the disk.
+    /// Returns the effects of the calls that are not on the disk.
     pub fn lost(&self, arrangement: &Arrangement) -> Vec<Number> {
         let end = arrangement.ends[self.calls];
         (0..end).filter(|n| !self.there.has(*n)).collect()
@@ -65,7 +65,7 @@ impl Cut {
 }
 
 impl Cut {
-    /// Of what is lost, that which is not lost only because it needs something else that is.
+    /// Returns the lost effects that are not lost only because they need another lost effect.
     pub fn lost_first(&self, arrangement: &Arrangement) -> Vec<Number> {
         let mut lost = self.lost(arrangement);
         let has_all = |n: &Number| {
@@ -77,16 +77,16 @@ impl Cut {
     }
 }
 
-/// The states of a moment that are looked at, those that lose least first.
+/// The states of a moment that are looked at, those with the smallest losses first.
 pub struct States {
-    /// Them.
+    /// The states.
     pub cuts: Vec<Cut>,
-    /// They are all that there are.
+    /// True if the moment has no other states.
     pub complete: bool,
 }
 
-/// The moments at which the power is cut: after each call that adds effects or promises something.
-/// A sync alone only takes states away.
+/// Returns the moments at which the power is cut: after each call that adds effects or promises
+/// something. A sync alone only takes states away.
 pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
     let calls = recording.calls.len();
     let promises = |calls: usize| {
@@ -97,7 +97,7 @@ pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
     (0..=calls).filter(is_one).collect()
 }
 
-/// The states after so many calls.
+/// Returns the states after this many calls.
 pub fn states(arrangement: &Arrangement, calls: usize, effort: &Effort) -> States {
     let end = arrangement.ends[calls];
     let must = arrangement.must(calls);
@@ -112,7 +112,7 @@ pub fn states(arrangement: &Arrangement, calls: usize, effort: &Effort) -> State
     States { cuts, complete }
 }
 
-/// All of them, unless they are more than so many.
+/// Returns all states, unless there are too many.
 fn every(
     arrangement: &Arrangement,
     must: &Set,
@@ -154,7 +154,7 @@ fn chosen(
         let lost = may.iter().filter(|n| those(**n));
         lost.for_each(|n| set.remove(*n));
         arrangement.close(&mut set, end);
-        // What is durable is there, and does not need what is lost.
+        // Durable effects are there, and need no lost effect.
         sets.insert(set);
     };
     without(&|_| false);
