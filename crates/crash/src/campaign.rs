@@ -26,13 +26,13 @@ use super::turns::Order;
 use super::workload::Workload;
 use crate::media::contents::Contents;
 
-/// When to stop, whatever is left. As text: a number of states, a time as `90s`, `10m` or `2h`, or
-/// `none`.
+/// Limits that end a campaign early. As text: a number of states, a time as `90s`, `10m` or `2h`,
+/// or `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// After so many states, nested ones included.
+    /// At most this many states, nested ones included.
     pub states: Option<u64>,
-    /// After so long.
+    /// At most this long.
     pub time: Option<Duration>,
 }
 
@@ -70,62 +70,62 @@ impl FromStr for Budget {
     }
 }
 
-/// What of a campaign is done: turns as a whole.
+/// The finished part of a campaign, in whole turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Of workloads by their [keys](Workload::key).
+    /// The finished turns, by the workload's [key](Workload::key) and the number of the turn.
     pub turns: BTreeSet<(u64, usize)>,
-    /// The numbers of these.
+    /// The numbers of these turns.
     pub counts: Counts,
     /// How often their recoveries reached each case.
     #[serde(default, rename = "met")]
     pub reached: Reached,
-    /// Their violations as they were found, with the workload's key.
+    /// The violations in these turns as they were found, with the workload's key.
     pub violations: Vec<(u64, Violation)>,
-    /// Seconds that it took, with those for what was not done.
+    /// Seconds so far, including those for unfinished turns.
     pub seconds: f64,
 }
 
-/// Who keeps what is done.
+/// Keeps the finished part.
 pub type Keeper<'a> = &'a (dyn Fn(&Done) -> Result<()> + Sync);
 
-/// What is to be explored.
+/// A campaign: its workloads, limits and listeners.
 pub struct Campaign<'a> {
-    /// What is judged.
+    /// The target that is judged.
     pub target: Target,
-    /// What the media hold before each workload: [`Target::contents`].
+    /// The contents of the media before each workload: [`Target::contents`].
     pub fresh: Contents,
-    /// What is run on it.
+    /// The workloads.
     pub workloads: Vec<Workload>,
     /// How much is looked at.
     pub effort: Effort,
     /// When to stop.
     pub budget: Budget,
-    /// Whether the budget counts only from when each workload has run once.
+    /// True if the budget counts only from when each workload has run once.
     pub budget_behind_first: bool,
-    /// Whether workloads take turns. Otherwise each is looked at once and for all.
+    /// True if workloads take turns. Otherwise each is explored as a whole.
     pub by_turns: bool,
-    /// Threads.
+    /// The number of threads.
     pub jobs: usize,
-    /// Workloads with violations after which nothing new is begun. With 1, a workload ends at its
-    /// first moment that shows one.
+    /// When this many workloads have violations, nothing new is begun. With 1, a workload ends at
+    /// its first moment with a violation.
     pub enough: usize,
-    /// Violations for which the smallest workload that shows them is looked for.
+    /// For this many violations, the smallest workload that shows them is looked for.
     pub minimized: usize,
     /// Something in front of the home device while workloads run.
     pub front: Option<Front<'a>>,
-    /// Who hears of each violation when it is found, as it was found; from several threads.
+    /// Called with each violation as it is found, from several threads.
     pub listener: Option<&'a (dyn Fn(&Violation) + Sync)>,
-    /// What was done before, and is not done again.
+    /// The part that was finished before and is not repeated.
     pub done: Done,
-    /// Who keeps what is done, every [`KEEP_EVERY`] and at the end.
+    /// Keeps the finished part, every [`KEEP_EVERY`] and at the end.
     pub keeper: Option<Keeper<'a>>,
-    /// Says that it is to end soon.
+    /// Set to true to end the campaign soon.
     pub stop: Option<&'a AtomicBool>,
 }
 
 impl Campaign<'_> {
-    /// All of these workloads from the start to the end, whatever is found, on one thread.
+    /// A campaign of all these workloads from start to end, whatever is found, on one thread.
     pub fn new(target: Target, fresh: Contents, workloads: Vec<Workload>) -> Self {
         Self {
             target,
@@ -147,12 +147,12 @@ impl Campaign<'_> {
     }
 }
 
-/// How far a campaign is.
+/// The progress of a campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// The numbers so far.
     pub counts: Counts,
-    /// Turns of workloads done.
+    /// Turns that are finished.
     pub done: usize,
     /// Turns in all.
     pub total: usize,
@@ -160,22 +160,22 @@ pub struct Progress {
     pub not_run: usize,
 }
 
-/// How long the smallest failing workload is looked for, for each of the first violations.
+/// For each of the first violations, the smallest failing workload is looked for at most this long.
 const MINIMIZE_FOR: Duration = Duration::from_secs(30);
-/// [`Campaign::minimized`] where nobody says otherwise.
+/// The default of [`Campaign::minimized`].
 pub const MINIMIZED: usize = 3;
 
-/// How often what is done is kept.
+/// How often the finished part is kept.
 pub const KEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// A turn of a workload, by their numbers.
+/// A turn: the index of a workload, and the number of its turn.
 type Turn = (usize, usize);
 
 struct Shared<'a> {
     campaign: &'a Campaign<'a>,
-    /// Of each workload.
+    /// The key of each workload.
     keys: Vec<u64>,
-    /// The turns that are not done.
+    /// The turns that are not finished.
     todo: Vec<Turn>,
     next: AtomicUsize,
     done: AtomicUsize,
@@ -184,9 +184,9 @@ struct Shared<'a> {
     stop: AtomicBool,
     found: Mutex<Found>,
     started: Instant,
-    /// When the budget began to count, with the numbers then.
+    /// When the budget began to count, and the numbers at that time.
     counted: OnceLock<(Instant, Counts)>,
-    /// Of each worker.
+    /// The sign of life of each worker.
     beats: Vec<Beat>,
 }
 
@@ -194,48 +194,48 @@ struct Shared<'a> {
 #[derive(Default)]
 struct Beat {
     count: AtomicU64,
-    /// The workload it is at.
+    /// The workload that the worker is at.
     workload: AtomicUsize,
 }
 
-/// How often signs of life are looked for.
+/// How often the signs of life are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After so long without one the code under test hangs. It is counted in looks, not by the clock,
-/// which goes on while the process is stopped.
+/// Without a sign of life for this long, the code under test hangs. The time is counted in checks,
+/// since the clock goes on while the process is stopped.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 struct Found {
-    /// The numbers so far, those of workloads that are under way too.
+    /// The numbers so far, including unfinished workloads.
     counts: Counts,
     /// How often recoveries reached each case, those of unfinished workloads included.
     reached: Reached,
-    /// Turns that are done, and their numbers.
+    /// Turns that are finished.
     done: BTreeSet<(u64, usize)>,
-    /// How many turns each workload is to have yet.
+    /// For each workload, the number of its unfinished turns.
     left: Vec<usize>,
     /// Workloads that have not had their first turn.
     not_run: usize,
     done_counts: Counts,
     done_reached: Reached,
-    /// With the turn of the workload, and in which order it was carried out.
+    /// Wrong states, with the turn of the workload and its order.
     wrong: Vec<(Turn, Order, Wrong)>,
 }
 
-/// What exploring a workload in its orders gave.
+/// The result of exploring a workload in its orders.
 #[derive(Default)]
 struct Looked {
     counts: Counts,
     reached: Reached,
     wrong: Vec<(Order, Wrong)>,
-    /// The budget ended before.
+    /// True if the budget ended before the workload.
     unfinished: bool,
 }
 
 impl Campaign<'_> {
-    /// Explores; `watch` is called now and then from several threads.
+    /// Explores. `watch` is called now and then, from several threads.
     ///
     /// # Errors
-    /// The volume cannot be made, or e2fsck not be run.
+    /// The volume cannot be made, or e2fsck cannot be run.
     pub fn run(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
         let shared = Shared::new(self)?;
         let ran = std::thread::scope(|scope| {
@@ -274,7 +274,7 @@ impl Campaign<'_> {
         let workloads = self.workloads.iter().zip(&shared.keys);
         let never_ran = workloads.filter(|(_, key)| !done.contains(&(**key, 0)));
         let never_ran = never_ran.map(|(workload, _)| workload.title()).collect();
-        // In the order of the workloads, whichever thread was faster.
+        // In the order of the workloads, not of the threads.
         wrong.sort_by_key(|(n, ..)| *n);
         let end = self.budget.time.map(|most| shared.started + most);
         let violations = self.violations(wrong, end)?;
@@ -288,8 +288,8 @@ impl Campaign<'_> {
         })
     }
 
-    /// Ends the process, with the exit code of violations, when a worker has given no sign of life
-    /// for too long: a thread that hangs cannot be stopped.
+    /// Ends the process with the exit code of violations when a worker has given no sign of life
+    /// for too long: a hanging thread cannot be stopped.
     fn check_life(&self, beat: &Beat, (count, looks): &mut (u64, u32)) {
         let now = beat.count.load(Ordering::Relaxed);
         if now != *count {
@@ -309,7 +309,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// Looks for small cases that show the first violations, until `end` at most.
+    /// Looks for small cases of the first violations, at most until `end`.
     fn violations(
         &self,
         wrong: Vec<(Turn, Order, Wrong)>,
@@ -359,7 +359,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// A violation as it was found.
+    /// Returns a violation as it was found.
     fn as_found(&self, workload: &Workload, wrong: &Wrong) -> Violation {
         Violation {
             fault: wrong.fault,
@@ -371,7 +371,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// How many turns a workload has.
+    /// Returns the number of turns of a workload.
     fn turns(&self, workload: &Workload) -> usize {
         if self.by_turns {
             Effort::turns(workload)
@@ -380,7 +380,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// What is looked at in a turn.
+    /// Returns what is looked at in a turn.
     fn looks(&self, workload: &Workload, nth: usize) -> Vec<Look> {
         if self.by_turns {
             self.effort.turn(workload, &self.target, nth)
@@ -393,7 +393,7 @@ impl Campaign<'_> {
         self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
-    /// What was there at a case's cut, in words.
+    /// Describes the pieces that were there after a case's cut.
     fn left(&self, case: &Case) -> String {
         let record = Record::make_behind(&self.target, &self.fresh, &case.workload, self.front);
         let (Ok(record), Some(cut)) = (record, &case.cut) else {
@@ -420,7 +420,7 @@ impl<'a> Shared<'a> {
         for (key, violation) in &violations {
             if let Some(index) = keys.iter().position(|k| k == key) {
                 let (order, found) = Wrong::as_found(violation)?;
-                // Of a turn that is done, whichever: each keeper has the first.
+                // The turn was finished, whichever it was; every keeper has turn 0.
                 wrong.push(((index, 0), order, found));
             }
         }
@@ -462,12 +462,12 @@ impl<'a> Shared<'a> {
         })
     }
 
-    /// Since the start, with those before.
+    /// Returns the seconds since the start, and those of earlier runs.
     fn seconds(&self) -> f64 {
         self.campaign.done.seconds + self.started.elapsed().as_secs_f64()
     }
 
-    /// Lets what is done be kept.
+    /// Gives the finished part to the keeper.
     fn keep(&self) -> Result<()> {
         let campaign = self.campaign;
         let Some(keeper) = campaign.keeper else {
@@ -480,7 +480,7 @@ impl<'a> Shared<'a> {
             .filter_map(|((index, nth), order, wrong)| {
                 let (workload, key) = (&campaign.workloads[*index], self.keys[*index]);
                 let workload = workload.clone().in_order(*order);
-                // Of a turn that is not done it is found again.
+                // An unfinished turn will find it again.
                 let is_kept = found.done.contains(&(key, *nth));
                 is_kept.then(|| (key, campaign.as_found(&workload, wrong)))
             });
@@ -532,7 +532,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Takes note of what a turn gave.
+    /// Adds the result of a turn.
     fn note(&self, (index, nth): Turn, looked: Looked) {
         let mut found = self.found.lock();
         found.reached += &looked.reached;
@@ -557,7 +557,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Explores a workload in each order that it is looked at in, until one shows something.
+    /// Explores a workload in each of its orders, until one shows a violation.
     fn look_at(
         &self,
         workload: &Workload,

@@ -22,15 +22,15 @@ use super::workload::Workload;
 use super::workloads::script::Script;
 use crate::media::contents::Contents;
 
-/// Before what was done after the first cut.
+/// Stands before the operations after the first cut.
 const THEN: &str = "then ";
 
-/// A moment and what of the pending changes got to the media.
+/// A moment, and the pending pieces that reached the media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// How many changes had been carried out.
+    /// The number of changes before it.
     pub at: u64,
-    /// Which pieces of the pending ones are there.
+    /// The pending pieces that are there.
     pub keep: Keep,
 }
 
@@ -62,15 +62,15 @@ impl FromStr for Cut {
 /// A run, a cut in it, and perhaps a second cut during the recovery from the first.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it was run on.
+    /// The target.
     pub target: Target,
-    /// What was run.
+    /// The workload.
     pub workload: Workload,
-    /// The cut; none for a workload that goes wrong without one.
+    /// The cut; `None` for a workload that goes wrong without one.
     pub cut: Option<Cut>,
-    /// The second cut: during recovery, or in what was done then.
+    /// The second cut, in the recovery or in `then`.
     pub nested: Option<Cut>,
-    /// What was done after the first cut.
+    /// The operations after the first cut.
     pub then: Option<Workload>,
 }
 
@@ -133,17 +133,16 @@ impl FromStr for Case {
     }
 }
 
-/// What replaying a case showed.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// What is wrong, if anything is.
+    /// The fault and the reason, if something is wrong.
     pub wrong: Option<(Fault, String)>,
-    /// The number of operations after which the volume would look as it does, when nothing is
-    /// wrong.
+    /// If nothing is wrong: the number of operations after which the volume looks like this.
     pub state: Option<usize>,
-    /// The allowed states: after so many operations.
+    /// The allowed states, as numbers of operations.
     pub allowed: std::ops::RangeInclusive<usize>,
-    /// What was there at the cut, and at the second one.
+    /// The pieces that were there at the first and at the second cut, in words.
     pub left: Vec<String>,
 }
 
@@ -163,7 +162,7 @@ impl Replayed {
 }
 
 impl Case {
-    /// Carries it out and judges it again, e2fsck included.
+    /// Carries the case out and judges it again, also by e2fsck.
     ///
     /// # Errors
     /// It cannot be carried out: the tape is shorter than the case says, or a program is missing.
@@ -187,7 +186,7 @@ impl Case {
         }
     }
 
-    /// The same on a run that was made already.
+    /// Does the same on a recorded run.
     pub(super) fn replay_on(
         &self,
         record: &Record,

@@ -24,46 +24,46 @@ use crate::turns::Order;
 use crate::workload::Workload;
 use crate::workloads::Choice;
 
-/// The form of a report, and of what is kept to go on.
+/// The version of reports, and of files to resume from.
 pub const VERSION: u32 = 3;
 
 /// The code that is judged and that judges: its version, and a checksum of its sources.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " ", env!("STETFS_SOURCES"));
 
-/// What an exploration looks at. Where that is the same, its numbers are.
+/// The request of an exploration. The same request gives the same numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// [`VERSION`].
     pub version: u32,
     /// [`BUILD`].
     pub build: String,
-    /// What is judged, as [`Target`] reads it.
+    /// The target, as [`Target`] parses it.
     pub target: String,
-    /// How much is looked at; of longer workloads less.
+    /// How much is looked at; less for longer workloads.
     pub effort: Effort,
-    /// Which workloads.
+    /// Which workloads are chosen.
     pub choice: Choice,
-    /// Workloads of the user's own, by name.
+    /// The names of the user's own workloads.
     pub own: Vec<String>,
-    /// How many workloads there are, those of all shards.
+    /// The number of workloads of all shards.
     pub chosen: u64,
-    /// A checksum of them.
+    /// A checksum of these workloads.
     pub checksum: String,
 }
 
 impl Asked {
-    /// Whether something else was asked, and in what it differs.
+    /// Checks that two requests are the same.
     ///
     /// # Errors
     /// The first difference.
     pub fn check_same(&self, other: &Self) -> Result<()> {
-        // First what says most.
+        // The fields that say most come first.
         let names = ["version", "build", "target", "effort", "choice", "own"];
         check_same(&names, self, other)
     }
 }
 
-/// A number with its thousands apart.
+/// Writes a number with its thousands apart.
 pub fn grouped(n: u64) -> String {
     if n == u64::MAX {
         return "more than 2^64".to_owned();
@@ -79,21 +79,21 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// In which orders the workloads were to be carried out, all shards together.
+/// The orders of the workloads, of all shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
-    /// Workloads, those counted once that differ in the order alone.
+    /// The number of workloads; those that differ only in their order count once.
     pub workloads: u64,
-    /// Among them, those that are not carried out in-order, each-handle and overlapping.
+    /// Among them, those that do not run in all of in-order, each-handle and overlapping.
     pub in_some_only: u64,
-    /// Seeds of overlapping orders, of 2^64 that there are.
+    /// The number of different seeds of overlapping orders, out of 2^64.
     pub overlap_seeds: u64,
 }
 
-/// In which kinds of orders each workload was to be carried out.
+/// The kinds of orders in which each workload runs.
 #[derive(Default)]
 struct Kinds {
-    /// In-order, each-handle, overlapping; by the key in-order.
+    /// Whether it runs in-order, each-handle and overlapping, by the workload's key in-order.
     of: BTreeMap<u64, [bool; 3]>,
     seeds: BTreeSet<u64>,
 }
@@ -124,9 +124,9 @@ impl Kinds {
 
 /// An exploration before it is run.
 pub struct Plan {
-    /// What is judged.
+    /// The target.
     pub target: Target,
-    /// What is run on it: of the shard.
+    /// The workloads of the shard.
     pub workloads: Vec<Workload>,
     asked: Asked,
     shards: Shards,
@@ -136,7 +136,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Chooses the workloads, those of the user's `own` among them.
+    /// Chooses the workloads, including the user's `own`.
     pub fn new(
         target: Target,
         effort: Effort,
@@ -145,18 +145,18 @@ impl Plan {
         shard: Shard,
     ) -> Self {
         let names = own.iter().map(Workload::title).collect();
-        // Of workloads of other shards nothing is kept but numbers.
+        // Of other shards' workloads only keys and kinds are kept.
         let (mut keys, mut kinds) = (BTreeSet::new(), Kinds::default());
         let mut workloads = Vec::new();
         let mut take = |workload: Workload| {
-            // What was chosen twice is done once.
+            // A workload that was chosen twice runs once.
             let key = workload.key();
             if keys.insert(key) {
                 kinds.note(&workload);
                 workloads.extend(shard.has(key).then_some(workload));
             }
         };
-        // Those that the user named come first.
+        // The user's own workloads come first.
         let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
         own.for_each(&mut take);
         let left_out = choice.each(&target, &mut take);
@@ -185,12 +185,12 @@ impl Plan {
         }
     }
 
-    /// How much is looked at.
+    /// Returns how much is looked at.
     pub fn effort(&self) -> Effort {
         self.asked.effort
     }
 
-    /// With what it gave.
+    /// Returns the exploration with its result.
     pub fn found(&self, report: Report) -> Exploration {
         Exploration {
             asked: self.asked.clone(),
@@ -210,44 +210,44 @@ impl Plan {
     }
 }
 
-/// An exploration, and what it gave.
+/// An exploration: its request and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exploration {
-    /// What was asked.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
     /// The scheme.
     pub scheme: String,
-    /// Its mode.
+    /// The scheme's mode.
     pub data: Option<String>,
     /// The volume.
     pub volume: String,
-    /// Of which parts of the workloads it is.
+    /// The shards that it covers.
     pub shards: Shards,
-    /// In which orders they were to be carried out.
+    /// The orders of the workloads.
     pub orders: Orders,
-    /// Sequences that cannot be done: an operation fails.
+    /// Sequences that are impossible: an operation fails in the model.
     pub sequences_impossible: u64,
     /// Sequences that were not sampled.
     #[serde(rename = "sequences_not_drawn")]
     pub sequences_not_sampled: u64,
-    /// States judged in a second.
+    /// States judged per second.
     pub states_a_second: f64,
-    /// What it gave.
+    /// The result.
     #[serde(flatten)]
     pub report: Report,
 }
 
 impl Exploration {
-    /// Workloads of shards that are not in it.
+    /// Returns the number of workloads in shards that it does not cover.
     pub fn elsewhere(&self) -> u64 {
         let counts = &self.report.counts;
         let here = counts.workloads + counts.workloads_unfinished;
         self.asked.chosen.saturating_sub(here)
     }
 
-    /// Whether workloads with groups that write to files were left out, since the target can have
-    /// none.
+    /// True if workloads with groups that write to files were left out, since the target cannot
+    /// have any.
     pub fn lacks_groups(&self) -> bool {
         let target = self.asked.target.parse::<Target>();
         self.asked.choice.wants_groups() && target.is_ok_and(|target| !target.can_group())
@@ -264,10 +264,10 @@ impl Exploration {
             .collect()
     }
 
-    /// Adds what other shards gave.
+    /// Adds the results of other shards.
     ///
     /// # Errors
-    /// Something else was asked there; a shard is in both.
+    /// The requests differ, or a shard is in both.
     pub fn add(&mut self, other: Self) -> Result<()> {
         self.asked.check_same(&other.asked)?;
         self.shards.add(other.shards)?;
@@ -285,10 +285,10 @@ impl Exploration {
     }
 }
 
-/// Reports as they are written.
+/// A report file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Explorations {
-    /// One a target.
+    /// One exploration for each target.
     pub explorations: Vec<Exploration>,
     /// [`NOT_COMPARED`].
     #[serde(default)]
@@ -296,7 +296,7 @@ pub struct Explorations {
 }
 
 impl Explorations {
-    /// Of these.
+    /// A report of these explorations.
     pub fn new(explorations: Vec<Exploration>) -> Self {
         Self {
             explorations,
@@ -304,10 +304,10 @@ impl Explorations {
         }
     }
 
-    /// From a file.
+    /// Reads a report file.
     ///
     /// # Errors
-    /// It cannot be read; it is none, or of another form.
+    /// The file cannot be read, is no report, or has another version.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read(path)?;
         check_version(&text)?;
@@ -318,10 +318,10 @@ impl Explorations {
         Ok(all)
     }
 
-    /// The reports of files added up.
+    /// Reads report files and adds them up.
     ///
     /// # Errors
-    /// The file, and why it does not belong to the others.
+    /// The file that does not belong to the others, and why.
     pub fn merge(files: &[PathBuf]) -> Result<Self> {
         let mut merged: Option<Vec<Exploration>> = None;
         for file in files {
@@ -337,7 +337,7 @@ impl Explorations {
     }
 }
 
-/// Adds the explorations of one report to those of others, each to that of its target.
+/// Adds the explorations of one report to those of the same target in another.
 fn add_all(merged: &mut [Exploration], more: Vec<Exploration>) -> Result<()> {
     let targets = |all: &[Exploration]| {
         let names = all.iter().map(|e| e.asked.target.clone());
@@ -351,7 +351,7 @@ fn add_all(merged: &mut [Exploration], more: Vec<Exploration>) -> Result<()> {
     Ok(())
 }
 
-/// Of what another version wrote, the version is all that can be relied upon.
+/// Checks the version alone, since nothing else can be relied upon in another version's file.
 fn check_version(text: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Versions {
@@ -372,7 +372,7 @@ fn check_version(text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A file that says what of some explorations is done, so that the same command goes on with the
+/// A file with the finished parts of some explorations, so that the same command goes on with the
 /// rest.
 pub struct Resumed {
     path: PathBuf,
@@ -384,7 +384,7 @@ struct Kept {
     explorations: Vec<Begun>,
 }
 
-/// An exploration that was begun.
+/// An exploration with its finished part.
 #[derive(Debug, Serialize, Deserialize)]
 struct Begun {
     #[serde(flatten)]
@@ -412,12 +412,12 @@ impl Begun {
 }
 
 impl Resumed {
-    /// What the file says of the explorations that are planned; nothing when there is no such file,
-    /// which is made then.
+    /// Reads the finished parts of the planned explorations. If there is no such file, makes one
+    /// without any.
     ///
     /// # Errors
-    /// The file is of another exploration, or none such, and stays as it is; it cannot be read or
-    /// written.
+    /// The file is of another exploration, or is no such file; it then stays as it is. Or it cannot
+    /// be read or written.
     pub fn open(path: &Path, plans: &[Plan]) -> Result<Self> {
         let kept = Self::read(path, plans).with_context(|| path.display().to_string())?;
         let resumed = Self {
@@ -446,7 +446,7 @@ impl Resumed {
         Ok(kept)
     }
 
-    /// What is done of an exploration.
+    /// Returns the finished part of an exploration.
     pub fn done(&self, plan: &Plan) -> Done {
         let kept = self.kept.lock();
         let begun = kept
@@ -456,10 +456,10 @@ impl Resumed {
         begun.map_or_else(Done::default, |begun| begun.done.clone())
     }
 
-    /// Keeps what is done of an exploration.
+    /// Keeps the finished part of an exploration.
     ///
     /// # Errors
-    /// The file cannot be written; what it said before, it still says.
+    /// The file cannot be written; it still has its old content.
     pub fn keep(&self, plan: &Plan, done: &Done) -> Result<()> {
         let mut kept = self.kept.lock();
         kept.explorations.retain(|begun| begun.asked != plan.asked);

@@ -1,4 +1,4 @@
-//! Media at which the turn is handed on: whoever changes them may let others go on first.
+//! Media that hand the turn on before each change, so that other threads may run first.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Layer for HandingDev {
         self.dev.remap()
     }
 
-    /// Likewise.
+    /// It too changes in one step.
     fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
         self.dev.atomic_write()
     }
