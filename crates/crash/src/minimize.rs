@@ -36,10 +36,11 @@ pub(super) struct Minimizer<'a> {
 }
 
 impl Minimizer<'_> {
-    /// The smallest case that was found to fail with `fault`, and how it then fails. None when the
-    /// workload does not fail so within the deadline.
+    /// Returns the smallest case that was found to fail with `fault`, and how it then fails. `None`
+    /// when the workload was not found to fail so within the deadline.
     ///
     /// # Errors
+    /// e2fsck cannot be run.
     /// e2fsck cannot be run.
     pub(super) fn minimize(
         &self,
@@ -69,7 +70,7 @@ impl Minimizer<'_> {
         Ok(Some((case, wrong)))
     }
 
-    /// Drops runs of operations as long as what remains fails in the same way.
+    /// Drops runs of operations as long as the rest fails in the same way.
     fn drop_ops(
         &self,
         best: &mut Workload,
@@ -102,7 +103,7 @@ impl Minimizer<'_> {
         Ok(())
     }
 
-    /// The simplest state in which a workload fails with `fault`.
+    /// Returns the simplest state in which a workload fails with `fault`.
     fn fails(
         &self,
         workload: &Workload,
@@ -130,7 +131,7 @@ impl Minimizer<'_> {
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 
-    /// Takes pieces out of the sets that the cuts keep or lose, as long as the case fails in the
+    /// Removes pieces from the sets that the cuts keep or lose, as long as the case fails in the
     /// same way.
     fn simplify_state(
         &self,
@@ -177,7 +178,7 @@ impl Minimizer<'_> {
     }
 }
 
-/// Choices that are easier to understand than `keep`, the simplest first.
+/// Returns rules that are easier to understand than `keep`, the simplest first.
 fn simpler(keep: &Keep, pieces: &[usize]) -> Vec<Keep> {
     let rank = |keep: &Keep| match keep {
         Keep::All | Keep::None => 0,

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Whether two explorations were asked the same, and in what they differ. `first`: fields that are
-/// compared before the others, since they say most.
+/// Checks that two requests are the same. Fields in `first` are compared before the others, since
+/// they say most.
 ///
 /// # Errors
 /// The first difference.
@@ -32,7 +32,7 @@ pub fn check_same<T: Serialize>(first: &[&str], ours: &T, theirs: &T) -> Result<
     }
 }
 
-/// Where two values first differ.
+/// Returns the first place where two values differ.
 fn difference(name: &str, ours: &Value, theirs: &Value) -> Option<String> {
     if let (Value::Object(ours), Value::Object(theirs)) = (ours, theirs) {
         let null = Value::Null;
@@ -47,23 +47,22 @@ fn difference(name: &str, ours: &Value, theirs: &Value) -> Option<String> {
     (ours != theirs).then(|| format!("its {name} is {theirs}, and not {ours}"))
 }
 
-/// One of so many parts of an exploration; which part a workload or a state belongs to is told by
-/// itself.
+/// One of several parts of an exploration. The key of a workload or state decides its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// From 1.
+    /// The number of the part, from 1.
     number: u64,
     of: u64,
 }
 
 impl Shard {
-    /// All of them.
+    /// The only part: everything.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// So many at most.
+    /// The largest number of parts.
     const MOST: u64 = 10_000;
 
-    /// Whether what has this key is of this part.
+    /// True if the workload or state with this key belongs to this part.
     pub fn has(&self, key: u64) -> bool {
         key % self.of == self.number - 1
     }
@@ -90,19 +89,19 @@ impl FromStr for Shard {
 /// Parts of an exploration that a report is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shards {
-    /// So many there are.
+    /// The number of parts in all.
     pub of: u64,
-    /// From 1.
+    /// The numbers of the parts, from 1.
     pub these: BTreeSet<u64>,
 }
 
 impl Shards {
-    /// Those that are missing.
+    /// Returns the numbers of the missing parts.
     pub fn missing(&self) -> Vec<u64> {
         (1..=self.of).filter(|n| !self.these.contains(n)).collect()
     }
 
-    /// Adds parts that are not among them.
+    /// Adds parts that are not yet among them.
     ///
     /// # Errors
     /// They are parts of another division, or one is in both.
@@ -123,10 +122,10 @@ impl Shards {
         Ok(())
     }
 
-    /// Whether they can be.
+    /// Checks that the numbers are possible.
     ///
     /// # Errors
-    /// They cannot.
+    /// They are not.
     pub fn check(&self) -> Result<()> {
         let right = 1..=self.of;
         ensure!(
@@ -148,14 +147,14 @@ impl From<Shard> for Shards {
     }
 }
 
-/// `2/4`; of several `1,2/4`.
+/// Writes one part as `2/4`, several as `1,2/4`.
 impl fmt::Display for Shards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", listed(self.these.iter()), self.of)
     }
 }
 
-/// Ascending numbers with commas, runs of three and more as `5-9`.
+/// Writes ascending numbers with commas, and runs of three and more as `5-9`.
 pub fn listed<'a>(numbers: impl Iterator<Item = &'a u64>) -> String {
     let numbers: Vec<u64> = numbers.copied().collect();
     let mut out: Vec<String> = Vec::new();
@@ -168,17 +167,17 @@ pub fn listed<'a>(numbers: impl Iterator<Item = &'a u64>) -> String {
     out.join(",")
 }
 
-/// Writes a value as JSON: beside the file first, and in its place when that is durable.
+/// Writes a value as JSON: into a file beside `path`, which takes its place when it is durable.
 ///
 /// # Errors
-/// The file cannot be written; what it said before, it still says.
+/// The file cannot be written; it still has its old content.
 pub fn write_durably<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let written = || {
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        // As any file that a user makes.
+        // The mode of any file that a user makes.
         let mode = fs::Permissions::from_mode(0o666);
         let mut beside = tempfile::Builder::new()
             .permissions(mode)

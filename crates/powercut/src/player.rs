@@ -22,12 +22,12 @@ use crate::tree::{Body, Node, Object};
 pub enum Pace {
     /// Where the program syncs, or a transaction is full.
     AtSyncs,
-    /// After each call too.
+    /// After each call as well.
     EachCall,
 }
 
 impl Pace {
-    /// Each.
+    /// All paces.
     pub const ALL: [Self; 2] = [Self::AtSyncs, Self::EachCall];
 }
 
@@ -52,20 +52,21 @@ impl FromStr for Pace {
     }
 }
 
-/// Does recorded calls on a volume.
+/// Repeats recorded calls on a volume.
 pub struct Player<'a> {
     fs: &'a Fs,
     caller: Caller,
     inodes: BTreeMap<Object, InodeNo>,
     pace: Pace,
-    /// Files that are open, once each: a recording does not say when a file was opened.
+    /// Open files, each once: a recording does not say when a file was opened.
     open: Vec<Object>,
-    /// The last call about each object.
+    /// The last call that concerns each object.
     last: BTreeMap<Object, usize>,
 }
 
 impl<'a> Player<'a> {
-    /// On a volume that holds what was there before, in these inodes (`Tree::write`).
+    /// A player on a volume that holds the tree from before the program, in these inodes
+    /// (`Tree::write`).
     pub fn new(
         fs: &'a Fs,
         recording: &Recording,
@@ -102,7 +103,7 @@ impl<'a> Player<'a> {
         Ok(ino)
     }
 
-    /// A name is about to go: what is used later without it is open.
+    /// Opens an object whose name is about to go, if a later call uses it.
     fn keep(&mut self, number: usize, object: Object) -> Result<()> {
         let is_used = self.last.get(&object).is_some_and(|last| *last > number);
         let attr = self.fs.getattr(self.ino(object)?)?;
@@ -112,7 +113,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Does a call of the recording, which is the one of that number.
+    /// Repeats call `number` of the recording.
     ///
     /// # Errors
     /// The volume refuses it.
@@ -181,7 +182,7 @@ impl<'a> Player<'a> {
         Ok((self.ino(slot.dir)?, &slot.name))
     }
 
-    /// A call that gives, takes or changes a name, as what it changes.
+    /// Returns the change of a call that gives, takes or changes a name; `None` for other calls.
     fn of_names<'w>(&mut self, number: usize, what: &'w What) -> Result<Option<Change<'w>>> {
         Ok(Some(match what {
             What::Link { slot, object } => Change::Link(self.ino(*object)?, self.name(slot)?),
@@ -246,8 +247,8 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// A group: staged again, and committed. Where commits come after each call, they come within
-    /// this one too, if it took more than one handle.
+    /// Stages a group again and commits it. Where commits come after each call, they also come
+    /// within this one, if it takes more than one handle.
     fn commit(&mut self, number: usize, steps: &[Call]) -> Result<()> {
         let (fs, c) = (self.fs, self.caller.clone());
         let mut group = fs.begin();
@@ -277,7 +278,7 @@ impl<'a> Player<'a> {
         Ok(group.commit(&c)?)
     }
 
-    /// The program had a group on the file, so it was marked.
+    /// Marks the file: the program had a group on it, so it was marked.
     fn mark(&self, ino: InodeNo) -> Result<()> {
         if !self.fs.can_group(ino)? {
             let flags = self.fs.get_flags(ino)? | InodeFlags::JOURNAL_DATA;
@@ -287,7 +288,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// A commit before each handle.
+/// Commits before each handle.
 #[derive(Debug)]
 struct Between;
 
@@ -305,7 +306,7 @@ impl Schedule for Between {
     fn wait(&self) {}
 }
 
-/// Sets attributes by what makes changes.
+/// Sets attributes through `change`.
 fn set(
     ino: InodeNo,
     attributes: &[Attribute],
@@ -314,7 +315,7 @@ fn set(
     for (name, value) in extended(attributes) {
         match value {
             Some(value) => drop(change(&Change::SetXattr(ino, name, value, SetXattr::Any))?),
-            // With the owner, or the mode, it may have gone by itself.
+            // It may have gone with the change of owner or mode.
             None => match change(&Change::RemoveXattr(ino, name)) {
                 Err(stetfs::Error::NoData) => {}
                 done => drop(done?),
@@ -327,7 +328,7 @@ fn set(
     Ok(())
 }
 
-/// What setattr is told, if anything; nothing of extended attributes.
+/// Returns the request for setattr, if there is one; extended attributes are not in it.
 fn plain(attributes: &[Attribute]) -> Option<SetAttr> {
     let mut set = SetAttr::default();
     for attribute in attributes {
@@ -344,7 +345,7 @@ fn plain(attributes: &[Attribute]) -> Option<SetAttr> {
     (set != SetAttr::default()).then_some(set)
 }
 
-/// Extended attributes and their new values.
+/// Returns the extended attributes and their new values.
 fn extended(attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     attributes.iter().filter_map(|attribute| match attribute {
         Attribute::Xattr(name, value) => Some((name.as_slice(), value.as_deref())),
@@ -352,7 +353,7 @@ fn extended(attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Option<&[u
     })
 }
 
-/// Who makes an object, and may do everything else.
+/// Returns the caller who makes an object, and who may do everything else.
 fn owner(node: &Node) -> Caller {
     Caller {
         uid: node.uid,
@@ -361,7 +362,7 @@ fn owner(node: &Node) -> Caller {
     }
 }
 
-/// What a call does something to, apart from names.
+/// Returns the object that a call changes, apart from names.
 fn object_of(what: &What) -> Option<Object> {
     match what {
         What::Write { file, .. }

@@ -20,80 +20,80 @@ use crate::mounted::{self, Mounted};
 use crate::recorder::Recorder;
 use crate::run::{End, Ran, Run, shell_or_words};
 
-/// How long the kernel may take to send what it has of mapped files.
+/// The kernel may take this long to send its cached content of mapped files.
 const WRITE_BACK: Duration = Duration::from_secs(60);
 
-/// What is recorded.
+/// The plan of a recording.
 pub struct Plan<'a> {
-    /// What is on the volume before.
+    /// The volume before the program runs.
     pub base: &'a Image,
-    /// Where it is mounted.
+    /// The directory on which it is mounted.
     pub dir: &'a Path,
-    /// A directory for files, outside of it.
+    /// A directory for files, outside of the mount.
     pub scratch: &'a Path,
-    /// A command that is run before, and not recorded.
+    /// A command that runs before the program and is not recorded.
     pub setup: Option<&'a str>,
     /// The program and its arguments; `{dir}` in them is the directory.
     pub program: &'a [OsString],
-    /// How long the program may run, and the command before it.
+    /// The time limit of the program, and of the command before it.
     pub timeout: Duration,
     /// Lines of the program's standard output that are marks.
     pub marks_from_stdout: Option<Regex>,
-    /// The program may have groups of changes.
+    /// True if the program may use groups of changes.
     pub groups: bool,
-    /// What processes do that the program has not started counts too.
+    /// True if calls of processes that the program has not started count too.
     pub everybody: bool,
-    /// The user wants to stop.
+    /// True when the user wants to stop.
     pub stop: &'a AtomicBool,
 }
 
-/// What became of it.
+/// A recording, and what happened beside it.
 pub struct Recorded {
-    /// What the program did.
+    /// The program's calls.
     pub recording: Recording,
-    /// How it ended.
+    /// How the program ended.
     pub ran: Ran,
-    /// Whether the mount was told of sync(2) and syncfs(2).
+    /// True if the mount was told of sync(2) and syncfs(2).
     pub hears_syncs: bool,
-    /// Processes that the program has not started, and what they asked for in vain.
+    /// The strangers, with their refused requests.
     pub strangers: Vec<String>,
 }
 
 /// Why there is no recording.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The volume.
+    /// An error of the volume.
     #[error("the volume: {0}")]
     Volume(#[from] stetfs::Error),
-    /// Its mount.
+    /// An error of its mount.
     #[error(transparent)]
     Mount(#[from] mounted::Error),
     /// A program cannot be started.
     #[error("starting {program}: {source}")]
     Start {
-        /// It.
+        /// The program.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The command that is run before has failed.
+    /// The command that runs before the program has failed.
     #[error("the setup {}; it said:\n{}", ran.end.text(), ran.output)]
     Setup {
-        /// How.
+        /// How it ended.
         ran: Box<Ran>,
     },
-    /// Pipes and files for it.
+    /// An error of pipes or files for the program.
     #[error("files for the recording: {0}")]
     Files(#[from] io::Error),
-    /// The user wanted to stop before the program began.
+    /// The user stopped it before the program began.
     #[error("stopped")]
     Stopped,
 }
 
-/// Records. What the program did until the user wanted to stop is recorded too.
+/// Runs and records the program. If the user stops it, the calls until then are recorded.
 ///
 /// # Errors
-/// It cannot be done; the user wanted to stop before the program began.
+/// The recording is impossible, or the user stopped it before the program began.
 pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     let mut marks = Marks::new();
     let fifo = plan.scratch.join("fifo");
@@ -101,7 +101,7 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
         std::fs::remove_file(&fifo)?;
     }
     marks.from_fifo(&fifo)?;
-    // What the mount table shows, and what root's mount has its loop device on.
+    // The file that the mount table shows, and on which root's mount has its loop device.
     let stands_for = plan.scratch.join("recorded.img");
     File::create(&stands_for)?.set_len(plan.base.size())?;
     let mut said = None;
@@ -161,8 +161,8 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     let ran = run.run(command(&words));
     let mut ran = ran.map_err(|source| started(&words, source))?;
     let hears_syncs = mounted.hears_syncs();
-    // What the kernel still has of mapped files comes before the end, also if somebody's working
-    // directory is here, so that the mount stays for a while.
+    // The kernel sends what it still has of mapped files before the end. The mount may stay for a
+    // while, if it is somebody's working directory.
     guard.lock();
     have_written_back(&dir)?;
     mounted.unmount()?;
@@ -178,8 +178,8 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     })
 }
 
-/// Has the kernel send what it has of mapped files. It takes another process: who syncs its own
-/// mount and is killed meanwhile never ends.
+/// Makes the kernel send its cached content of mapped files. Another process asks for it: a process
+/// that syncs its own mount never ends when it is killed meanwhile.
 fn have_written_back(dir: &str) -> Result<(), Error> {
     let words = ["sync", "-f", dir].map(OsString::from);
     let never = AtomicBool::new(false);
@@ -194,7 +194,7 @@ fn started(words: &[OsString], source: io::Error) -> Error {
     Error::Start { program, source }
 }
 
-/// A word with the directory in place of `{dir}`.
+/// Returns a word with the directory in place of `{dir}`.
 fn replaced(word: &OsString, dir: &str) -> OsString {
     match word.to_str() {
         Some(text) => text.replace("{dir}", dir).into(),
@@ -202,33 +202,33 @@ fn replaced(word: &OsString, dir: &str) -> OsString {
     }
 }
 
-/// A recording with what it takes to explore it, and to replay its states.
+/// A recording, with all that is needed to explore it and to replay its states.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
-    /// The program that wrote it.
+    /// The version of the program that wrote it.
     pub version: String,
     /// The program that was recorded.
     pub program: Vec<String>,
-    /// How it ended, in words.
+    /// How the recorded program ended, in words.
     pub ended: String,
-    /// The end of what it said.
+    /// The end of its output.
     pub output: String,
     /// The check.
     pub check: String,
     /// Bytes of the volume.
     pub size: u64,
-    /// Processes that the program has not started, and what they asked for in vain.
+    /// The strangers, with their refused requests.
     #[serde(default)]
     pub strangers: Vec<String>,
-    /// What the program did.
+    /// The program's calls.
     pub recording: Recording,
 }
 
 impl Saved {
-    /// Reads one.
+    /// Reads a recording.
     ///
     /// # Errors
-    /// The file cannot be read, or is none.
+    /// The file cannot be read, or is no recording.
     pub fn read(path: &Path) -> io::Result<Self> {
         let file = io::BufReader::new(File::open(path)?);
         let saved: Self = serde_json::from_reader(file)?;
@@ -244,7 +244,7 @@ impl Saved {
         }
     }
 
-    /// Writes it.
+    /// Writes the recording.
     ///
     /// # Errors
     /// The file cannot be written.

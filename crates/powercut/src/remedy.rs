@@ -12,39 +12,39 @@ use crate::numbers::without_numbers;
 use crate::states::Cut;
 use crate::tree::Object;
 
-/// A sync that a program does not make: behind which call, and of what.
+/// A sync that a program does not make: the call that it follows, and its object.
 pub type Point = (usize, Object);
 
-/// Syncs that are tried at once, at most.
+/// At most this many syncs are tried together.
 const AT_ONCE: usize = 3;
 
-/// Places for a sync that are tried, at most.
+/// At most this many places for a sync are tried.
 const PLACES: usize = 8;
 
-/// Why there is no sync to name.
+/// Why no sync can be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Helpless {
-    /// A sync after every call would not do: the states come before a sync could have ended.
+    /// Even a sync after every call would not help: the states come before a sync could have ended.
     NoSync,
-    /// A sync after every call would do, and no [`AT_ONCE`] that were tried.
+    /// A sync after every call would help, but no set of up to [`AT_ONCE`] that was tried does.
     ManySyncs,
 }
 
-/// Syncs that help together.
+/// Syncs that together help.
 pub type Syncs = Vec<Place>;
 
 /// A place for a sync, or several that are alike.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The one that is told.
+    /// The point that is shown.
     shown: Point,
-    /// All of them.
+    /// All points.
     points: Vec<Point>,
 }
 
 impl Place {
-    /// One.
+    /// A place with one point.
     pub fn one(point: Point) -> Self {
         let points = vec![point];
         Self {
@@ -53,8 +53,8 @@ impl Place {
         }
     }
 
-    /// After each call that is like that of `point` but for numbers in its name: what a program
-    /// does in a loop.
+    /// A place after each call that equals the call of `point` except for numbers in its name, as
+    /// in a program's loop.
     pub fn alike(recording: &Recording, point: Point) -> Self {
         let kind = |(call, object): Point| {
             let text = recording.calls[call].text();
@@ -77,7 +77,7 @@ impl Place {
         }
     }
 
-    /// In words.
+    /// Returns the place in words.
     pub fn text(&self, recording: &Recording) -> String {
         let (call, object) = self.shown;
         let (path, text) = (
@@ -92,10 +92,11 @@ impl Place {
     }
 }
 
-/// The fewest syncs that keep these states away under a model. Syncs of what they have lost are
-/// tried; of the first of them first.
+/// Returns the fewest syncs that prevent these states under a model. Syncs of the lost objects are
+/// tried, those of the first state's losses first.
 ///
 /// # Errors
+/// There are none.
 /// There are none.
 pub fn remedy(recording: &Recording, model: Model, states: &[Cut]) -> Result<Syncs, Helpless> {
     let arrangement = model.arrange(recording);
@@ -118,7 +119,7 @@ pub fn remedy(recording: &Recording, model: Model, states: &[Cut]) -> Result<Syn
     let single: Vec<Place> = places.iter().map(|point| Place::one(*point)).collect();
     let mut alike: Vec<Place> = Vec::new();
     for point in &places {
-        // Those that are alike are one.
+        // Points that are alike are one place.
         if !alike.iter().any(|place| place.points.contains(point)) {
             alike.push(Place::alike(recording, *point));
         }
@@ -139,7 +140,7 @@ pub fn remedy(recording: &Recording, model: Model, states: &[Cut]) -> Result<Syn
     })
 }
 
-/// Of each object that has lost something by itself, the last call that did it.
+/// Returns for each object with a loss of its own the last call of such a loss.
 fn last_lost(arrangement: &Arrangement, cut: &Cut) -> Vec<Point> {
     let mut last: BTreeMap<Object, usize> = BTreeMap::new();
     for n in cut.lost_first(arrangement) {
@@ -153,7 +154,7 @@ fn last_lost(arrangement: &Arrangement, cut: &Cut) -> Vec<Point> {
         .collect()
 }
 
-/// The first set of so many places, beside those in `chosen`, that helps.
+/// Returns the first set of this many places, besides those in `chosen`, that helps.
 fn sets<'p>(
     places: &'p [Place],
     many: usize,
@@ -175,7 +176,7 @@ fn sets<'p>(
     None
 }
 
-/// Whether none of these states is left by a program that makes these syncs after its calls.
+/// True if none of these states can be left by a program that makes these syncs after its calls.
 fn keeps_away(
     recording: &Recording,
     model: Model,
@@ -190,7 +191,8 @@ fn keeps_away(
     let mut states: Vec<&Cut> = states.iter().collect();
     states.sort_by_key(|cut| cut.calls);
     states.iter().all(|cut| {
-        // The power goes as soon as the call has returned: what is synced behind it comes later.
+        // The power fails as soon as the call has returned, so a sync after the call comes too
+        // late.
         let calls = cut.calls.checked_sub(1).map_or(0, |call| places[call] + 1);
         for more in durable.by_ref().take(calls + 1 - looked_at) {
             more.iter().for_each(|n| must.insert(*n));
@@ -207,7 +209,7 @@ fn fsync(object: Object) -> What {
     }
 }
 
-/// The recording with the syncs of a place.
+/// Returns the recording with the syncs of a place added.
 pub fn with_place(recording: &Recording, place: &Place) -> Recording {
     let after = |call: usize| {
         let points = place.points.iter().filter(|(of, _)| *of == call);
@@ -216,12 +218,12 @@ pub fn with_place(recording: &Recording, place: &Place) -> Recording {
     with_syncs(recording, &after).0
 }
 
-/// The recording with a sync of everything after each call.
+/// Returns the recording with a sync of everything after each call.
 pub fn with_all(recording: &Recording) -> Recording {
     with_syncs(recording, &|_| vec![What::Sync]).0
 }
 
-/// The recording with syncs that were not made after its calls, and where its calls are in it.
+/// Returns the recording with syncs added after its calls, and the new positions of its calls.
 fn with_syncs(
     recording: &Recording,
     after: &dyn Fn(usize) -> Vec<What>,
@@ -244,7 +246,7 @@ fn with_syncs(
     (with, places)
 }
 
-/// What has to be synced to make a call durable.
+/// Returns the objects that must be synced to make a call durable.
 pub fn made_durable_by(what: &What) -> Vec<Object> {
     match what {
         What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. } => {
@@ -268,7 +270,7 @@ pub fn made_durable_by(what: &What) -> Vec<Object> {
     }
 }
 
-/// The path of an object as a call had it: the file, or the directory of the name.
+/// Returns the path of an object in a call: of the file, or of the name's directory.
 pub fn path_of(recording: &Recording, call: usize, object: Object) -> String {
     let call = &recording.calls[call];
     let above = |path: &str| match path.rsplit_once('/') {

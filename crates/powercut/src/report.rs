@@ -11,27 +11,27 @@ use crate::finding::Reported;
 use crate::judge::Check;
 use crate::record::Saved;
 
-/// What was asked. Where that is the same, shards add up.
+/// The request. Shards with the same request add up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The program that explored.
+    /// The version of the program that explored.
     pub version: String,
     /// The program that was recorded, and its arguments.
     pub program: Vec<String>,
     /// The check.
     pub check: String,
-    /// Seconds after which a check has failed.
+    /// Seconds after which a check counts as failed.
     pub check_timeout: f64,
     /// A checksum of the recording.
     pub checksum: String,
-    /// Where choices of states are drawn from.
+    /// The seed of the choice of states.
     pub seed: u64,
-    /// Whether syncs were left out in turn.
+    /// True if each sync was left out in turn.
     pub mutate: bool,
 }
 
 impl Asked {
-    /// This check, about a recording.
+    /// The request to explore a recording with this check.
     pub fn new(saved: &Saved, check: &Check, seed: u64, mutate: bool) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -45,17 +45,17 @@ impl Asked {
     }
 }
 
-/// Everything.
+/// The report of an exploration.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What was asked.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
-    /// Of which parts of the states it is.
+    /// The shards that it covers.
     pub shards: Shards,
     /// How the program ended while it was recorded.
     pub ended: String,
-    /// The end of what it said.
+    /// The end of the program's output.
     pub output: String,
     /// Calls that were recorded.
     pub calls: usize,
@@ -63,30 +63,30 @@ pub struct Report {
     pub marks: usize,
     /// States with different trees or promises that were judged, under all models.
     pub judged: usize,
-    /// Seconds that judging took; of several shards, all together.
+    /// Seconds of judging; for several shards, the sum.
     pub seconds: f64,
-    /// Processes that the program had not started, and what they asked for in vain.
+    /// The strangers, with their refused requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<String>,
-    /// Where the recording is kept.
+    /// The file of the recording.
     pub recording: Option<String>,
-    /// By model.
+    /// The results, one for each model.
     pub models: Vec<OfModel>,
 }
 
-/// What was found under a model.
+/// The result under a model.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfModel {
     /// Its name.
     pub model: String,
-    /// Why not everything was looked at that was to be; nothing, if it was.
+    /// Why the exploration ended early, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early: Option<Early>,
-    /// What was looked at.
+    /// How much was looked at.
     pub counts: Counts,
-    /// One of each cause.
+    /// A finding for each cause.
     pub findings: Vec<Reported>,
-    /// Syncs that were left out in turn, where that was asked for.
+    /// The syncs that were left out in turn, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutants: Option<Vec<Mutant>>,
 }
@@ -96,12 +96,12 @@ pub struct OfModel {
 pub struct Mutant {
     /// The call.
     pub call: String,
-    /// Whether the check notices.
+    /// Whether the check notices that it is missing.
     pub noticed: Noticed,
 }
 
 impl OfModel {
-    /// Of an exploration.
+    /// The result of an exploration.
     pub fn new(
         recording: &Recording,
         found: Explored,
@@ -122,7 +122,7 @@ impl OfModel {
 }
 
 impl OfModel {
-    /// Adds what another shard gave under the same model.
+    /// Adds the result of another shard under the same model.
     fn add(&mut self, other: Self) {
         let (ours, theirs) = (&mut self.counts, other.counts);
         // Each shard goes through all moments.
@@ -147,7 +147,7 @@ impl OfModel {
 }
 
 impl Report {
-    /// Of a recording, before it is explored.
+    /// The report of a recording that is not explored yet.
     pub fn new(saved: &Saved, asked: Asked, shard: Shard) -> Self {
         let recording = &saved.recording;
         Self {
@@ -165,20 +165,20 @@ impl Report {
         }
     }
 
-    /// From a file's text.
+    /// Parses a report file.
     ///
     /// # Errors
-    /// It is none.
+    /// It is no report.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let report: Self = serde_json::from_slice(text).context("it is no report on a program")?;
         report.shards.check()?;
         Ok(report)
     }
 
-    /// Adds what other shards gave.
+    /// Adds the results of other shards.
     ///
     /// # Errors
-    /// Something else was asked there; a shard is in both.
+    /// The requests differ, or a shard is in both.
     pub fn add(&mut self, other: Self) -> Result<()> {
         let first = ["version", "program", "checksum", "check"];
         check_same(&first, &self.asked, &other.asked)?;
@@ -193,24 +193,24 @@ impl Report {
         Ok(())
     }
 
-    /// The names of its models.
+    /// Returns the names of its models.
     fn names(&self) -> String {
         let names = self.models.iter().map(|model| model.model.as_str());
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Why it is not of everything that was to be looked at, if it is not.
+    /// Returns why the exploration ended early, if it did.
     pub fn early(&self) -> Option<Early> {
         self.models.iter().find_map(|model| model.early)
     }
 
-    /// Whether anything was found.
+    /// True if there are findings.
     pub fn has_findings(&self) -> bool {
         self.models.iter().any(|model| !model.findings.is_empty())
     }
 
-    /// As JUnit's XML: a test suite for each model, with a failing test for each finding, or one
-    /// test that passes; shards that are missing are a test that was skipped.
+    /// Writes the report as JUnit's XML: a test suite for each model, with a failing test for each
+    /// finding, or one test that passes. Missing shards are a skipped test.
     pub fn junit(&self) -> String {
         let program = escaped(&self.asked.program.join(" "));
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -260,13 +260,13 @@ impl Report {
     }
 }
 
-/// A checksum of a recording, the same on all machines that have it.
+/// Returns a checksum of a recording, the same on all machines.
 fn checksum(recording: &Recording) -> String {
     let text = serde_json::to_vec(recording).expect("maps of a recording have keys that are text");
     format!("{:016x}", hash(&text))
 }
 
-/// Text within XML, also within quotes. Characters that XML cannot have are replaced.
+/// Escapes text for XML, also within quotes. Replaces characters that XML cannot have.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -18,24 +18,24 @@ use stetfs_crash::sharing::{check_same, write_durably};
 use crate::judge::{Check, Key, Verdict, Verdicts};
 use crate::run::End;
 
-/// How often what was said is kept, where that costs little.
+/// How often verdicts are kept, where that costs little.
 const KEEP_EVERY: Duration = Duration::from_secs(2);
 
-/// Whom it was asked: of another check, or version, nothing is of use.
+/// The request of the verdicts. Verdicts of another check or version are of no use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The program that asked.
+    /// The version of the program that asked.
     pub version: String,
     /// The check.
     pub check: String,
-    /// How long it may run.
+    /// The check's time limit.
     pub timeout: Duration,
     /// Bytes of the volume on which states are shown.
     pub size: u64,
 }
 
 impl Asked {
-    /// This check, by this program.
+    /// The request for this check, by this program.
     pub fn new(check: &Check, size: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,10 +53,10 @@ struct Kept {
     verdicts: Vec<Said>,
 }
 
-/// What was said of a state.
+/// The verdict on a state.
 #[derive(Serialize, Deserialize)]
 struct Said {
-    /// Hexadecimal, since no JSON has numbers of that length.
+    /// In hexadecimal, since JSON has no numbers of this length.
     tree: String,
     marks: String,
     end: End,
@@ -70,7 +70,7 @@ impl Said {
             tree: format!("{:032x}", key.tree),
             marks: format!("{:016x}", key.marks),
             end: verdict.end,
-            // Only failures are told.
+            // Only failures are shown.
             output: if verdict.holds() {
                 String::new()
             } else {
@@ -89,19 +89,20 @@ impl Said {
     }
 }
 
-/// The file.
+/// A file with verdicts.
 pub struct Resumed {
     path: PathBuf,
     asked: Asked,
-    /// When to keep what was said again.
+    /// When the verdicts are to be kept again.
     due: Mutex<Instant>,
 }
 
 impl Resumed {
-    /// Reads what the file has into `verdicts`. Nothing where there is no such file, which is made.
+    /// Reads the verdicts of a file into `verdicts`. If there is no such file, makes one.
     ///
     /// # Errors
-    /// It is of another check, or none such, and stays as it is; it cannot be read or written.
+    /// The file is of another check, or is no such file; it then stays as it is. Or it cannot be
+    /// read or written.
     pub fn open(path: &Path, asked: Asked, verdicts: &Verdicts) -> Result<Self> {
         let resumed = Self {
             path: path.to_owned(),
@@ -129,10 +130,10 @@ impl Resumed {
         Ok(())
     }
 
-    /// Keeps what was said, if the last time is long ago, and nobody is just about to.
+    /// Keeps the verdicts, if it is time and no other thread is about to.
     ///
     /// # Errors
-    /// The file cannot be written; what it said before, it still says.
+    /// The file cannot be written; it still has its old content.
     pub fn keep_sometimes(&self, verdicts: &Verdicts) -> Result<()> {
         match self.due.try_lock() {
             Some(mut due) if Instant::now() >= *due => self.write(verdicts, &mut due),
@@ -140,10 +141,10 @@ impl Resumed {
         }
     }
 
-    /// Keeps what was said.
+    /// Keeps the verdicts.
     ///
     /// # Errors
-    /// The file cannot be written; what it said before, it still says.
+    /// The file cannot be written; it still has its old content.
     pub fn keep(&self, verdicts: &Verdicts) -> Result<()> {
         self.write(verdicts, &mut self.due.lock())
     }
@@ -157,7 +158,7 @@ impl Resumed {
             verdicts: said.collect(),
         };
         write_durably(&self.path, &kept)?;
-        // A long list is written so seldom that it takes a twentieth of the time.
+        // Writing a long list takes at most a twentieth of the time.
         *due = Instant::now() + KEEP_EVERY.max(begin.elapsed() * 20);
         Ok(())
     }
