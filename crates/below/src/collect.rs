@@ -100,6 +100,11 @@ impl Collector {
         self.log.number(block)
     }
 
+    /// Blocks that a transaction has at most.
+    pub(crate) fn longest(&self) -> u32 {
+        self.shown / PART
+    }
+
     /// The number of the next transaction.
     pub(crate) fn sequence(&self) -> Tid {
         self.sequence

@@ -60,6 +60,9 @@ pub struct BelowOptions {
     /// A thread in the background brings committed blocks home. Without it everything happens in
     /// one order, and a commit that has no room makes it.
     pub background: bool,
+    /// Each write is durable when it returns, so that nobody need send flushes. Cheap where the
+    /// journal takes everything (`data=journal`): only its commit blocks wait for the medium then.
+    pub write_through: bool,
 }
 
 impl Default for BelowOptions {
@@ -67,6 +70,7 @@ impl Default for BelowOptions {
         Self {
             memory: 64 << 20,
             background: true,
+            write_through: false,
         }
     }
 }
@@ -77,6 +81,9 @@ pub struct Below {
     background: Background,
     /// The scheme's memory is a cache of the volume: every write goes through it.
     absorbs: bool,
+    write_through: bool,
+    /// Bytes of committed contents that are kept in memory.
+    kept: usize,
 }
 
 /// What a block of a request is.
@@ -151,6 +158,8 @@ impl Below {
         }
         Ok(Self {
             absorbs: core.alone.opened.scheme.cache().is_some(),
+            write_through: options.write_through,
+            kept: u64_as_usize(options.memory),
             core,
             background,
         })
@@ -159,6 +168,13 @@ impl Below {
     /// The scheme that serves it, with what its opening found.
     pub fn opened(&self) -> &Opened {
         &self.core.alone.opened
+    }
+
+    /// Bytes of memory that it takes at most, apart from the scheme's: one transaction that is
+    /// collected, one that is committed, and the contents that are kept.
+    pub fn heap(&self) -> usize {
+        let blocks = self.core.state.lock().collector.longest();
+        2 * self.core.size.bytes_of(blocks) + self.kept
     }
 
     /// What has passed and what was saved.
@@ -213,7 +229,7 @@ impl Below {
     fn write(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), BelowError> {
         let core = &self.core;
         core.check()?;
-        let mut may_be_complete = false;
+        let (mut may_be_complete, mut is_open) = (false, false);
         for (kind, piece) in self.parts(offset, data.len()) {
             let part = &data[piece.in_range()];
             match kind {
@@ -221,8 +237,11 @@ impl Below {
                     let mut state = core.state.lock();
                     may_be_complete |= state.collector.write(at, piece.within, part)?;
                 }
-                Kind::Superblock | Kind::Logged => self.write_loose(kind, &piece, part)?,
+                Kind::Superblock | Kind::Logged => {
+                    is_open |= self.write_loose(kind, &piece, part)?;
+                }
                 Kind::Home => {
+                    is_open = true;
                     let write = |at| core.dev().write_at(at, part, tag);
                     self.write_home(&piece, State::written_home, write)?;
                 }
@@ -232,11 +251,21 @@ impl Below {
             core.commit_closed(&mut core.commit.lock())?;
             self.wake();
         }
+        self.ended(is_open)
+    }
+
+    /// Makes a request durable before it is answered, if its writes are to be. `is_open`: it has
+    /// written something that is not durable.
+    fn ended(&self, is_open: bool) -> Result<(), BelowError> {
+        if is_open && self.write_through {
+            self.core.make_durable()?;
+            self.wake();
+        }
         Ok(())
     }
 
-    /// A part of a block that only transactions change.
-    fn write_loose(&self, kind: Kind, piece: &Piece, part: &[u8]) -> Result<(), BelowError> {
+    /// Writes a part of a block that only transactions change. Returns whether that changes it.
+    fn write_loose(&self, kind: Kind, piece: &Piece, part: &[u8]) -> Result<bool, BelowError> {
         let core = &self.core;
         let before = core.content(piece.block)?;
         let mut content = before.clone();
@@ -246,7 +275,7 @@ impl Below {
         }
         if content[piece.in_block()] == *part {
             count(&core.counters.homes_saved, 1);
-            return Ok(());
+            return Ok(false);
         }
         content.make_mut()[piece.in_block()].copy_from_slice(part);
         if kind == Kind::Superblock {
@@ -261,7 +290,7 @@ impl Below {
             core.commit_loose(&mut core.commit.lock())?;
             self.wake();
         }
-        Ok(())
+        Ok(true)
     }
 
     fn write_home(
@@ -352,7 +381,7 @@ impl Below {
             }
             done += chunk;
         }
-        Ok(())
+        self.ended(true)
     }
 
     /// Revokes what the scheme has of the blocks that lie wholly in a range.
@@ -413,7 +442,7 @@ impl BlockDev for Below {
     }
 
     fn volatile_cache(&self) -> bool {
-        true
+        !self.write_through
     }
 
     fn host_cached(&self) -> bool {

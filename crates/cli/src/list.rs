@@ -10,6 +10,7 @@ use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_fuse::question::Question;
 
 use crate::args::Mounts;
+use crate::below::front;
 use crate::failure::{Explain, Result};
 use crate::mount::Server;
 use crate::output;
@@ -37,20 +38,44 @@ struct Said {
     options: String,
 }
 
+impl Said {
+    /// What is mounted by the kernel's ext4 on the device that is exported in `dir`.
+    fn of_kernel(above: &MountEntry, dir: &Path) -> Option<Self> {
+        let options = above.options.clone();
+        let data = options
+            .split(',')
+            .find_map(|word| word.strip_prefix("data="));
+        Some(Self {
+            scheme: front::scheme_in(dir)?,
+            data: data.map(str::to_owned),
+            options,
+        })
+    }
+}
+
 pub(crate) fn run(args: &Mounts) -> Result<()> {
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
-    let ours: Vec<MountEntry> = all.into_iter().filter(MountEntry::is_stetfs).collect();
+    let ours: Vec<&MountEntry> = all.iter().filter(|entry| entry.is_stetfs()).collect();
     let asked: Vec<_> = ours.iter().map(|entry| Question::ask(&entry.dir)).collect();
     let answers = asked.into_iter().map(|question| {
         // One that was answered is nothing to wait for again.
         question.is_ok_and(|mut question| question.is_answered(PATIENCE))
     });
-    let rows = ours.iter().zip(answers).map(|(entry, answers)| Row {
-        image: entry.image(),
-        dir: entry.dir.clone(),
-        kind: entry.kind.clone(),
-        read_only: entry.has("ro"),
-        server: answers.then(|| ask(&entry.dir)).flatten(),
+    let rows = ours.iter().zip(answers).map(|(entry, answers)| {
+        // The kernel's mount counts, where there is one on a device of ours.
+        let above = front::mounted_above(&all, &entry.dir);
+        let shown = above.unwrap_or(entry);
+        let server = match above {
+            Some(above) => Said::of_kernel(above, &entry.dir),
+            None => answers.then(|| ask(&entry.dir)).flatten(),
+        };
+        Row {
+            image: entry.image(),
+            dir: shown.dir.clone(),
+            kind: shown.kind.clone(),
+            read_only: shown.has("ro"),
+            server,
+        }
     });
     let rows: Vec<Row> = rows.collect();
     if args.json {

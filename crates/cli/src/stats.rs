@@ -17,6 +17,7 @@ use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
 
 use crate::answer;
 use crate::args::Stats;
+use crate::below::front;
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
 use crate::size::{Size, rounded_down};
@@ -131,8 +132,10 @@ impl<'a> Source<'a> {
         match self {
             Self::File(file) => std::fs::read_to_string(file).during(|| file.display().to_string()),
             Self::Mount(dir) => {
-                answer::wait(dir, answer::PATIENCE)?;
-                stetfs_fuse::query_stats(dir)
+                let exported = front::exported_below(dir);
+                let place = exported.as_deref().unwrap_or(dir);
+                answer::wait(place, answer::PATIENCE)?;
+                stetfs_fuse::query_stats(place)
                     .map_err(|e| match e.kind() {
                         ErrorKind::Unsupported => Failure::from(e),
                         _ => Failure::from(e).context(dir.display()),

@@ -112,6 +112,10 @@ pub(crate) struct BelowArgs {
     /// The scheme and its options: scheme=, nvm=, memory=, and those of `stetfs schemes`
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
+    /// Make each write durable before it is answered, so that the device needs no flushes: for a
+    /// file system that journals everything (data=journal)
+    #[arg(long)]
+    pub(crate) write_through: bool,
     #[command(flatten)]
     pub(crate) how: ExportArgs,
 }

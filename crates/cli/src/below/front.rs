@@ -71,16 +71,24 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
         )));
     }
     let words = args.options.iter().filter(|word| !word.starts_with(FRONT));
-    let (ours, kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
+    let (ours, mut kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
     let place = Place::make()?;
-    start_server(args, &place, &ours, verbose)?;
+    // Then jbd2 writes nothing home that is not in its journal, and flushes say nothing new.
+    let write_through = mode_of(&kernels) == Some("journal");
+    start_server(args, &place, &ours, write_through, verbose)?;
     let device = attach(&place)?;
+    if write_through {
+        device.set_write_through()?;
+        if is_async(&kernels) {
+            kernels.push("journal_async_commit".to_owned());
+        }
+    }
     let mounted = mount_kernel(&device, &kernels, &args.dir);
     // From here on the loop device goes with its last user: the mount, or nobody.
     drop(device.file);
     mounted?;
     if !args.quiet {
-        let scheme = scheme_of(&place).unwrap_or_else(|| "?".to_owned());
+        let scheme = scheme_in(&place.dir).unwrap_or_else(|| "?".to_owned());
         println!(
             "stetfs: {} is mounted on {} by the kernel's ext4, on {}, scheme {scheme} below",
             args.image.display(),
@@ -95,6 +103,22 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
 fn is_ours(word: &str) -> bool {
     let name = word.split('=').next().unwrap_or(word);
     OURS.contains(&name) || stetfs_schemes::find_option(name).is_some()
+}
+
+/// The kernel's mode: the last word counts.
+fn mode_of(kernels: &[String]) -> Option<&str> {
+    kernels
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix("data="))
+}
+
+/// Whether the kernel may write a commit block before what it commits: the device takes a
+/// transaction when all of it is there. The options may say otherwise.
+fn is_async(kernels: &[String]) -> bool {
+    !kernels
+        .iter()
+        .any(|word| word.contains("journal_async_commit"))
 }
 
 /// A directory for a server.
@@ -131,11 +155,18 @@ fn remove_old() {
     }
 }
 
-fn start_server(args: &Mount, place: &Place, ours: &[String], verbose: u8) -> Result<()> {
+fn start_server(
+    args: &Mount,
+    place: &Place,
+    ours: &[String],
+    write_through: bool,
+    verbose: u8,
+) -> Result<()> {
     let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
     let mut server = Command::new(program);
     server
         .args(["below", "--server", "--until-closed"])
+        .args(write_through.then_some("--write-through"))
         .args((0..verbose).map(|_| "-v"));
     if !ours.is_empty() {
         server.arg("-o").arg(ours.join(","));
@@ -151,6 +182,16 @@ fn start_server(args: &Mount, place: &Place, ours: &[String], verbose: u8) -> Re
 struct LoopDevice {
     path: PathBuf,
     file: File,
+}
+
+impl LoopDevice {
+    /// Tells the kernel that the device has no cache that is lost: it sends no flushes then.
+    fn set_write_through(&self) -> Result<()> {
+        let name = self.path.file_name().unwrap_or_default();
+        let attribute = Path::new("/sys/block").join(name).join("queue/write_cache");
+        let written = fs::write(&attribute, "write through");
+        written.during(|| attribute.display().to_string())
+    }
 }
 
 fn attach(place: &Place) -> Result<LoopDevice> {
@@ -201,8 +242,9 @@ fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<(
     )
 }
 
-fn scheme_of(place: &Place) -> Option<String> {
-    let stats = stetfs_fuse::query_stats(&place.file()).ok()?;
+/// The scheme below the device that is exported in a directory.
+pub(crate) fn scheme_in(dir: &Path) -> Option<String> {
+    let stats = stetfs_fuse::query_stats(&dir.join(FILE_NAME)).ok()?;
     let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
     stats["scheme"].as_str().map(str::to_owned)
 }
@@ -211,17 +253,23 @@ fn scheme_of(place: &Place) -> Option<String> {
 pub(crate) fn exported_below(dir: &Path) -> Option<PathBuf> {
     let dir = mountinfo::resolve(dir).ok()?;
     let entry = mountinfo::mounted_on(&dir).ok()??;
-    let number = entry
-        .source
-        .file_name()?
-        .to_str()?
-        .strip_prefix("loop")?
-        .to_owned();
-    let backing = format!("/sys/block/loop{number}/loop/backing_file");
+    let file = backing_file(&entry)?;
+    let exported = mountinfo::mounted_on(file.parent()?).ok()??;
+    exported.is_stetfs().then_some(file)
+}
+
+/// The kernel's mount on the device that is exported in `dir`, if there is one.
+pub(crate) fn mounted_above<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
+    all.iter()
+        .find(|entry| backing_file(entry).is_some_and(|file| file.parent() == Some(dir)))
+}
+
+/// The file of the loop device on which something is mounted.
+fn backing_file(entry: &MountEntry) -> Option<PathBuf> {
+    let name = entry.source.strip_prefix("/dev").ok()?;
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
     let backing = fs::read_to_string(backing).ok()?;
-    let file = PathBuf::from(backing.trim_end());
-    let above = mountinfo::mounted_on(file.parent()?).ok()??;
-    above.is_stetfs().then_some(file)
+    Some(PathBuf::from(backing.trim_end()))
 }
 
 /// Unmounts the kernel's ext4 from `dir` and waits until the server of `file` has left a plain

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde_json::json;
 use stetfs::{MountOptions, open_alone, open_media};
 use stetfs_below::{Below, BelowOptions};
+use stetfs_scheme::Opened;
 
 use crate::args::BelowArgs;
 use crate::export::{self, Exported};
@@ -22,14 +23,18 @@ const SCHEME: &str = "stet";
 /// The scheme that passes everything on as it comes: the kernel's own journaling.
 const PASSES: [&str; 2] = ["jbd2", "null"];
 
+/// Bytes of heap for requests that are passed on.
+const HEAP: usize = 4 << 20;
+
 pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
     let options = parse(&args.options)?;
     let mut words: Vec<OsString> = vec!["below".into()];
     if !args.options.is_empty() {
         words.extend(["-o".into(), args.options.join(",").into()]);
     }
+    words.extend(args.write_through.then(|| "--write-through".into()));
     export::run(&args.image, &args.how, words, verbose, |image| {
-        open(image, options)
+        open(image, options, args.write_through)
     })
 }
 
@@ -45,23 +50,33 @@ fn parse(words: &[String]) -> Result<MountOptions> {
     Ok(options)
 }
 
-fn open(image: &Path, options: MountOptions) -> Result<Exported> {
+fn open(image: &Path, options: MountOptions, write_through: bool) -> Result<Exported> {
     let shown = || image.display().to_string();
     let media = open_media(image, &options, false).during(shown)?;
     if PASSES.contains(&options.scheme.as_str()) {
         let dev = media.home.clone();
         return Ok(Exported {
             dev: media.home,
-            stats: Box::new(move || json!({"scheme": "jbd2", "media": dev.meter().snapshot()})),
+            heap: HEAP,
+            stats: Box::new(move || {
+                json!({
+                    "scheme": options.scheme,
+                    "medium": dev.describe(),
+                    "device": dev.meter().snapshot(),
+                    "front": "kernel",
+                })
+            }),
             close: Box::new(|| Ok(())),
         });
     }
+    let nvm = media.nvm.clone();
     let alone = open_alone(&media, &options).during(shown)?;
     for warning in &alone.warnings {
         eprintln!("stetfs: {}: {warning}", image.display());
     }
     let how = BelowOptions {
-        memory: options.memory / 2,
+        memory: options.memory / 4,
+        write_through,
         ..BelowOptions::default()
     };
     let below = Arc::new(Below::new(alone, how).during(shown)?);
@@ -69,12 +84,28 @@ fn open(image: &Path, options: MountOptions) -> Result<Exported> {
     let shown = image.display().to_string();
     Ok(Exported {
         dev,
+        heap: HEAP + below.heap(),
         stats: Box::new(move || {
+            let Opened {
+                about,
+                scheme,
+                dev,
+                report,
+                ..
+            } = seen.opened();
             json!({
-                "scheme": seen.opened().about.name,
-                "below": seen.stats(),
-                "recovery": seen.opened().report,
-                "media": seen.opened().dev.meter().snapshot(),
+                "scheme": about.name,
+                "medium": dev.describe(),
+                "device": dev.meter().snapshot(),
+                "nvm": nvm.as_ref().map(|nvm| json!({
+                    "medium": nvm.describe(),
+                    "traffic": nvm.meter().snapshot(),
+                })),
+                "cache": scheme.cache().map(|cache| cache.stats()),
+                "actions": scheme.actions(),
+                "journal": seen.stats(),
+                "recovery": report,
+                "front": "kernel",
             })
         }),
         close: Box::new(move || below.finish().during(|| shown)),

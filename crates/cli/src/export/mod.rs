@@ -27,6 +27,8 @@ use nbd::Nbd;
 pub(crate) struct Exported {
     /// It.
     pub(crate) dev: Arc<dyn BlockDev>,
+    /// Bytes of heap that it takes and frees again while it is used.
+    pub(crate) heap: usize,
     /// Facts for `stetfs stats`, as JSON.
     pub(crate) stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// Called when nobody uses the device any more.
@@ -109,7 +111,12 @@ fn serve(
     stetfs_fuse::prepare_process(None);
     // An earlier server may still be finishing.
     wait_for_release(&file);
-    let Exported { dev, stats, close } = open(&file)?;
+    let Exported {
+        dev,
+        heap,
+        stats,
+        close,
+    } = open(&file)?;
     let options = ExportOptions {
         watchdog: (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into())),
         stats,
@@ -120,6 +127,7 @@ fn serve(
     let ready = || {
         held = Some(stetfs_fuse::prepare_memory(
             args.resident.then_some(file.as_path()),
+            heap,
         )?);
         if let Some(nbd) = &nbd {
             nbd.start()?;

@@ -14,6 +14,9 @@ use crate::args::NandExport;
 use crate::export::{self, Exported};
 use crate::failure::{Explain, Result};
 
+/// Bytes of heap for the requests of a layer.
+const HEAP: usize = 4 << 20;
+
 pub(crate) fn run(args: &NandExport, verbose: u8) -> Result<()> {
     let mut words: Vec<OsString> = ["nand", "export"].map(OsString::from).into();
     words.push(format!("--snoop-table={}", args.snoop_table).into());
@@ -48,6 +51,7 @@ fn open(file: &Path, args: &NandExport) -> Result<Exported> {
     let shown = file.display().to_string();
     Ok(Exported {
         dev,
+        heap: HEAP,
         stats: Box::new(move || stats(&layer, snoop.as_deref())),
         close: Box::new(move || ftl.close().during(|| shown)),
     })

@@ -2,6 +2,7 @@
 //! a mount.
 
 mod as_coreutils;
+mod below;
 mod beside;
 mod copy;
 #[cfg(feature = "crash")]

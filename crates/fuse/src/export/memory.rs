@@ -11,9 +11,6 @@ use stetfs_sys::mapping::{Access, Mapping};
 /// The score of a process that is never killed when memory runs out (`OOM_SCORE_ADJ_MIN`).
 const NEVER_KILL: &str = "-1000";
 
-/// Bytes of heap that are taken at the start, for what the device allocates for a request and frees
-/// again.
-const HEAP_BYTES: usize = 4 << 20;
 /// The heap is taken in pieces of the size, in bytes, of typical allocations: lists, pages,
 /// records.
 const HEAP_PIECE: usize = 16 << 10;
@@ -28,17 +25,18 @@ pub struct Resident {
 /// others. Ordinary users may have neither right; then a warning says so, and the export works as
 /// long as memory is not short. Call this when all else is ready.
 ///
-/// Locked memory stays with the process after it is freed: so the heap is filled and emptied once.
+/// Locked memory stays with the process after it is freed: so `heap_bytes` of heap are filled and
+/// emptied once, as many as the device takes and frees again.
 /// With `resident`, that file is allocated completely, and its pages are locked in memory too:
 /// writing to it then needs no memory.
 ///
 /// # Errors
 /// The file cannot be opened, mapped or allocated.
-pub fn prepare_memory(resident: Option<&Path>) -> io::Result<Resident> {
+pub fn prepare_memory(resident: Option<&Path>, heap_bytes: usize) -> io::Result<Resident> {
     if let Err(e) = fs::write("/proc/self/oom_score_adj", NEVER_KILL) {
         tracing::warn!("when memory is short, the kernel may kill the server (oom_score_adj: {e})");
     }
-    let heap: Vec<Vec<u8>> = (0..HEAP_BYTES / HEAP_PIECE)
+    let heap: Vec<Vec<u8>> = (0..heap_bytes / HEAP_PIECE)
         .map(|_| vec![0xff; HEAP_PIECE])
         .collect();
     std::hint::black_box(&heap);

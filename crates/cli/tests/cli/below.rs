@@ -1,0 +1,201 @@
+//! `mount -o front=kernel`: the kernel's own ext4 above each scheme. Whatever can hang has a time
+//! limit.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
+
+/// Runs a program for a minute at most.
+fn bounded(program: &str, args: &[&str]) -> Ran {
+    let mut all = vec!["--kill-after=5", "60", program];
+    all.extend(args);
+    tool("timeout", &all)
+}
+
+fn can_mount() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        eprintln!("SKIPPED: root, /dev/fuse and loop devices are needed");
+        return false;
+    }
+    ["mke2fs", "e2fsck", "resize2fs"]
+        .iter()
+        .all(|program| has(program))
+}
+
+/// A volume that the kernel mounts on a device of ours.
+struct Front {
+    lab: Lab,
+    image: String,
+    mnt: String,
+    options: String,
+}
+
+impl Front {
+    fn new(kind: &[&str], options: &str) -> Self {
+        let lab = Lab::new();
+        let [image, mnt, nvm] = ["disk.img", "mnt", "nvm"].map(|name| lab.str(name));
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        tool("mke2fs", &[&["-q", "-F"], kind, &[&image]].concat()).ok();
+        fs::create_dir(&mnt).unwrap();
+        Self {
+            lab,
+            image,
+            mnt,
+            options: format!("front=kernel,{}", options.replace("NVM", &nvm)),
+        }
+    }
+
+    #[track_caller]
+    fn up(&self) {
+        let words = ["mount", "-q", "-o", &self.options, &self.image, &self.mnt];
+        bounded(STETFS, &words).ok();
+    }
+
+    fn stats(&self) -> serde_json::Value {
+        json(&stetfs(&["stats", "--json", &self.mnt]).ok())
+    }
+
+    /// Writes files, each durable when the next one begins.
+    fn write(&self, names: std::ops::Range<u32>) {
+        for n in names {
+            let mut file = File::create(self.path(n)).unwrap();
+            file.write_all(&content(n)).unwrap();
+            file.sync_all().unwrap();
+            if n % 4 == 3 {
+                fs::rename(self.path(n), self.path(n + 1000)).unwrap();
+                fs::remove_file(self.path(n - 1)).unwrap();
+                File::open(&self.mnt).unwrap().sync_all().unwrap();
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, names: std::ops::Range<u32>) {
+        for n in names {
+            let (is_renamed, is_removed) = (n % 4 == 3, n % 4 == 2);
+            let path = self.path(if is_renamed { n + 1000 } else { n });
+            match fs::read(&path) {
+                Ok(found) => assert!(!is_removed && found == content(n), "{path}"),
+                Err(e) => assert!(is_removed, "{path}: {e}"),
+            }
+        }
+    }
+
+    fn path(&self, n: u32) -> String {
+        format!("{}/file{n}", self.mnt)
+    }
+
+    /// Kills the server, and takes away what the kernel has of it.
+    fn kill(&self) {
+        let stats = self.stats();
+        let server = &stats["server"];
+        let pid = Pid::from_raw(server["pid"].as_i64().unwrap() as i32).unwrap();
+        let dir = server["dir"].as_str().unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        bounded("umount", &[&self.mnt]);
+        let is_gone = || !Path::new(dir).join("device").exists();
+        wait_until("the server's directory to be empty", is_gone);
+    }
+
+    #[track_caller]
+    fn down(&self) {
+        bounded(STETFS, &["umount", &self.mnt]).ok();
+        bounded("e2fsck", &["-fn", &self.image]).ok();
+    }
+}
+
+fn content(n: u32) -> Vec<u8> {
+    (0..3000 + 700 * n).map(|i| (i * n / 7 + n) as u8).collect()
+}
+
+#[test]
+fn what_was_synced_survives_the_servers_death_under_every_scheme() {
+    if !can_mount() {
+        return;
+    }
+    let schemes = [
+        "scheme=stet",
+        "scheme=stet,log=jbd2",
+        "scheme=stet,nvm=NVM",
+        "scheme=dj,nvm=NVM",
+        "scheme=ubj,nvm=NVM",
+        "scheme=tinca,nvm=NVM",
+        "scheme=spindle,nvm=NVM",
+        "scheme=shortcut",
+        "scheme=jbd2",
+    ];
+    let kinds: [&[&str]; 3] = [
+        &["-t", "ext4", "-b", "4096"],
+        &["-t", "ext4", "-b", "1024"],
+        &["-t", "ext3", "-b", "2048"],
+    ];
+    let modes = ["data=journal", "data=ordered", "data=writeback"];
+    for (n, scheme) in schemes.iter().enumerate() {
+        for (mode, kind) in modes.iter().zip(kinds.iter().cycle().skip(n)) {
+            let front = Front::new(kind, &format!("{scheme},{mode}"));
+            eprintln!("{} on {kind:?}", front.options);
+            front.up();
+            front.write(0..12);
+            front.kill();
+            front.up();
+            front.check(0..12);
+            front.write(12..16);
+            front.down();
+            // The kernel alone reads what is left.
+            tool("mount", &["-o", "loop,ro", &front.image, &front.mnt]).ok();
+            front.check(0..16);
+            tool("umount", &[&front.mnt]).ok();
+        }
+    }
+}
+
+#[test]
+fn it_is_remounted_grown_checked_and_unmounted_as_any_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let front = Front::new(&["-t", "ext4", "-b", "4096"], "scheme=stet,data=journal");
+    // The device is larger than the volume.
+    File::options()
+        .write(true)
+        .open(&front.image)
+        .unwrap()
+        .set_len(96 << 20)
+        .unwrap();
+    front.up();
+    front.write(0..8);
+    let stats = front.stats();
+    assert_eq!(stats["scheme"], "stet");
+    assert!(
+        stats["journal"]["transactions"].as_u64().unwrap() >= 8,
+        "{stats}"
+    );
+    let listed = json(&stetfs(&["mounts", "--json"]).ok());
+    let listed = listed["mounts"].as_array().unwrap();
+    let row = listed.iter().find(|row| row["dir"] == front.mnt.as_str());
+    let row = row.unwrap_or_else(|| panic!("{listed:?}"));
+    assert_eq!(
+        (&row["scheme"], &row["data"]),
+        (&"stet".into(), &"journal".into())
+    );
+    bounded("mount", &["-o", "remount,ro", &front.mnt]).ok();
+    assert!(File::create(front.path(50)).is_err());
+    bounded("mount", &["-o", "remount,rw", &front.mnt]).ok();
+    let source = tool("findmnt", &["-n", "-o", "SOURCE", &front.mnt]).ok();
+    bounded("resize2fs", &[source.trim()]).ok();
+    front.write(8..16);
+    // umount(8) is enough.
+    bounded("umount", &[&front.mnt]).ok();
+    wait_until("the image to be clean", || {
+        tool("e2fsck", &["-fn", &front.image]).code == 0
+    });
+    front.up();
+    front.check(0..16);
+    front.down();
+    drop(front.lab);
+}
