@@ -52,6 +52,14 @@ pub enum System {
     Btrfs,
     /// stetfs with this `data=` mode, or with this scheme in its own.
     Stetfs(How),
+    /// The kernel's ext4 with this `data=` mode, and this scheme below it, with its options behind
+    /// commas.
+    Below {
+        /// The scheme.
+        scheme: String,
+        /// The kernel's mode.
+        mode: String,
+    },
     /// Everything in memory, behind the same server.
     Floor,
 }
@@ -71,6 +79,7 @@ impl System {
         match self {
             Self::Kernel(mode) => format!("kernel-{mode}"),
             Self::Stetfs(How::Mode(name) | How::Scheme(name)) => format!("stetfs-{name}"),
+            Self::Below { scheme, mode } => format!("below-{scheme}-{mode}"),
             Self::Xfs => "xfs".to_owned(),
             Self::Btrfs => "btrfs".to_owned(),
             Self::Floor => "floor".to_owned(),
@@ -87,7 +96,9 @@ impl System {
         let (program, args) = match self {
             Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"][..]),
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"][..]),
-            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("mke2fs", &ext4[..]),
+            Self::Kernel(_) | Self::Stetfs(_) | Self::Below { .. } | Self::Floor => {
+                ("mke2fs", &ext4[..])
+            }
         };
         let args = args.iter().map(Path::new);
         run(program, &args.chain([device]).collect::<Vec<_>>())?;
@@ -99,7 +110,9 @@ impl System {
         let (program, args) = match self {
             Self::Xfs => ("xfs_repair", &["-n"][..]),
             Self::Btrfs => ("btrfs", &["check", "--readonly"][..]),
-            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("e2fsck", &["-fn"][..]),
+            Self::Kernel(_) | Self::Stetfs(_) | Self::Below { .. } | Self::Floor => {
+                ("e2fsck", &["-fn"][..])
+            }
         };
         let args = args.iter().map(Path::new);
         run_tolerating(program, &args.chain([device]).collect::<Vec<_>>(), 0)?;
@@ -215,6 +228,8 @@ impl Drop for Device {
 enum Mounted {
     Kernel(KernelMount),
     Server(Child),
+    /// By the kernel, on a device of ours.
+    Front,
 }
 
 /// A field of `/proc/PROCESS/status`, in KiB.
@@ -331,6 +346,10 @@ impl Running {
     pub fn server(&self) -> Option<u32> {
         match &self.mounted {
             Some(Mounted::Server(child)) => Some(child.id()),
+            Some(Mounted::Front) => {
+                let pid = self.stats().ok()?["server"]["pid"].as_u64()?;
+                u32::try_from(pid).ok()
+            }
             _ => None,
         }
     }
@@ -371,18 +390,24 @@ impl Running {
         if let Some(device) = &self.device {
             traffic = Traffic::of(device.path())?;
         }
-        if matches!(self.system, System::Stetfs(_)) {
-            let stats = [
-                OsStr::new("stats"),
-                OsStr::new("--json"),
-                self.dir.as_os_str(),
-            ];
-            let out = run(&self.bench.stetfs.to_string_lossy(), &stats)?;
-            let stats: serde_json::Value = serde_json::from_slice(&out.stdout)?;
-            let requests = stats["server"]["requests"].as_object();
-            traffic.requests = requests.map(|r| r.values().filter_map(|n| n.as_u64()).sum());
+        if matches!(self.system, System::Stetfs(_) | System::Below { .. }) {
+            let requests = &self.stats()?["server"]["requests"];
+            let by_kind = requests.as_object();
+            let all = by_kind.map(|r| r.values().filter_map(|n| n.as_u64()).sum());
+            traffic.requests = all.or_else(|| requests.as_u64());
         }
         Ok(traffic)
+    }
+
+    /// What the server counts.
+    fn stats(&self) -> Result<serde_json::Value> {
+        let words = [
+            OsStr::new("stats"),
+            OsStr::new("--json"),
+            self.dir.as_os_str(),
+        ];
+        let out = run(&self.bench.stetfs.to_string_lossy(), &words)?;
+        Ok(serde_json::from_slice(&out.stdout)?)
     }
 
     fn mount(&mut self) -> Result<()> {
@@ -417,6 +442,17 @@ impl Running {
                     .arg(&self.dir);
                 Mounted::Server(serve(command, &self.dir)?)
             }
+            (System::Below { scheme, mode }, Some(device)) => {
+                let mut options = format!("front=kernel,data={mode},{}", self.with_memory(scheme)?);
+                if !self.bench.stetfs_options.is_empty() {
+                    options = format!("{options},{}", self.bench.stetfs_options);
+                }
+                let words = ["mount", "-q", "-o", &options].map(OsStr::new);
+                let places = [device.as_os_str(), self.dir.as_os_str()];
+                let words = words.into_iter().chain(places).collect::<Vec<_>>();
+                run(&self.bench.stetfs.to_string_lossy(), &words)?;
+                Mounted::Front
+            }
             (System::Floor, _) => {
                 let mut command = Command::new(&self.bench.floor);
                 command
@@ -446,6 +482,10 @@ impl Running {
         match self.mounted.take() {
             None => Ok(()),
             Some(Mounted::Kernel(mount)) => mount.unmount(),
+            Some(Mounted::Front) => {
+                let words = [OsStr::new("umount"), self.dir.as_os_str()];
+                run(&self.bench.stetfs.to_string_lossy(), &words).map(drop)
+            }
             Some(Mounted::Server(mut child)) => {
                 unmount(&self.dir)?;
                 wait_until("the server's end", PATIENCE, || {

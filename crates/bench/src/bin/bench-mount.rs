@@ -32,6 +32,10 @@ struct Args {
     /// Size of that
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     nvm: u64,
+    /// Schemes below the kernel's ext4, written as for --schemes; jbd2 is its own journaling,
+    /// passed on by a server of ours
+    #[arg(long, value_delimiter = ',')]
+    below: Vec<String>,
     /// Whose columns: kernel (its ext4), xfs and btrfs (with their own defaults), stetfs, floor
     #[arg(long, value_delimiter = ',', default_value = "kernel,stetfs,floor")]
     systems: Vec<Whose>,
@@ -98,6 +102,10 @@ impl Args {
         self.schemes.iter().map(|scheme| scheme.replace(':', ","))
     }
 
+    fn below(&self) -> impl Iterator<Item = String> {
+        self.below.iter().map(|scheme| scheme.replace(':', ","))
+    }
+
     fn rows(&self) -> impl Iterator<Item = &'static Row> {
         let wants = |row: &&Row| {
             self.rows.is_empty() || self.rows.iter().any(|part| row.name.contains(part))
@@ -116,6 +124,10 @@ fn columns(args: &Args) -> Vec<System> {
         if with(Whose::Stetfs) {
             systems.push(System::Stetfs(How::Mode(mode.clone())));
         }
+        systems.extend(args.below().map(|scheme| System::Below {
+            scheme,
+            mode: mode.clone(),
+        }));
     }
     systems.extend(args.schemes().map(How::Scheme).map(System::Stetfs));
     let alone = [
@@ -167,6 +179,15 @@ fn add(report: &mut Report, row: &Row, column: &str, (done, traffic): (Done, Tra
 
 fn ratios(args: &Args) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
+    for scheme in args.below() {
+        for mode in &args.modes {
+            let ours = format!("below-{scheme}-{mode}");
+            for other in &args.modes {
+                pairs.push((ours.clone(), format!("kernel-{other}")));
+                pairs.push((ours.clone(), format!("below-jbd2-{other}")));
+            }
+        }
+    }
     let mut pair = |ours: &str, other: &str| pairs.push((format!("stetfs-{ours}"), other.into()));
     for mode in &args.modes {
         for other in [&format!("kernel-{mode}"), "xfs", "btrfs", "floor"] {

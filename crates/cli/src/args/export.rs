@@ -116,6 +116,9 @@ pub(crate) struct BelowArgs {
     /// file system that journals everything (data=journal)
     #[arg(long)]
     pub(crate) write_through: bool,
+    /// Let each flush of the image take so many microseconds longer: for measurements.
+    #[arg(long, value_name = "US", default_value_t = 0, hide = true)]
+    pub(crate) flush_us: u32,
     #[command(flatten)]
     pub(crate) how: ExportArgs,
 }

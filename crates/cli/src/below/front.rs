@@ -25,7 +25,7 @@ const RUN: &str = "/run/stetfs";
 /// The word that chooses this way to mount.
 const FRONT: &str = "front=";
 /// Options of the server; all others are the kernel's.
-const OURS: [&str; 9] = [
+const OURS: [&str; 8] = [
     "scheme",
     "nvm",
     "nvm-new",
@@ -34,8 +34,9 @@ const OURS: [&str; 9] = [
     "nodirect",
     "dax",
     "durability",
-    "superblock",
 ];
+/// Lets each flush of the image take so many microseconds longer: for measurements.
+const FLUSH: &str = "x-stetfs.flush-us=";
 /// How long a server gets to bring everything home when its device is not used any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
@@ -113,6 +114,10 @@ fn mode_of(kernels: &[String]) -> Option<&str> {
         .find_map(|word| word.strip_prefix("data="))
 }
 
+fn flush_us(options: &[String]) -> Option<&str> {
+    options.iter().find_map(|word| word.strip_prefix(FLUSH))
+}
+
 /// Whether the kernel may write a commit block before what it commits: the device takes a
 /// transaction when all of it is there. The options may say otherwise.
 fn is_async(kernels: &[String]) -> bool {
@@ -167,6 +172,7 @@ fn start_server(
     server
         .args(["below", "--server", "--until-closed"])
         .args(write_through.then_some("--write-through"))
+        .args(flush_us(&args.options).map(|us| format!("--flush-us={us}")))
         .args((0..verbose).map(|_| "-v"));
     if !ours.is_empty() {
         server.arg("-o").arg(ours.join(","));

@@ -4,10 +4,12 @@
 //! - [`front`]: the device, a loop device on it, and the kernel's mount of that.
 
 pub(crate) mod front;
+mod slow;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use stetfs::{MountOptions, open_alone, open_media};
@@ -17,6 +19,7 @@ use stetfs_scheme::Opened;
 use crate::args::BelowArgs;
 use crate::export::{self, Exported};
 use crate::failure::{Explain, Result};
+use slow::SlowFlush;
 
 /// The scheme that a volume gets which belongs to none.
 const SCHEME: &str = "stet";
@@ -33,8 +36,9 @@ pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
         words.extend(["-o".into(), args.options.join(",").into()]);
     }
     words.extend(args.write_through.then(|| "--write-through".into()));
+    words.push(format!("--flush-us={}", args.flush_us).into());
     export::run(&args.image, &args.how, words, verbose, |image| {
-        open(image, options, args.write_through)
+        open(image, options, args)
     })
 }
 
@@ -50,9 +54,15 @@ fn parse(words: &[String]) -> Result<MountOptions> {
     Ok(options)
 }
 
-fn open(image: &Path, options: MountOptions, write_through: bool) -> Result<Exported> {
+fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exported> {
     let shown = || image.display().to_string();
-    let media = open_media(image, &options, false).during(shown)?;
+    let mut media = open_media(image, &options, false).during(shown)?;
+    if args.flush_us > 0 {
+        media.home = Arc::new(SlowFlush {
+            below: media.home,
+            flush: Duration::from_micros(args.flush_us.into()),
+        });
+    }
     if PASSES.contains(&options.scheme.as_str()) {
         let dev = media.home.clone();
         return Ok(Exported {
@@ -76,7 +86,7 @@ fn open(image: &Path, options: MountOptions, write_through: bool) -> Result<Expo
     }
     let how = BelowOptions {
         memory: options.memory / 4,
-        write_through,
+        write_through: args.write_through,
         ..BelowOptions::default()
     };
     let below = Arc::new(Below::new(alone, how).during(shown)?);
