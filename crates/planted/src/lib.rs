@@ -246,7 +246,7 @@ bugs! {
     UnseenConflict "unseen-conflict" "group committed over one that wrote to its file since";
     UnflushedOverwrite "unflushed-overwrite" "overwritten data is not flushed";
     EarlySize "early-size" "stored size covers data that waits for a place";
-    EvictedDelayed "evicted-waiting" "inode evicted whose data waits for a place";
+    EvictedDelayed "evicted-delayed" "inode evicted whose data is delayed";
     UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";
     UnplacedClose "unplaced-close"
         "data left waiting by the close of a file that was cut to nothing";
