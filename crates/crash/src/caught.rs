@@ -14,7 +14,7 @@ thread_local! {
 #[error("panicked: {0}")]
 pub struct Panicked(String);
 
-/// Runs `run`. Of a panic in it nothing is printed.
+/// Runs `run`; a panic in it prints nothing.
 ///
 /// # Errors
 /// It panicked.

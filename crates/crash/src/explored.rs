@@ -26,12 +26,12 @@ use crate::sharing::Shard;
 use stetfs_testkit::ground;
 use stetfs_testkit::image::EXT4_1K;
 
-/// What is run.
+/// A kind of exploration.
 struct Kind {
     name: &'static str,
-    /// How the command is told.
+    /// The options of the command.
     options: &'static str,
-    /// Of sequences.
+    /// Lengths of its sequences.
     lengths: &'static [usize],
     groups: bool,
     scripts: bool,
@@ -79,21 +79,21 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// An exploration of which a report is kept.
+/// An exploration whose report is kept.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The name of the row, and of its file.
     pub id: String,
-    /// What is judged.
+    /// The target.
     pub target: String,
     /// The options of `stetfs crash`.
     pub options: &'static str,
-    /// Which workloads.
+    /// Which workloads are chosen.
     pub choice: Choice,
 }
 
-/// What is explored, by its name: of each scheme that promises something, each trial with an order
-/// of writes of its own.
+/// Returns the targets by name: for each scheme that promises something, each trial with its own
+/// order of writes.
 fn targets() -> impl Iterator<Item = (&'static str, Target)> {
     let atomic = for_use().iter().filter(|scheme| scheme.about.atomic);
     atomic.flat_map(|scheme| {
@@ -103,7 +103,7 @@ fn targets() -> impl Iterator<Item = (&'static str, Target)> {
 }
 
 impl Row {
-    /// All rows, in their order.
+    /// Returns all rows, in their order.
     pub fn all() -> impl Iterator<Item = Self> {
         KINDS.iter().flat_map(|kind| {
             let targets = targets().filter(|(_, target)| !kind.groups || target.can_group());
@@ -116,15 +116,15 @@ impl Row {
         })
     }
 
-    /// How much is looked at.
+    /// Returns how much is looked at.
     pub fn effort(&self) -> Effort {
         Effort::default()
     }
 
-    /// What is to be run.
+    /// Returns the plan of the row.
     ///
     /// # Errors
-    /// The target is none.
+    /// The target cannot be parsed.
     pub fn plan(&self) -> Result<Plan> {
         let target = self.target.parse()?;
         let choice = self.choice.clone();
@@ -143,15 +143,15 @@ impl Row {
 pub struct Kept {
     /// The commit at which it was made.
     pub commit: String,
-    /// What it was not to exceed.
+    /// The budget.
     pub budget: Option<String>,
-    /// What it gave.
+    /// The exploration.
     #[serde(flatten)]
     pub exploration: Exploration,
 }
 
 impl Kept {
-    /// Of violations only what replays them.
+    /// A report that keeps of violations only the cases that replay them.
     pub fn new(commit: String, budget: Option<String>, mut exploration: Exploration) -> Self {
         for violation in &mut exploration.report.violations {
             *violation = Violation {
@@ -168,8 +168,8 @@ impl Kept {
         }
     }
 
-    /// How many workloads never ran, not even where syncs have returned. None: nobody took note,
-    /// and some were not done.
+    /// Returns how many workloads never ran, not even in their first turn. `None` for reports from
+    /// before this was noted, if some workloads were unfinished.
     pub fn never_ran(&self) -> Option<u64> {
         let report = &self.exploration.report;
         match (&report.never_ran, report.counts.workloads_unfinished) {
@@ -179,27 +179,27 @@ impl Kept {
         }
     }
 
-    /// Whether what it judges or what judges has changed since.
+    /// True if the judged code or the judge has changed since.
     pub fn is_old(&self) -> bool {
         self.exploration.asked.build != BUILD
     }
 }
 
-/// The reports that are kept in the tree.
+/// The reports that the source tree keeps.
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// In this directory.
+    /// The reports in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The names of what is kept.
+    /// Returns the names of the kept reports.
     ///
     /// # Errors
-    /// Of the directory.
+    /// The directory cannot be read.
     pub fn names(&self) -> Result<Vec<String>> {
         let files = match fs::read_dir(&self.dir) {
             Ok(files) => files,
@@ -214,7 +214,7 @@ impl Store {
         names.collect()
     }
 
-    /// The report that is kept under a name.
+    /// Reads the report with this name.
     ///
     /// # Errors
     /// It cannot be read.
@@ -227,7 +227,7 @@ impl Store {
     /// Keeps a report.
     ///
     /// # Errors
-    /// Of the file.
+    /// The file cannot be written.
     pub fn write(&self, name: &str, kept: &Kept) -> Result<()> {
         let path = self.path(name);
         let at = || path.display().to_string();
@@ -240,10 +240,10 @@ impl Store {
         self.dir.join(name).with_extension("json")
     }
 
-    /// The document with its tables made anew.
+    /// Returns the document with its tables made anew.
     ///
     /// # Errors
-    /// A report that cannot be read; a marker that is not ended.
+    /// A report cannot be read, or a marker is not ended.
     pub fn render(&self, document: &str) -> Result<String> {
         document::render(document, "<!-- explored: ", |_| {
             let names = self.names()?;
@@ -259,7 +259,7 @@ impl Store {
     }
 }
 
-/// The document of which the tables are made, and where the reports are, in a tree.
+/// Returns the document with the tables, and the directory of the reports, in a source tree.
 pub fn places(root: &Path) -> (PathBuf, Store) {
     (
         root.join("results/explored.md"),
@@ -337,13 +337,13 @@ const LEFT_OUT: [Column; 11] = [
     }),
 ];
 
-/// What is said of a row when the code has changed since.
+/// Marks a row whose code has changed since.
 pub const OLD: &str = "**older than the code**";
 
-/// What is said of a row of which a workload never ran.
+/// Marks a row with a workload that never ran.
 pub const NOT_EXPLORED: &str = "**no**";
 
-/// The tables of these rows; `missing` are those of which no report is kept.
+/// Writes the tables of these rows; `missing` are the rows without a report.
 pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
     let mut text = String::new();
     if !kept.is_empty() {
@@ -371,7 +371,7 @@ pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
     text.trim_start().to_owned()
 }
 
-/// The first of many names, and how many more there are.
+/// Returns the first of many names, and the number of the others.
 pub fn some_of(names: &[&str]) -> String {
     const MOST: usize = 30;
     let shown = names[..names.len().min(MOST)].join(", ");
@@ -399,10 +399,10 @@ fn table(kept: &[(Kept, Row)], columns: &[Column]) -> String {
     text
 }
 
-/// The rows whose names contain one of these words; all of them when it is `all`.
+/// Returns the rows whose names contain one of these words, or all for `all`.
 ///
 /// # Errors
-/// A word that no row has.
+/// A word that is in no row's name.
 pub fn find(words: &[String]) -> Result<Vec<Row>> {
     let has = |row: &Row, word: &String| word == "all" || row.id.contains(word.as_str());
     for word in words {

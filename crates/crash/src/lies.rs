@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stetfs_media::{BlockDev, Cause, Layer, MediaError, Tag};
 
-/// What the device lies about.
+/// The lie of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Flushes for this cause are not done.
@@ -14,7 +14,7 @@ pub enum Lie {
     Durable(Cause),
 }
 
-/// A device behind a lie.
+/// A device that lies.
 pub struct Liar {
     honest: Arc<dyn BlockDev>,
     lie: Lie,

@@ -41,7 +41,6 @@ impl Minimizer<'_> {
     ///
     /// # Errors
     /// e2fsck cannot be run.
-    /// e2fsck cannot be run.
     pub(super) fn minimize(
         &self,
         workload: &Workload,

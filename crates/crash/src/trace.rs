@@ -22,8 +22,8 @@ use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::world::World;
 use stetfs_testkit::world::library::Library;
 
-/// What is done: a file is made, filled, changed in a few bytes, renamed, overwritten and deleted,
-/// and confirmed each time.
+/// The operations: a file is made, filled, changed in a few bytes, renamed, overwritten and
+/// deleted, and each step is synced.
 const WORKLOAD: &str = "mkdir A 755; sync; begin
     create A/f 644; open @0 A/f; write @0 0 3000 11; fsync @0
     write @0 1500 100 12; fsync @0
@@ -31,22 +31,22 @@ const WORKLOAD: &str = "mkdir A 755; sync; begin
     write @0 0 2048 13; fsync @0
     close @0; unlink A/g; sync";
 
-/// Where the traces are, in a tree.
+/// Returns the directory of the traces in a source tree.
 pub fn dir(root: &Path) -> PathBuf {
     root.join("results/traces")
 }
 
-/// The file of a trial's trace.
+/// Returns the file of a trial's trace.
 pub fn file(root: &Path, trial: &Trial) -> PathBuf {
     dir(root).join(trial.name).with_extension("txt")
 }
 
-/// The trials of which a trace is kept: those with an order of writes of their own.
+/// Returns the trials whose traces are kept: those with their own order of writes.
 pub fn traced(scheme: &Registration) -> impl Iterator<Item = &'static Trial> {
     orders(scheme)
 }
 
-/// What the places in traces depend on besides our code.
+/// Returns the version of mke2fs, on which the places in traces depend.
 ///
 /// # Errors
 /// There is no mke2fs.
@@ -58,21 +58,21 @@ pub fn maker() -> Result<String> {
     Ok(words.join(" "))
 }
 
-/// A change, or several that go on where the one before ended.
+/// A change, or several of which each goes on where the one before ended.
 struct Line {
     medium: usize,
     what: String,
     first: u64,
     len: u64,
-    /// A length is shown.
+    /// True if the length is shown.
     has_len: bool,
     tag: String,
     changes: u64,
 }
 
 impl Line {
-    /// From what a tape shows: `write 8192+4096 inode_table/log`, `program 77 data/home`,
-    /// `fence log`.
+    /// Parses a change as a tape prints it: `write 8192+4096 inode_table/log`, `program 77
+    /// data/home`, `fence log`.
     fn new(medium: usize, shown: &str) -> Self {
         let (what, rest) = shown.split_once(' ').unwrap_or((shown, ""));
         let (place, tag) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -93,7 +93,7 @@ impl Line {
         }
     }
 
-    /// Takes in a change that goes on where this one ends, and the flush of what was stored.
+    /// Takes in a change that goes on where this one ends, or the flush of this store.
     fn takes(&mut self, next: &Self) -> bool {
         let place = |line: &Self| (line.medium, line.first, line.len, line.has_len);
         let is_same = place(self) == place(next) && self.tag == next.tag;
@@ -133,12 +133,12 @@ impl Line {
 /// A trace that is being written.
 struct Trace {
     text: String,
-    /// Changes that are in it.
+    /// The number of changes in it.
     shown: u64,
 }
 
 impl Trace {
-    /// What was changed since the last time, under a title.
+    /// Adds the changes since the last time, under a title.
     fn note(&mut self, title: &str, media: &Media) {
         let _ = writeln!(self.text, "{title}");
         let mut lines: Vec<Line> = Vec::new();
@@ -154,7 +154,7 @@ impl Trace {
     }
 }
 
-/// The trace of a trial on a small volume, the same each time.
+/// Returns the trace of a trial on a small volume, the same each time.
 ///
 /// # Errors
 /// An operation fails.

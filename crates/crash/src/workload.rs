@@ -19,14 +19,14 @@ use stetfs_testkit::world::tree::hash;
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is called in reports; a workload of [`Script`](super::workloads::script::Script) is
-    /// found by it again.
+    /// Its name in reports. A workload of [`Script`](super::workloads::script::Script) is found by
+    /// its name.
     pub name: String,
-    /// Done first and synced; no power cut falls there.
+    /// The operations of the setup, which are synced; no power cut falls there.
     pub setup: Vec<Op>,
-    /// What the power is cut in.
+    /// The operations in which the power is cut.
     pub ops: Vec<Op>,
-    /// In which order that is carried out.
+    /// The order in which `ops` are carried out.
     pub order: Order,
 }
 
@@ -35,21 +35,21 @@ const ORDER: &str = "order ";
 const STANDARD: &str = "setup standard";
 const COLD: &str = "setup cold";
 
-/// Operations from which on a workload is long: not everything is looked at.
+/// From this many operations on a workload is long, and only a part of it is looked at.
 const LONG: usize = 24;
 
 impl Workload {
-    /// Whether it has so many operations that looking at everything would take too long.
+    /// True if it has so many operations that looking at everything would take too long.
     pub fn is_long(&self) -> bool {
         self.ops.len() >= LONG
     }
 
-    /// The same, carried out in this order.
+    /// Returns the same workload in this order.
     pub fn in_order(self, order: Order) -> Self {
         Self { order, ..self }
     }
 
-    /// The same on a volume of which nothing is in memory, while the clock stands; of a sequence,
+    /// Returns the same workload with empty caches and a clock that stands. It must be a sequence,
     /// which has the standard setup.
     pub fn cold(self) -> Self {
         let name = self.name.replacen(':', "-cold:", 1);
@@ -61,10 +61,10 @@ impl Workload {
         }
     }
 
-    /// What is done when the power was cut in it and the volume holds the state after `state`
-    /// operations: some of those that were to come, which may fail now, because nothing is open.
+    /// Returns the operations that follow a cut that left the state after `state` operations: some
+    /// of the remaining ones. They may fail now, because nothing is open.
     pub fn continued(&self, state: usize) -> Self {
-        /// Operations.
+        /// At most this many operations.
         const MOST: usize = 16;
         let is_done = |op: &&Op| !matches!(op, Op::Remount | Op::Crash);
         let rest = self.ops.iter().skip(state).filter(is_done);
@@ -76,7 +76,8 @@ impl Workload {
         }
     }
 
-    /// The same in each of these orders; one that says in which it is carried out in that alone.
+    /// Returns the same workload in each of these orders. A workload that names its own order has
+    /// only that one.
     pub fn in_each(self, orders: &[Order]) -> Vec<Self> {
         if self.order == Order::default() {
             orders.iter().map(|o| self.clone().in_order(*o)).collect()
@@ -85,12 +86,12 @@ impl Workload {
         }
     }
 
-    /// Whether it is `other`, but perhaps for the order.
+    /// True if it equals `other`, except perhaps for the order.
     pub fn is_in_some_order(&self, other: &Self) -> bool {
         (&self.setup, &self.ops) == (&other.setup, &other.ops)
     }
 
-    /// Its name, and its order if it is another than the usual.
+    /// Returns its name, and its order if that is unusual.
     pub fn title(&self) -> String {
         match self.order {
             Order::InOrder => self.name.clone(),
@@ -98,12 +99,12 @@ impl Workload {
         }
     }
 
-    /// Tells it from others: by its name, its text and its order.
+    /// Returns a hash of its name, text and order, which identifies it.
     pub fn key(&self) -> u64 {
         hash(format!("{}: {self}", self.title()).as_bytes())
     }
 
-    /// How many of its operations do something to the volume.
+    /// Returns the number of its operations that do something to the volume.
     pub fn operations(&self) -> usize {
         let does_nothing = |op: &&Op| {
             matches!(
@@ -129,10 +130,10 @@ impl Workload {
         self.ops.len() - self.ops.iter().filter(does_nothing).count()
     }
 
-    /// Reads the text form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// The first line that is wrong, by its number.
+    /// The first wrong line, by its number.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut workload = Self {
             name: name.to_owned(),
@@ -180,7 +181,7 @@ impl Workload {
         Ok(())
     }
 
-    /// The text form, one operation a line.
+    /// Returns the text form, one operation a line.
     pub fn text(&self) -> String {
         self.lines().join("\n") + "\n"
     }
@@ -203,7 +204,7 @@ impl Workload {
     }
 }
 
-/// The text form in one line.
+/// Writes the text form in one line.
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines().join("; "))

@@ -5,7 +5,6 @@
 //! stays below it. A request names the thread that made it. This thread waits for the answer, so
 //! `/proc` still shows it and its parents. A cgroup of the program's own would need a privilege. A
 //! mount namespace of its own would not keep out sync(2), which goes to every mount.
-//! sync(2), which goes to every mount.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};

@@ -173,7 +173,6 @@ impl Judge {
     ///
     /// # Errors
     /// The volume cannot be mounted.
-    /// It cannot be mounted.
     pub fn new(
         check: Check,
         fresh: Image,
@@ -226,7 +225,6 @@ impl Judge {
     ///
     /// # Errors
     /// The check cannot be run.
-    /// It cannot be run.
     pub fn judge(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
         let key = Key::of(tree, marks);
         if let Some(known) = self.verdicts.get(&key) {

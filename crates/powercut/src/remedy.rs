@@ -97,7 +97,6 @@ impl Place {
 ///
 /// # Errors
 /// There are none.
-/// There are none.
 pub fn remedy(recording: &Recording, model: Model, states: &[Cut]) -> Result<Syncs, Helpless> {
     let arrangement = model.arrange(recording);
     let mut places: Vec<Point> = Vec::new();

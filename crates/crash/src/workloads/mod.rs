@@ -31,47 +31,47 @@ use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 
-/// Which workloads are run.
+/// The choice of workloads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Sequences of so many actions (1, 2, 3).
+    /// Sequences of these numbers of actions (1, 2, 3).
     pub lengths: Vec<usize>,
-    /// Sequences of two actions of which one is in a group, or both; and those with two groups.
+    /// True for sequences of two actions with one or both in a group, and those with two groups.
     #[serde(default)]
     pub groups: bool,
-    /// The lists within these bounds.
+    /// The lists within these bounds of ACE.
     #[serde(default)]
     pub ace: Vec<Bounds>,
-    /// Which of those of two and three.
+    /// Which sequences of two and three are sampled.
     pub sample: Sample,
-    /// So many random streams; their seeds count up from the sample's.
+    /// The number of random streams; their seeds count up from the sample's.
     pub random: u64,
-    /// Every script that is written down.
+    /// True for every script.
     pub scripts: bool,
-    /// Each of them is carried out in each of these orders.
+    /// Each workload runs in each of these orders.
     pub orders: Vec<Order>,
 }
 
-/// Workloads, and what was not taken.
+/// The chosen workloads, and how many were left out.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// Those to be run.
+    /// The workloads to be run.
     pub workloads: Vec<Workload>,
-    /// Sequences that cannot be done: an operation fails.
+    /// Sequences that are impossible: an operation fails in the model.
     pub impossible: u64,
     /// Sequences that were not sampled.
     pub not_sampled: u64,
 }
 
 impl Choice {
-    /// Whether it has workloads that are left out where a group cannot write to files.
+    /// True if it has workloads that are left out where a group cannot write to files.
     pub fn wants_groups(&self) -> bool {
         self.groups || self.scripts
     }
 
-    /// The workloads for this target: of each kind some, wherever a budget ends them.
-    /// Those of [`ace`](Self::ace), which may be too many to be held, come one by one by
-    /// [`Self::each`].
+    /// Returns the workloads for this target, mixed so that a budget that ends early has seen each
+    /// kind. Those of [`ace`](Self::ace) may be too many for memory: [`Self::each`] gives them one
+    /// by one.
     pub fn workloads(&self, target: &Target) -> Chosen {
         let mut chosen = Chosen::default();
         let (rules, profile) = (target.rules(), target.volume.profile());
@@ -81,7 +81,7 @@ impl Choice {
             .map(|length| sequences(*length, rules, self.sample));
         let mut kinds = Vec::new();
         let groups = self.groups.then(|| with_groups(rules));
-        // Longer ones are a sample.
+        // Longer sequences are sampled.
         let lengths = lengths.filter(|length| **length < 3);
         let cold = lengths.map(|length| sequences(*length, rules, self.sample).cold());
         for made in short.chain(cold).chain(groups.into_iter().flatten()) {
@@ -100,7 +100,8 @@ impl Choice {
         chosen
     }
 
-    /// Hands out all workloads, one after the other; the rest of what it gives are counts.
+    /// Calls `take` with each workload in turn. Only the counts of the returned value mean
+    /// anything.
     pub fn each(&self, target: &Target, mut take: impl FnMut(Workload)) -> Chosen {
         let mut chosen = self.workloads(target);
         chosen.workloads.drain(..).for_each(&mut take);

@@ -19,28 +19,27 @@ use stetfs_testkit::world::op::Op;
 /// Which sequences of two or three actions are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Of the sequences of two actions that are not all of the core: one in so many. 0: none of
-    /// them.
+    /// One in this many sequences of two actions that are not both in the core. 0: none.
     pub pairs: u64,
-    /// How many of the sequences of three actions.
+    /// The number of sequences of three actions.
     pub triples: usize,
-    /// Where the choice comes from.
+    /// The seed of the sample.
     pub seed: u64,
 }
 
-/// Sequences, and how many there would have been.
+/// Sequences, and how many were left out.
 #[derive(Debug, Default)]
 pub struct Sequences {
-    /// Those to be run.
+    /// The sequences to be run.
     pub workloads: Vec<Workload>,
-    /// Sequences looked at that cannot be done: an operation fails in the model.
+    /// Sequences that are impossible: an operation fails in the model.
     pub impossible: u64,
     /// Sequences that were not sampled.
     pub left_out: u64,
 }
 
 impl Sequences {
-    /// The same on a volume of which nothing is in memory, while the clock stands.
+    /// Returns the same sequences with empty caches and a clock that stands.
     pub fn cold(self) -> Self {
         Self {
             workloads: self.workloads.into_iter().map(Workload::cold).collect(),
@@ -115,7 +114,7 @@ fn met(rules: Rules) -> Sequences {
     maker.made
 }
 
-/// All sequences with groups: those with one, and those with two.
+/// Returns all sequences with groups: those with one, and those with two.
 pub fn with_groups(rules: Rules) -> [Sequences; 2] {
     [grouped(rules), met(rules)]
 }

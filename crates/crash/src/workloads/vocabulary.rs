@@ -1,5 +1,5 @@
-//! The operations of the enumerated sequences, on two directories and a few files, and what may
-//! follow each.
+//! The operations of the enumerated sequences, on two directories and a few files, and the syncs
+//! that may follow each.
 
 use crate::workload::Workload;
 use stetfs_testkit::world::op::Op;
@@ -11,14 +11,14 @@ create A/x; write A/x 0 5000 11; setxattr A/x user.one 20 13
 create B/y; write B/y 0 3000 12
 ";
 
-/// What the sequences start from: files `A/x` (5,000 bytes and an attribute) and `B/y` (3,000
-/// bytes), empty directories `A/d` and `B/e`.
+/// Returns the standard setup: files `A/x` (5,000 bytes and an attribute) and `B/y` (3,000 bytes),
+/// and empty directories `A/d` and `B/e`.
 pub fn standard_setup() -> Vec<Op> {
     ops(SETUP)
 }
 
-/// The same, of which nothing is in memory, while the clock stands: what is written leaves the
-/// times as they are.
+/// Returns the same setup with empty caches and a clock that stands, so that writes leave the times
+/// as they are.
 pub fn cold_setup() -> Vec<Op> {
     [standard_setup(), ops("remount; clock still")].concat()
 }
@@ -30,16 +30,16 @@ pub(super) fn ops(text: &str) -> Vec<Op> {
         .ops
 }
 
-/// What an fsync of an action's object is.
+/// The object of an fsync after an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Object {
-    /// Of a file by its path.
+    /// A file, by its path.
     File(&'static str),
-    /// Of a directory.
+    /// A directory.
     Dir(&'static str),
-    /// Of the file in slot 0, which the action opened: it has lost this name.
+    /// The file in slot 0, which the action opened: it has lost this name.
     Open,
-    /// There is none: symbolic links cannot be opened.
+    /// None: symbolic links cannot be opened.
     Nothing,
 }
 
@@ -50,9 +50,9 @@ use Object::{Dir, File, Nothing, Open};
 pub struct Action {
     does: &'static str,
     object: Object,
-    /// Directories whose fsync vouches for it.
+    /// Directories whose fsync makes it durable.
     parents: &'static [&'static str],
-    /// Whether it belongs to the core, of which all pairs are run.
+    /// True if it belongs to the core, of which all pairs are run.
     pub core: bool,
 }
 
@@ -297,7 +297,7 @@ pub enum Persist {
 }
 
 impl Persist {
-    /// All of them.
+    /// All syncs.
     pub const ALL: [Self; 6] = [
         Self::Nothing,
         Self::Fsync,
