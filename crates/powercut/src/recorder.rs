@@ -27,18 +27,18 @@ use crate::tree::{self, Body, Node, Object, ROOT, Tree};
 use group::Noted;
 use seen::Seen;
 
-/// The recording volume.
+/// A volume that records its changes.
 #[derive(Clone)]
 pub struct Recorder {
     fs: Fs,
     log: Arc<Mutex<Log>>,
-    /// The program may have groups of changes.
+    /// True if the program may use groups of changes.
     has_groups: bool,
 }
 
-/// What is recorded so far.
+/// The recording so far.
 struct Log {
-    /// Nothing is recorded before the program begins.
+    /// False before the program begins: nothing is recorded then.
     began: bool,
     before: Option<Tree>,
     calls: Vec<Call>,
@@ -47,17 +47,17 @@ struct Log {
     known: HashMap<u32, usize>,
     objects: BTreeMap<InodeNo, Object>,
     next: u32,
-    /// A name of each object, for paths: the newest.
+    /// The newest name of each object, for paths.
     slots: HashMap<Object, Slot>,
     marks: Marks,
-    /// The time of the next call, where the volume has given it one.
+    /// The time that the volume has given the next call, if it has.
     time: Option<(i64, u32)>,
     /// Bytes in the list.
     bytes: u64,
 }
 
 impl Recorder {
-    /// Records what is done to `fs`, and what comes as marks.
+    /// A recorder of the changes to `fs`, and of marks.
     pub fn new(fs: Fs, marks: Marks) -> Self {
         let log = Log {
             began: false,
@@ -79,7 +79,7 @@ impl Recorder {
         }
     }
 
-    /// The same, on which the program may have groups of changes (docs/ATOMIC.md).
+    /// Returns the same recorder, on which the program may use groups (docs/ATOMIC.md).
     pub fn with_groups(self) -> Self {
         Self {
             has_groups: true,
@@ -87,7 +87,7 @@ impl Recorder {
         }
     }
 
-    /// The program begins: what is there now is where it starts from.
+    /// Starts the recording: the present tree is the one from which the program starts.
     ///
     /// # Errors
     /// The volume cannot be read.
@@ -114,12 +114,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes the marks that have come since the last change.
+    /// Records the marks that have come since the last change.
     pub fn take_marks(&self) {
         self.log.lock().take_marks();
     }
 
-    /// What the program did so far.
+    /// Returns the recording so far.
     ///
     /// # Panics
     /// It has not begun.
@@ -133,7 +133,7 @@ impl Recorder {
         }
     }
 
-    /// The program has ended: what it did.
+    /// Ends the recording and returns it.
     ///
     /// # Panics
     /// It has not begun.
@@ -183,7 +183,7 @@ impl Recorder {
         .map(|(moved, _)| moved)
     }
 
-    /// Makes a change of attributes, which `note` notes.
+    /// Changes attributes, and records the change by `note`.
     fn set(
         &self,
         c: &Caller,
@@ -198,7 +198,7 @@ impl Recorder {
         .map(|(_, after)| after)
     }
 
-    /// Does something, and notes it when it was done.
+    /// Makes a change, and records it when it has succeeded.
     fn noting<T>(
         &self,
         op: impl FnOnce(&Fs) -> Result<T>,
@@ -250,7 +250,7 @@ impl Log {
         });
     }
 
-    /// The next call has the time that an inode has of it.
+    /// Gives the next call the time that an inode has of it.
     fn at_the_time_of(&mut self, fs: &Fs, ino: InodeNo) {
         let attr = fs.getattr(ino).ok();
         self.time = attr.map(|attr| (attr.mtime.sec, attr.mtime.nsec));
@@ -271,7 +271,7 @@ impl Log {
         number
     }
 
-    /// The object that an inode is. One that came from nowhere is new.
+    /// Returns the object of an inode. An unknown inode becomes a new object.
     fn object(&mut self, ino: InodeNo) -> Object {
         if let Some(object) = self.objects.get(&ino) {
             return *object;
@@ -279,7 +279,7 @@ impl Log {
         self.fresh(ino)
     }
 
-    /// An inode was made: its number may have been another object's.
+    /// Returns the object of a new inode, whose number may have been another object's.
     fn fresh(&mut self, ino: InodeNo) -> Object {
         let object = Object(self.next);
         self.next += 1;
@@ -382,7 +382,7 @@ impl Log {
         self.push(path, what);
     }
 
-    /// Attributes have changed at once, if any.
+    /// Records attributes that changed at once, if any.
     fn set(&mut self, ino: InodeNo, attributes: Vec<Attribute>) {
         if !attributes.is_empty() {
             self.on(ino, |object| What::Set { object, attributes });
@@ -418,7 +418,7 @@ impl Log {
         }
     }
 
-    /// Whether there is another length.
+    /// True if the length has changed; records the change.
     fn resized(&mut self, fs: &Fs, ino: InodeNo, before: &Seen, after: &Seen) -> bool {
         let (from, to) = (before.attr.size, after.attr.size);
         if from != to {
@@ -428,7 +428,7 @@ impl Log {
         from != to
     }
 
-    /// A time that no other call has.
+    /// Records a time that no other call records.
     fn timed(&mut self, ino: InodeNo, before: &Seen, after: &Seen) {
         self.set(ino, before.modified(after).into_iter().collect());
     }
@@ -600,7 +600,7 @@ impl Backend for Recorder {
             |_| Ok(()),
             |log, _, ()| log.on(ino, |file| What::Close { file }),
         );
-        // Nothing is done, so that nothing fails.
+        // Does nothing, so nothing can fail.
         drop(closed);
     }
 
@@ -612,7 +612,7 @@ impl Backend for Recorder {
         bytes: &[u8],
         flags: WriteFlags,
     ) -> Result<(u64, usize)> {
-        // The recording says itself when something becomes durable.
+        // The recording itself says when a change becomes durable.
         let plain = flags.difference(WriteFlags::SYNC | WriteFlags::DATASYNC);
         self.noting(
             |fs| {
