@@ -12,7 +12,7 @@ use stetfs_scheme::{LoggedBlock, Origin, Ranges, Snapshot};
 
 use crate::core::Core;
 use crate::error::BelowError;
-use crate::map::Allocated;
+use crate::map::{Allocated, Map};
 use crate::state::Contents;
 use crate::stats::count;
 use crate::superblock;
@@ -130,6 +130,19 @@ impl Core {
             state.newest.remove(&block.0);
         }
         state.committing = Arc::default();
+        let is_grown = state.map.groups() != self.groups.load(Ordering::Relaxed);
+        drop(state);
+        if is_grown { self.look_again() } else { Ok(()) }
+    }
+
+    /// Learns the layout of a volume that has got more groups.
+    fn look_again(&self) -> Result<(), BelowError> {
+        let block = self.content(self.superblock)?;
+        let written = superblock::decode(&block, self.size);
+        let sb = written.map_err(|why| BelowError::Overwritten { why: Some(why) })?;
+        let read = |block: BlockNo| Some(self.content(block.0).ok()?.to_vec());
+        let map = Map::new(&sb, read);
+        self.state.lock().map = map;
         Ok(())
     }
 
@@ -241,6 +254,7 @@ impl Core {
             .feature_incompat
             .contains(stetfs_format::FeatureIncompat::RECOVER);
         self.needs_recovery.store(needs_recovery, Ordering::Relaxed);
+        self.groups.store(written.groups_count, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! What the device and its thread share, and where a block's newest content is.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use stetfs::Alone;
@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) is_written: AtomicBool,
     /// What the kernel says of its journal: `needs_recovery`.
     pub(crate) needs_recovery: AtomicBool,
+    /// Groups of the volume, as the kernel wrote it last.
+    pub(crate) groups: AtomicU32,
     pub(crate) broken: Mutex<Option<BelowError>>,
     pub(crate) counters: Counters,
 }

@@ -25,7 +25,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hashlink::LruCache;
 use parking_lot::{Mutex, RwLock};
@@ -143,6 +143,7 @@ impl Below {
             // What was there before is not known to be durable.
             is_written: AtomicBool::new(true),
             needs_recovery: AtomicBool::new(features.contains(FeatureIncompat::RECOVER)),
+            groups: AtomicU32::new(alone.superblock.groups_count),
             broken: Mutex::new(None),
             counters: Counters::default(),
             alone,

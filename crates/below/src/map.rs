@@ -4,6 +4,8 @@
 //! kernel writes no revoke records in its mode `data=journal`, and says nowhere that a block is
 //! new; yet a scheme that knows either writes less.
 
+use std::collections::BTreeSet;
+
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::group::{GroupFlags, init_block_bitmap};
 use stetfs_format::width::{must_fit, u32_as_usize};
@@ -20,8 +22,8 @@ pub(crate) struct Map {
     geometry: Geometry,
     block_bitmaps: HashMap<u64, GroupNo>,
     inode_bitmaps: HashSet<u64>,
-    /// First blocks of inode tables, sorted.
-    inode_tables: Vec<u64>,
+    /// First blocks of inode tables.
+    inode_tables: BTreeSet<u64>,
     descriptors: Vec<Option<GroupDesc>>,
 }
 
@@ -43,7 +45,7 @@ impl Map {
             geometry,
             block_bitmaps: HashMap::new(),
             inode_bitmaps: HashSet::new(),
-            inode_tables: Vec::new(),
+            inode_tables: BTreeSet::new(),
             descriptors: Vec::new(),
         };
         let mut last: Option<(BlockNo, Option<Vec<u8>>)> = None;
@@ -55,15 +57,24 @@ impl Map {
             let raw = last.as_ref().and_then(|(_, raw)| raw.as_deref());
             let raw = raw.map(|raw| &raw[at..at + geometry.desc_size()]);
             let desc = raw.and_then(|raw| GroupDesc::decode_torn(raw, g, &geometry).ok());
-            if let Some(desc) = &desc {
-                map.block_bitmaps.insert(desc.block_bitmap.0, g);
-                map.inode_bitmaps.insert(desc.inode_bitmap.0);
-                map.inode_tables.push(desc.inode_table.0);
+            map.descriptors.push(None);
+            if let Some(desc) = desc {
+                map.learn(g, desc);
             }
-            map.descriptors.push(desc);
         }
-        map.inode_tables.sort_unstable();
         map
+    }
+
+    fn learn(&mut self, g: GroupNo, desc: GroupDesc) {
+        self.block_bitmaps.insert(desc.block_bitmap.0, g);
+        self.inode_bitmaps.insert(desc.inode_bitmap.0);
+        self.inode_tables.insert(desc.inode_table.0);
+        self.descriptors[u32_as_usize(g.0)] = Some(desc);
+    }
+
+    /// Groups that it knows.
+    pub(crate) fn groups(&self) -> u32 {
+        self.geometry.groups_count
     }
 
     /// What kind of block it is: by its place, and where that says nothing, by its content. A
@@ -75,8 +86,7 @@ impl Map {
         if self.inode_bitmaps.contains(&block.0) {
             return Class::InodeBitmap;
         }
-        let after = self.inode_tables.partition_point(|start| *start <= block.0);
-        let table = after.checked_sub(1).map(|n| self.inode_tables[n]);
+        let table = self.inode_tables.range(..=block.0).next_back();
         let len = u64::from(self.geometry.inode_table_blocks());
         if table.is_some_and(|start| block.0 < start + len) {
             return Class::InodeTable;
@@ -159,14 +169,16 @@ impl Map {
             return;
         };
         let first = index * per_block;
-        for g in
-            (first..first.saturating_add(per_block)).take_while(|g| *g < self.geometry.groups_count)
-        {
+        let end = self
+            .geometry
+            .groups_count
+            .min(first.saturating_add(per_block));
+        for g in first..end {
             let g = GroupNo(g);
             let at = self.geometry.desc_position(g).1;
             let raw = &content[at..at + self.geometry.desc_size()];
             if let Ok(desc) = GroupDesc::decode_torn(raw, g, &self.geometry) {
-                self.descriptors[u32_as_usize(g.0)] = Some(desc);
+                self.learn(g, desc);
             }
         }
     }

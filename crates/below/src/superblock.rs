@@ -31,6 +31,14 @@ pub(crate) fn mark(block: &mut [u8], size: BlockSize, with: Mark) -> Result<Supe
     Ok(written)
 }
 
+/// The superblock in a block of the volume.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn decode(block: &[u8], size: BlockSize) -> Result<Superblock, Corrupt> {
+    Superblock::decode(&block[area(size)])
+}
+
 /// Makes the superblock in a block of the volume the one that the kernel wrote. One that cannot be
 /// decoded stays as it is.
 pub(crate) fn unmark(block: &mut [u8], size: BlockSize, needs_recovery: bool) {
