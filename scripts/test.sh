@@ -23,11 +23,12 @@ sed -nE 's/.*"manifest_path":"([^"]*)\/Cargo\.toml".*"profile":\{[^}]*"test":tru
 longest='/(power_cuts|cli|experiments|stress|recoveries)-[0-9a-f]+$'
 { grep -E "$longest" "$dir/all" || true; grep -vE "$longest" "$dir/all" || true; } | tr '\t' '\n' >"$dir/programs"
 
-# One program: its output is shown when it has ended, so that those of two do not mix.
+# One program: it is named when it begins. Its output is shown when it has ended, so that those of two do not mix.
 run_one() {
     local dir=$1 package=$2 program=$3 begin=$SECONDS status=0
     local name=${program##*/} out
     out=$dir/${name}.out
+    { flock 9; echo "-- ${package##*/} ${name%-*}"; } 9>"$dir/lock"
     (cd "$package" && CARGO_MANIFEST_DIR=$package "$OLDPWD/scripts/limit.sh" "$program" --show-output) >"$out" 2>&1 || status=$?
     {
         flock 9
