@@ -51,6 +51,7 @@ fn a_stuck_request_is_given_up() {
             let options = ExportOptions {
                 watchdog: Some(Duration::from_millis(300)),
                 stats: Box::new(|| serde_json::json!({})),
+                threads: 1,
                 until_closed: false,
                 let_go: None,
             };

@@ -42,6 +42,11 @@ pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
     })
 }
 
+/// As many as processors, within reason: each has a buffer of its own.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(4))
+}
+
 /// The options of the device; all others are the kernel's.
 fn parse(words: &[String]) -> Result<MountOptions> {
     let options = MountOptions::parse(&words.join(","));
@@ -68,6 +73,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
         return Ok(Exported {
             dev: media.home,
             heap: HEAP,
+            threads: threads(),
             stats: Box::new(move || {
                 json!({
                     "scheme": options.scheme,
@@ -95,6 +101,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
     Ok(Exported {
         dev,
         heap: HEAP + below.heap(),
+        threads: threads(),
         stats: Box::new(move || {
             let Opened {
                 about,

@@ -29,6 +29,8 @@ pub(crate) struct Exported {
     pub(crate) dev: Arc<dyn BlockDev>,
     /// Bytes of heap that it takes and frees again while it is used.
     pub(crate) heap: usize,
+    /// Threads that answer requests.
+    pub(crate) threads: usize,
     /// Facts for `stetfs stats`, as JSON.
     pub(crate) stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// Called when nobody uses the device any more.
@@ -114,12 +116,14 @@ fn serve(
     let Exported {
         dev,
         heap,
+        threads,
         stats,
         close,
     } = open(&file)?;
     let options = ExportOptions {
         watchdog: (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into())),
         stats,
+        threads,
         until_closed: args.until_closed,
         let_go: nbd.as_ref().map(Nbd::stopper),
     };

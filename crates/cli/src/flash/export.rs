@@ -52,6 +52,8 @@ fn open(file: &Path, args: &NandExport) -> Result<Exported> {
     Ok(Exported {
         dev,
         heap: HEAP,
+        // Behind one lock.
+        threads: 1,
         stats: Box::new(move || stats(&layer, snoop.as_deref())),
         close: Box::new(move || ftl.close().during(|| shown)),
     })

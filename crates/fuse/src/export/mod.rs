@@ -2,7 +2,7 @@
 //!
 //! The file, [`FILE_NAME`], has the device's size, which does not change. `fsync` is a flush,
 //! `PUNCH_HOLE` a discard. Requests go to the device as they come: the kernel keeps no pages of the
-//! file. One worker answers them, since a device behind one lock gains nothing from more.
+//! file. A device behind one lock gains nothing from more than one worker.
 //!
 //! # When memory is short
 //!
@@ -54,6 +54,8 @@ pub struct ExportOptions {
     pub watchdog: Option<Duration>,
     /// Further facts for `system.stetfs.stats`, as JSON.
     pub stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// Threads that answer requests: more than one where the device takes several at once.
+    pub threads: usize,
     /// The export ends when the last user of the file has closed it.
     pub until_closed: bool,
     /// Called when a signal asks for the end, so that our own user of the file lets it go.
@@ -74,7 +76,7 @@ pub fn export(
     ready: impl FnOnce() -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let fuse = FuseOptions {
-        threads: 1,
+        threads: options.threads,
         clone_fd: false,
         writeback: false,
         on_block: OnBlock::Never,

@@ -66,6 +66,7 @@ impl Served {
         let options = ExportOptions {
             watchdog: Some(Duration::from_secs(60)),
             stats: Box::new(|| serde_json::json!({})),
+            threads: 1,
             until_closed: false,
             let_go: Some(Box::new({
                 let stop = stop.clone();
