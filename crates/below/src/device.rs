@@ -10,7 +10,7 @@
 //! | another home | a write of the medium |
 //! | flush | what is left of these transactions; then a flush of the medium, if anything was written to it since the last one |
 //! | discard | the blocks are revoked, then discarded |
-//! | read | the newest of what the scheme and the medium have; the journal reads as empty |
+//! | read | the newest of what the scheme and the medium have; the journal reads as empty (`read.rs`) |
 //!
 //! # What makes it right
 //!
@@ -316,35 +316,6 @@ impl Below {
         Ok(())
     }
 
-    fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), BelowError> {
-        let core = &self.core;
-        for (kind, piece) in self.parts(offset, out.len()) {
-            let part = &mut out[piece.in_range()];
-            match kind {
-                Kind::Journal(0) => {
-                    let shown = core.state.lock().collector.superblock();
-                    part.copy_from_slice(&shown.bytes()[piece.in_block()]);
-                }
-                Kind::Journal(_) => part.fill(0),
-                Kind::Superblock => {
-                    let mut content = core.content(piece.block)?;
-                    let needs_recovery = core.needs_recovery.load(Ordering::Relaxed);
-                    superblock::unmark(content.make_mut(), core.size, needs_recovery);
-                    part.copy_from_slice(&content[piece.in_block()]);
-                }
-                Kind::Logged => {
-                    let content = core.content(piece.block)?;
-                    part.copy_from_slice(&content[piece.in_block()]);
-                }
-                Kind::Home => {
-                    let at = core.size.offset_of(piece.block) + usize_as_u64(piece.within);
-                    core.dev().read_at(at, part, tag)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Makes a range read as zeros: `home` does it where blocks are changed at their home.
     fn clear(
         &self,
@@ -451,7 +422,7 @@ impl BlockDev for Below {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        self.told(Op::Read, self.read(offset, out, tag))
+        self.told(Op::Read, self.core.read(offset, out, tag))
     }
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {

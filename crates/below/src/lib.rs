@@ -15,7 +15,7 @@
 //! | `core` | what the device and its thread share |
 //! | `commit` | from the kernel's transactions to the scheme's |
 //! | `superblock` | the superblock's two faces |
-//! | `device` | requests |
+//! | `device` | requests; `read`: those that change nothing |
 //! | `snoop/` | the remapping layer |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
@@ -27,6 +27,7 @@ mod device;
 mod error;
 mod log;
 mod map;
+mod read;
 mod snoop;
 mod state;
 mod stats;

@@ -45,6 +45,12 @@ impl State {
         changed.or_else(|| self.newest.get(&block)).cloned()
     }
 
+    /// The newest content of a block, if it is in memory.
+    pub(crate) fn newest(&mut self, block: u64) -> Option<BlockRef> {
+        let changed = self.loose.get(&block).cloned();
+        changed.or_else(|| self.committed(block))
+    }
+
     /// Whether a power cut leaves what is at a block's home as it is.
     pub(crate) fn is_stable(&self, block: u64) -> bool {
         ![&self.unstable, &self.flushing, &self.undefined]

@@ -1,0 +1,98 @@
+//! Reads: the newest content of each block, in as few reads of the medium as possible.
+
+use std::sync::atomic::Ordering;
+
+use stetfs_format::BlockNo;
+use stetfs_format::block_size::Piece;
+use stetfs_format::width::{must_fit, usize_as_u64};
+use stetfs_media::{BlockRef, Tag};
+use stetfs_scheme::Held;
+
+use crate::core::Core;
+use crate::error::BelowError;
+use crate::superblock;
+
+/// Where the content of a part of a read is.
+enum Source {
+    /// In JBD2's superblock, as it is shown.
+    Head,
+    /// In the journal, which reads as empty.
+    Journal,
+    /// In the block of the superblock, as it is shown.
+    Superblock,
+    /// In memory.
+    Memory(BlockRef),
+    /// In the scheme or at home. Such neighbours are one part.
+    Scheme,
+}
+
+impl Core {
+    /// Fills `out` with the newest content.
+    ///
+    /// # Errors
+    /// The scheme's or the medium's.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), BelowError> {
+        for (source, piece) in self.sources(offset, out.len()) {
+            let part = &mut out[piece.in_range()];
+            match source {
+                Source::Head => {
+                    let shown = self.state.lock().collector.superblock();
+                    part.copy_from_slice(&shown.bytes()[piece.in_block()]);
+                }
+                Source::Journal => part.fill(0),
+                Source::Superblock => {
+                    let mut content = self.content(piece.block)?;
+                    let needs_recovery = self.needs_recovery.load(Ordering::Relaxed);
+                    superblock::unmark(content.make_mut(), self.size, needs_recovery);
+                    part.copy_from_slice(&content[piece.in_block()]);
+                }
+                Source::Memory(content) => part.copy_from_slice(&content[piece.in_block()]),
+                Source::Scheme => self.read_run(&piece, part, tag)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of a read, each with where its content is.
+    fn sources(&self, offset: u64, len: usize) -> Vec<(Source, Piece)> {
+        let mut state = self.state.lock();
+        let mut parts: Vec<(Source, Piece)> = Vec::new();
+        for piece in self.size.pieces(offset, len) {
+            let source = match state.collector.number(piece.block) {
+                Some(0) => Source::Head,
+                Some(_) => Source::Journal,
+                None if piece.block == self.superblock => Source::Superblock,
+                None => state
+                    .newest(piece.block)
+                    .map_or(Source::Scheme, Source::Memory),
+            };
+            match (parts.last_mut(), &source) {
+                (Some((Source::Scheme, last)), Source::Scheme) => last.len += piece.len,
+                _ => parts.push((source, piece)),
+            }
+        }
+        parts
+    }
+
+    /// Reads neighbours that are not in memory.
+    fn read_run(&self, run: &Piece, out: &mut [u8], tag: Tag) -> Result<(), BelowError> {
+        let at = self.size.offset_of(run.block) + usize_as_u64(run.within);
+        let blocks = self.size.span(at, usize_as_u64(run.len));
+        let count = must_fit(blocks.end - blocks.start);
+        let scheme = &self.alone.opened.scheme;
+        if !scheme.holds_any(BlockNo(blocks.start), count) {
+            return Ok(self.dev().read_at(at, out, tag)?);
+        }
+        for piece in self.size.pieces(at, run.len) {
+            let part = &mut out[piece.in_range()];
+            match scheme.read(BlockNo(piece.block))? {
+                Held::Here(content) => part.copy_from_slice(&content[piece.in_block()]),
+                Held::Home => {
+                    let at = self.size.offset_of(piece.block) + usize_as_u64(piece.within);
+                    self.dev().read_at(at, part, tag)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
