@@ -75,7 +75,12 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     let (ours, mut kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
     let place = Place::make()?;
     // Then jbd2 writes nothing home that is not in its journal, and flushes say nothing new.
-    let write_through = mode_of(&kernels) == Some("journal");
+    let scheme = ours
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix("scheme="));
+    let passes = scheme.is_some_and(super::passes);
+    let write_through = mode_of(&kernels) == Some("journal") && !passes;
     start_server(args, &place, &ours, write_through, verbose)?;
     let device = attach(&place)?;
     if write_through {

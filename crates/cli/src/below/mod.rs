@@ -18,7 +18,7 @@ use stetfs_scheme::Opened;
 
 use crate::args::BelowArgs;
 use crate::export::{self, Exported};
-use crate::failure::{Explain, Result};
+use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use slow::SlowFlush;
 
 /// The scheme that a volume gets which belongs to none.
@@ -31,6 +31,13 @@ const HEAP: usize = 4 << 20;
 
 pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
     let options = parse(&args.options)?;
+    if args.write_through && passes(&options.scheme) {
+        let scheme = &options.scheme;
+        return Err(Failure::new(format!(
+            "--write-through needs a scheme below, and {scheme} passes everything on"
+        ))
+        .exit(EXIT_USAGE));
+    }
     let mut words: Vec<OsString> = vec!["below".into()];
     if !args.options.is_empty() {
         words.extend(["-o".into(), args.options.join(",").into()]);
@@ -47,12 +54,17 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(4))
 }
 
+/// Whether the scheme passes everything on as it comes.
+pub(crate) fn passes(scheme: &str) -> bool {
+    PASSES.contains(&scheme)
+}
+
 /// The options of the device; all others are the kernel's.
 fn parse(words: &[String]) -> Result<MountOptions> {
     let options = MountOptions::parse(&words.join(","));
     let mut options = options
-        .map_err(crate::failure::Failure::from)
-        .map_err(|f| f.exit(crate::failure::EXIT_USAGE))?;
+        .map_err(Failure::from)
+        .map_err(|f| f.exit(EXIT_USAGE))?;
     if !options.names_scheme() {
         SCHEME.clone_into(&mut options.scheme);
     }
@@ -68,7 +80,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
             flush: Duration::from_micros(args.flush_us.into()),
         });
     }
-    if PASSES.contains(&options.scheme.as_str()) {
+    if passes(&options.scheme) {
         let dev = media.home.clone();
         return Ok(Exported {
             dev: media.home,

@@ -154,6 +154,29 @@ fn what_was_synced_survives_the_servers_death_under_every_scheme() {
     }
 }
 
+/// The kernel sends no flushes to a device of which it thinks that it has no volatile cache: only
+/// where each write of the journal is durable when it is answered.
+#[test]
+fn only_a_scheme_below_a_journal_of_everything_needs_no_flushes() {
+    if !can_mount() {
+        return;
+    }
+    let expected = [
+        ("scheme=stet,data=journal", "write through"),
+        ("scheme=stet,data=ordered", "write back"),
+        ("scheme=jbd2,data=journal", "write back"),
+    ];
+    for (options, cache) in expected {
+        let front = Front::new(&["-t", "ext4", "-b", "4096"], options);
+        front.up();
+        let source = tool("findmnt", &["-n", "-o", "SOURCE", &front.mnt]).ok();
+        let name = source.trim().trim_start_matches("/dev/").to_owned();
+        let found = fs::read_to_string(format!("/sys/block/{name}/queue/write_cache")).unwrap();
+        front.down();
+        assert_eq!(found.trim(), cache, "{options}");
+    }
+}
+
 #[test]
 fn it_is_remounted_grown_checked_and_unmounted_as_any_ext4() {
     if !can_mount() {
