@@ -35,6 +35,10 @@ const OURS: [&str; 8] = [
     "dax",
     "durability",
 ];
+/// Options of the kernel's for a device on which each write is durable when it is answered. It need
+/// not be flushed, and a commit block may come before what it commits: the device takes a
+/// transaction when all of it is there.
+const WRITE_THROUGH: [&str; 2] = ["nobarrier", "journal_async_commit"];
 /// Lets each flush of the image take so many microseconds longer: for measurements.
 const FLUSH: &str = "x-stetfs.flush-us=";
 /// How long a server gets to bring everything home when its device is not used any more.
@@ -84,10 +88,8 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     start_server(args, &place, &ours, write_through, verbose)?;
     let device = attach(&place)?;
     if write_through {
-        device.set_write_through()?;
-        if is_async(&kernels) {
-            kernels.push("journal_async_commit".to_owned());
-        }
+        // Words of the caller come later, and count.
+        kernels.splice(..0, WRITE_THROUGH.map(str::to_owned));
     }
     let mounted = mount_kernel(&device, &kernels, &args.dir);
     // From here on the loop device goes with its last user: the mount, or nobody.
@@ -121,14 +123,6 @@ fn mode_of(kernels: &[String]) -> Option<&str> {
 
 fn flush_us(options: &[String]) -> Option<&str> {
     options.iter().find_map(|word| word.strip_prefix(FLUSH))
-}
-
-/// Whether the kernel may write a commit block before what it commits: the device takes a
-/// transaction when all of it is there. The options may say otherwise.
-fn is_async(kernels: &[String]) -> bool {
-    !kernels
-        .iter()
-        .any(|word| word.contains("journal_async_commit"))
 }
 
 /// A directory for a server.
@@ -193,16 +187,6 @@ fn start_server(
 struct LoopDevice {
     path: PathBuf,
     file: File,
-}
-
-impl LoopDevice {
-    /// Tells the kernel that the device has no cache that is lost: it sends no flushes then.
-    fn set_write_through(&self) -> Result<()> {
-        let name = self.path.file_name().unwrap_or_default();
-        let attribute = Path::new("/sys/block").join(name).join("queue/write_cache");
-        let written = fs::write(&attribute, "write through");
-        written.during(|| attribute.display().to_string())
-    }
 }
 
 fn attach(place: &Place) -> Result<LoopDevice> {

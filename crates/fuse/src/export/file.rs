@@ -54,6 +54,8 @@ pub(super) struct ExportFs {
     owner: (u32, u32),
     stats: Stats,
     pulse: Arc<Pulse>,
+    /// Flushes that the device was asked for.
+    flushes: AtomicU64,
     /// How often the file is open.
     opens: AtomicU64,
     /// Who is told that nobody has it open any more.
@@ -77,6 +79,7 @@ impl ExportFs {
             owner: (uid.as_raw(), gid.as_raw()),
             stats,
             pulse,
+            flushes: AtomicU64::new(0),
             opens: AtomicU64::new(0),
             closed,
         }
@@ -111,6 +114,7 @@ impl ExportFs {
             "uptime_s": self.since.elapsed().as_secs(),
             "threads": 1,
             "requests": self.pulse.served(),
+            "flushes": self.flushes.load(Ordering::Relaxed),
         });
         stats.to_string()
     }
@@ -262,8 +266,11 @@ impl Server for ExportFs {
                 let size = from.size;
                 answer.record(&abi::WriteOut { size, padding: 0 })?;
             }
+            // Each write is durable when it is answered: the kernel asks no more.
+            What::FSync { .. } if !self.dev.dev().volatile_cache() => return Err(Errno::NOSYS),
             What::FSync { .. } => {
                 let _busy = self.pulse.begin();
+                self.flushes.fetch_add(1, Ordering::Relaxed);
                 self.dev.flush().map_err(|e| errno(&e))?;
             }
             What::FAllocate { from } => {
