@@ -32,9 +32,10 @@ Examples:
 
 /// A journaling file system in user space, on the ext4 format.
 ///
-/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read the volumes that stetfs
-/// wrote, and stetfs reads theirs. IMAGE is a file, a block device or a NAND part. PLACE is a path
-/// on this machine, or a path in an image that is not mounted, written image.img:/path.
+/// The volumes are plain ext4: after an unmount, the kernel, e2fsck and every ext4 tool read what
+/// stetfs wrote, and stetfs reads what they wrote. IMAGE is a file, a block device or a NAND part.
+/// PLACE is a path on this machine, or a path in an image that is not mounted, written
+/// image.img:/path.
 #[derive(Debug, Parser)]
 #[command(
     name = "stetfs",
@@ -47,7 +48,7 @@ Examples:
     max_term_width = 100,
 )]
 pub(crate) struct Cli {
-    /// Say more on standard error (twice: everything)
+    /// Say more on standard error: -v informs, -vv debugs, -vvv says everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -105,14 +106,15 @@ pub(crate) struct Mkfs {
     /// File (made if missing), block device or NAND part
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size
-    /// already
+    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024); needed if IMAGE is new or empty
+    /// [default: the size of IMAGE]
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
     /// Name of the volume, at most 16 bytes
     #[arg(short = 'L', long)]
     pub(crate) label: Option<String>,
-    /// Size of the journal
+    /// Size of the journal, rounded up to whole MiB [default: a sixteenth of the volume, at least
+    /// 1024 blocks, at most 256M]
     #[arg(short, long, value_name = "SIZE")]
     pub(crate) journal_size: Option<Size>,
     /// Block size: 1K, 2K or 4K
@@ -127,11 +129,11 @@ pub(crate) struct Mkfs {
         default_value = "ext4",
     )]
     pub(crate) kind: String,
-    /// The journaling scheme of mounts that name none, see `stetfs schemes`. It is kept with the
-    /// default mount options of the volume, which the kernel mounts as ever
+    /// Journaling scheme of mounts that name none, see `stetfs schemes` [default: jbd2]. The volume
+    /// carries it among its default mount options; the kernel still mounts the volume
     #[arg(long, value_name = "NAME")]
     pub(crate) scheme: Option<String>,
-    /// Overwrite the content of IMAGE
+    /// Overwrite IMAGE even if it holds something, which is lost
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Print what was made as JSON
@@ -145,7 +147,8 @@ pub(crate) struct Mkfs {
 /// Mount a volume (FUSE)
 ///
 /// Recovers the journal first if the volume was not cleanly unmounted. Goes to the background when
-/// the volume is mounted. The server logs to the system log, or to the file given by --log.
+/// the volume is mounted; from then on the server logs to the system log, or to the file that --log
+/// names.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
@@ -255,7 +258,7 @@ pub(crate) struct Umount {
     /// The mount point
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Detach the mount now even if files are open; does not wait
+    /// Detach the mount now, even if files are open, and do not wait
     #[arg(short, long)]
     pub(crate) lazy: bool,
     /// Give up waiting after this many seconds
@@ -266,7 +269,7 @@ pub(crate) struct Umount {
 /// List what is mounted: images, mount points, schemes and modes
 ///
 /// The kernel's lists (mount, findmnt, df) show the image as source, but neither scheme nor mode.
-/// Only root and the user who mounted a volume see these here; for others they are "?".
+/// This list shows them to root and to the user who mounted the volume; others see "?".
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -280,9 +283,9 @@ pub(crate) struct Mounts {
 
 /// Write home the content of a cache in persistent memory (schemes ubj, tinca, spindle)
 ///
-/// Takes an image that is not mounted, also after an unmount with a warm cache (-o keep-cache) or
-/// after a crash. Afterwards the image is a plain ext4 volume, and the memory is not needed any
-/// more. A mounted volume stays mounted, and its cache fills again.
+/// An image must not be mounted. It may be left from a crash, or from an unmount with a warm cache
+/// (-o keep-cache). Afterwards it is a plain ext4 volume and does not need the memory any more. A
+/// mounted volume stays mounted, and its cache fills again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -293,7 +296,7 @@ pub(crate) struct Drain {
     /// File or block device, or the directory where one is mounted
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: PathBuf,
-    /// The file of the memory beside the volume, if it is not where the volume had it last
+    /// File of the memory beside the volume [default: where the volume had it last]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
 }
@@ -323,14 +326,14 @@ pub(crate) struct Fsck {
     /// Repair everything without asking
     #[arg(short, long, conflicts_with = "preen")]
     pub(crate) yes: bool,
-    /// Repair without asking where that is safe, stop at anything else
+    /// Repair without asking what is safe to repair, and stop at anything else
     #[arg(short, long)]
     pub(crate) preen: bool,
-    /// The file of the memory beside the volume, if it is not where the volume had it last
+    /// File of the memory beside the volume [default: where the volume had it last]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
-    /// Give up the content that only the volume's scheme can read, if it cannot be recovered: the
-    /// last writes are LOST
+    /// If the log that only the volume's scheme can read cannot be recovered, give it up: the last
+    /// writes are LOST, also confirmed ones
     #[arg(long, conflicts_with = "no_change")]
     pub(crate) forget_log: bool,
     /// Further arguments for e2fsck
@@ -340,13 +343,14 @@ pub(crate) struct Fsck {
 
 /// Run a command whose changes below DIR happen at once, or not at all
 ///
-/// The command sees DIR as ever, and what it changes there; nobody else sees that. When it exits
-/// with 0, all of it happens in one transaction, which is durable when stetfs returns: after a
-/// crash or a power cut, too, it is there as a whole or not at all. What the command changes
-/// elsewhere happens as ever. If others change meanwhile what the command changed, nothing happens.
-/// One transaction at a time on a volume. An ordinary user can do this in directories of their own.
-/// Until the command ends its changes are kept beside DIR on the volume, or in memory (--layer).
-/// docs/ATOMIC.md has the limits.
+/// The command sees DIR as usual, with its own changes; nobody else sees these. When it exits with
+/// 0, all of them happen in one transaction, which is durable when stetfs returns. After a crash or
+/// a power cut, all of them are there, or none. If the command fails, or if others meanwhile
+/// changed what it changed, none happens. What the command changes elsewhere is no part of this.
+///
+/// A volume has one such transaction at a time. An ordinary user can make one in directories of
+/// their own. Until the command ends, its changes are kept in DIR/.stetfs-tx on the volume, or in
+/// memory (--layer). docs/ATOMIC.md has the limits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: the command's own; 128 and the signal's number if a signal ended it; and, when nothing
@@ -370,13 +374,13 @@ pub(crate) struct Tx {
     /// Print the list as JSON; what the command prints goes to standard error
     #[arg(long, requires = "dry_run")]
     pub(crate) json: bool,
-    /// Wait for the end of another transaction on the volume
+    /// Wait while another transaction runs on the volume [default: fail]
     #[arg(short, long)]
     pub(crate) wait: bool,
     /// Where the changes are kept until the command ends
     #[arg(long, value_name = "WHERE", default_value = "volume")]
     pub(crate) layer: Layer,
-    /// What a layer in memory may take: 512M, 4G [default: half of the machine's memory]
+    /// Most that a layer in memory may take: 512M, 4G [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", requires = "layer")]
     pub(crate) layer_size: Option<Size>,
     /// Set for the process that runs the command: what the server calls the transaction.
@@ -390,7 +394,7 @@ pub(crate) struct Tx {
 /// Where a transaction keeps its changes until the command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Layer {
-    /// On the volume: as much as it has room for
+    /// On the volume, as far as it has room
     Volume,
     /// In memory: faster for many small files
     Memory,
@@ -442,7 +446,7 @@ pub(crate) struct Stats {
     /// The mount point, or anything in it
     #[arg(value_hint = ValueHint::DirPath, required_unless_present_any = ["from", "watch"])]
     pub(crate) dir: Option<PathBuf>,
-    /// Show counters that --json has printed earlier
+    /// Show the counters in this file, which --json printed earlier
     #[arg(
         long,
         value_name = "FILE",
@@ -461,8 +465,8 @@ pub(crate) struct Stats {
 
 /// List files of an image that is not mounted
 ///
-/// Characters of a name that cannot be printed are shown as by ls -b (\n, \033); spaces stay.
-/// --json has the names as they are.
+/// Characters of a name that cannot be printed are shown as ls -b shows them (\n, \033); spaces
+/// stay. --json has the names as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -472,19 +476,19 @@ pub(crate) struct Ls {
     /// IMAGE or IMAGE:/PATH
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
-    /// Mode, links, owner, size, time
+    /// Show mode, links, owner, size and time
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Names that begin with a dot, too
+    /// Show names that begin with a dot, too
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Subdirectories, too
+    /// List subdirectories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// The inode number first
+    /// Show the inode number first
     #[arg(short, long)]
     pub(crate) inode: bool,
-    /// The directory itself, not what is in it
+    /// Show a directory itself, not what is in it
     #[arg(short, long)]
     pub(crate) directory: bool,
     /// Print as JSON
@@ -504,10 +508,10 @@ pub(crate) struct Cat {
 /// Copy files into, out of or between images that are not mounted
 ///
 /// A place in an image is written IMAGE:/PATH, where IMAGE must exist; any other place is a path on
-/// this machine. As cp(1): a file that is there is written into and keeps owner, mode and
-/// attributes; without -r pipes and devices are read to their end. Holes in sparse files stay
-/// holes. When the command returns, every file that was copied into an image is on the device.
-/// docs/COMMANDS.md has each case.
+/// this machine. The rules are those of cp(1): an existing file gets the new content and keeps its
+/// owner, mode and attributes; without -r, pipes and devices are read to their end. Holes in sparse
+/// files stay holes. When the command returns, every file that was copied into an image is on the
+/// device. docs/COMMANDS.md has each case.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -519,23 +523,25 @@ pub(crate) struct Cp {
     /// The files to copy (one or more), then the destination
     #[arg(required = true, num_args = 2.., value_name = "PLACE", value_hint = ValueHint::AnyPath)]
     pub(crate) places: Vec<Place>,
-    /// Copy directories and their contents; symbolic links, pipes and devices as what they are
+    /// Copy directories with their contents, and symbolic links, pipes and devices as such
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// As -r, keeping mode, owner, times, extended attributes, ACLs, hard links, special files
+    /// Do as -r, and keep mode, owner, times, extended attributes, ACLs, hard links and special
+    /// files
     #[arg(short, long)]
     pub(crate) archive: bool,
     /// Do not overwrite existing files
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
 /// Move or rename files in an image that is not mounted
 ///
-/// As mv(1), within one image: what has the new name is replaced, a directory only if it is empty.
+/// Works as mv(1) within one image. A file that already has the new name is replaced; a directory,
+/// only if it is empty.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -552,22 +558,22 @@ pub(crate) struct Mv {
 
 /// Make links in an image that is not mounted
 ///
-/// As ln(1), within one image. A symbolic link holds the words TARGET as they are given, whether or
-/// not they lead anywhere.
+/// Works as ln(1) within one image. A symbolic link stores TARGET as it is given, whether or not it
+/// leads anywhere.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   stetfs ln -s ../run/resolv.conf disk.img:/etc/resolv.conf
   stetfs ln disk.img:/bin/busybox disk.img:/bin/sh")]
 pub(crate) struct Ln {
-    /// What to link (one or more): IMAGE:/PATH, with -s any words; then the name of the link or a
-    /// directory
+    /// What to link (one or more): IMAGE:/PATH, or with -s any text; then the name of the link, or
+    /// a directory
     #[arg(required = true, num_args = 2.., value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub(crate) words: Vec<OsString>,
     /// Make symbolic links
     #[arg(short, long)]
     pub(crate) symbolic: bool,
-    /// Replace what has the name of the link
+    /// Replace a file that already has the link's name
     #[arg(short, long)]
     pub(crate) force: bool,
 }
@@ -582,7 +588,7 @@ pub(crate) struct Rm {
     /// Remove directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// A missing file is no error
+    /// Ignore a missing file
     #[arg(short, long)]
     pub(crate) force: bool,
 }
@@ -597,7 +603,7 @@ pub(crate) struct Mkdir {
     /// Make parents as needed; an existing directory is no error
     #[arg(short, long)]
     pub(crate) parents: bool,
-    /// Permissions, octal [default: 777 without the umask]
+    /// Permissions, in octal [default: 777 without the bits of the umask]
     #[arg(short, long, value_parser = parse_mode)]
     pub(crate) mode: Option<u16>,
 }
@@ -612,8 +618,9 @@ pub(crate) struct Schemes {
 
 /// Make and inspect NAND flash: a simulated part in a file, with a flash translation layer
 ///
-/// The layer makes the part a block device that can remap: journaled blocks get home without being
-/// copied. Simulated parts have bad blocks, wrong bits and wear; chance depends on --seed alone.
+/// The layer makes the part a block device that can remap: a journaled block gets home without
+/// being copied. Simulated parts have bad blocks, wrong bits and wear; what is random in them
+/// depends on --seed alone.
 #[derive(Debug, Args)]
 #[command(
     disable_help_subcommand = true,
@@ -639,7 +646,7 @@ pub(crate) enum NandCommand {
     Create(NandCreate),
     /// Describe the part and its layer
     Info(NandFileArgs),
-    /// Read the map and every page in use; exit code 1 when a page is damaged
+    /// Read the map and every page in use; exit with 1 if a page is damaged
     Check(NandFileArgs),
     /// Show how the erases are spread over the blocks, and how much can still be written
     Wear(NandFileArgs),
@@ -648,21 +655,21 @@ pub(crate) enum NandCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct NandCreate {
-    /// File to be made, or the node of a real part (/dev/mtdN)
+    /// File to make, or the node of a real part (/dev/mtdN)
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// jftl (the default): pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000
-    /// erases, 8 GiB
+    /// Kind of simulated part: jftl (the default) has pages of 512 bytes, 100,000 erases, 128 MiB;
+    /// mlc has pages of 8 KiB, 3,000 erases, 8 GiB
     #[arg(short, long, value_parser = ["jftl", "mlc"])]
     pub(crate) part: Option<String>,
-    /// A size other than the part's own, rounded down to whole erase blocks
+    /// Size, rounded down to whole erase blocks [default: that of --part]
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
-    /// Percent of the pages that the device does not offer, from 1 to 90; a higher number makes
-    /// garbage collection cheaper
+    /// Percentage of the pages that the device does not offer, from 1 to 90; the higher it is, the
+    /// cheaper is garbage collection
     #[arg(short, long, value_name = "PERCENT", default_value_t = 7)]
     pub(crate) over_provisioning: u32,
-    /// No bad blocks, no wrong bits, no wear
+    /// Make a part without bad blocks, wrong bits and wear
     #[arg(long)]
     pub(crate) flawless: bool,
     /// Seed of every random choice [default: 1]

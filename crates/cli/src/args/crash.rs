@@ -20,17 +20,18 @@ use crate::size::Size;
 
 /// Explore power cuts: what they do to your program, or to a journaling scheme
 ///
-/// With `-- PROGRAM` the program runs, unchanged, on a volume that records its calls. Then the
-/// power is cut at every moment, in each way that the --model allows; each different state that is
-/// left is mounted, and --check is run on it. A failure is made as small as it gets and told in
-/// the program's own terms (docs/CRASH.md).
+/// With `-- PROGRAM`, stetfs runs the program, unchanged, on a volume that records its calls. Then
+/// it cuts the power at every moment, in each way that --model allows. It mounts each different
+/// state that is left, and runs --check on it. It makes each failure as small as possible and tells
+/// it in the program's own calls (docs/CRASH.md).
 ///
-/// Without a program the journaling schemes themselves are explored. Runs workloads on simulated
-/// media and cuts the power at every moment. Then it takes the states that the media may be left
-/// in: every subset of the unflushed sectors if they are few, a stated selection if they are many.
-/// It recovers each state, compares it with the promise of the scheme, and checks it with a checker
-/// of its own; samples are checked by e2fsck and cut again during their recovery. It reduces a
-/// failure to the smallest workload that still fails, and prints the command that replays it.
+/// Without a program, stetfs explores the journaling schemes themselves. It runs workloads on
+/// simulated media and cuts the power at every moment. Then it takes the states that the media may
+/// be left in: every subset of the unflushed sectors if they are few, a stated selection if they
+/// are many. It recovers each state, compares it with the promise of the scheme, and checks it with
+/// a checker of its own; samples are checked by e2fsck and cut again during their recovery. It
+/// reduces a failure to the smallest workload that still fails, and prints the command that replays
+/// it.
 #[derive(Debug, Args)]
 #[command(after_long_help = help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
@@ -38,10 +39,10 @@ pub(crate) struct Crash {
     pub(crate) command: Option<CrashCommand>,
     #[command(flatten)]
     pub(crate) program: CrashProgram,
-    /// The journaling scheme, see `stetfs schemes`
+    /// Journaling scheme to explore, see `stetfs schemes`
     #[arg(long, default_value = "jbd2", conflicts_with = "judged")]
     pub(crate) scheme: String,
-    /// The scheme's mode, or `all` modes (default: the scheme's own default)
+    /// Mode of the scheme, or `all` modes [default: the scheme's own]
     #[arg(long, value_name = "MODE", conflicts_with = "judged")]
     pub(crate) data: Option<String>,
     /// Options of the scheme, as for `stetfs mount -o`
@@ -52,22 +53,24 @@ pub(crate) struct Crash {
         conflicts_with = "judged"
     )]
     pub(crate) options: Vec<String>,
-    /// The volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k, ext3-4k-inode128;
-    /// behind a colon the blocks of its log (default 512; 0: as mke2fs makes it)
+    /// Kind of volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k,
+    /// ext3-4k-inode128; after a colon, the number of blocks of its log (default 512; 0: as mke2fs
+    /// makes it)
     #[arg(long, default_value = "ext4-1k", conflicts_with = "judged")]
     pub(crate) volume: String,
-    /// The medium of the volume: block, a device with sectors of 512 bytes and a volatile cache;
-    /// pmem, memory with words of 8 bytes behind a processor's cache; nand, flash with a
-    /// translation layer; nand16k, the same with pages of 16 KiB in units of 4 KiB, for volumes
-    /// with blocks of 4 KiB; block+nvm, a device with memory beside it (default: the medium that
-    /// the scheme is for)
+    /// Medium of the volume. block: a device with sectors of 512 bytes and a volatile cache; pmem:
+    /// memory with words of 8 bytes behind a processor's cache; nand: flash with a translation
+    /// layer; nand16k: the same with pages of 16 KiB in units of 4 KiB, for volumes with blocks of
+    /// 4 KiB; block+nvm: a device with memory beside it [default: the medium that the scheme is
+    /// for]
     #[arg(long, value_name = "MEDIUM", conflicts_with = "judged")]
     pub(crate) media: Option<String>,
-    /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
-    /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
-    /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard. Or groups: sequences of two
-    /// of which one is in a group, and two groups beside each other, of writes where file data is
-    /// journaled, of names everywhere
+    /// Run sequences of N operations. 1: all; 2: all of a core vocabulary, and a --share of the
+    /// others; 3: a sample (--triples). Or run a whole list within the bounds of CrashMonkey's ACE:
+    /// ace1, ace2, ace3-data, ace3-metadata, ace3-nested; beyond ace1, use --shard. Or run
+    /// `groups`: sequences of two operations with one or both in a group, and two groups beside
+    /// each other; with writes where file data is journaled, with names everywhere [default: 1, if
+    /// no other workload is asked for]
     #[arg(
         long,
         value_name = "N|LIST",
@@ -75,7 +78,7 @@ pub(crate) struct Crash {
         conflicts_with = "judged"
     )]
     pub(crate) ops: Vec<Ops>,
-    /// Run one in N of the sequences of two outside the core vocabulary; 0: none; 1: all
+    /// Of the sequences of two outside the core vocabulary, run one in N; 0: none; 1: all
     #[arg(
         long,
         value_name = "N",
@@ -83,7 +86,7 @@ pub(crate) struct Crash {
         conflicts_with = "judged"
     )]
     pub(crate) share: u64,
-    /// Number of sequences of three
+    /// Number of sequences of three that --ops 3 runs
     #[arg(
         long,
         value_name = "N",
@@ -91,14 +94,14 @@ pub(crate) struct Crash {
         conflicts_with = "judged"
     )]
     pub(crate) triples: usize,
-    /// Number of long random workloads
+    /// Number of long random workloads to run
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "judged")]
     pub(crate) random: u64,
-    /// Run every script: the long workloads that are written down
+    /// Run every script: the long written workloads that --help lists
     #[arg(long, conflicts_with = "judged")]
     pub(crate) scripts: bool,
-    /// The orders in which each workload is carried out: in-order; each-handle, with a commit
-    /// between any two handles; overlapN, with operations during syncs, drawn from the seed N
+    /// Orders in which to carry out each workload: in-order; each-handle, with a commit between any
+    /// two handles; overlapN, with operations during syncs, drawn from the seed N
     #[arg(
         long,
         value_name = "ORDER",
@@ -107,15 +110,15 @@ pub(crate) struct Crash {
         conflicts_with = "judged"
     )]
     pub(crate) order: Vec<Order>,
-    /// A workload as text in a file, or the name of a script; may be given several times
+    /// Run this workload: its text in a file, or the name of a script; may be given several times
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "judged")]
     pub(crate) workload: Vec<PathBuf>,
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h. Until then each
-    /// workload is looked at where syncs have returned, and only then any in depth. Of a program
-    /// it counts for each model
+    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h [default: never].
+    /// Every workload is first cut where syncs have returned, and only then is any explored in
+    /// depth. With a program, each model gets the whole budget
     #[arg(
         long,
         value_name = "STATES|TIME",
@@ -123,27 +126,27 @@ pub(crate) struct Crash {
         hide_default_value = true
     )]
     pub(crate) budget: Budget,
-    /// Run the I-th of N parts of the workloads. The name, text and order of a workload choose its
-    /// part, so N machines run each workload once, and `stetfs crash merge` adds up their reports.
-    /// With --recording: of the states
+    /// Run part I of N of the workloads. The name, text and order of a workload choose its part, so
+    /// N machines run each workload once, and `stetfs crash merge` adds up their reports. With
+    /// --recording, the states are shared instead
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
-    /// Keep a list of what is finished in this file: turns of workloads. If the file exists, the
-    /// same command goes on with the others; a turn that was interrupted begins again. Of a
-    /// program: keep what the check says of each state, and do not ask it again
+    /// Keep in this file which turns of workloads are finished. If the file exists, the same
+    /// command goes on with the others; a turn that was interrupted begins again. With a program:
+    /// keep what the check says of each state, and do not ask it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) resume: Option<PathBuf>,
-    /// Threads (default: one per processor). Of a program: checks at once, each on a directory of
-    /// its own (default: 1)
+    /// Number of threads [default: one per processor]. With a program: number of checks at once,
+    /// each on a directory of its own [default: 1]
     #[arg(short, long, value_name = "N")]
     pub(crate) jobs: Option<NonZero<usize>>,
-    /// Only replay this case, in the form that a failure printed; of a program FILE#CASE
+    /// Only replay this case, in the form that a failure printed; for a program: FILE#CASE
     #[arg(long, value_name = "CASE")]
     pub(crate) replay: Option<String>,
-    /// Write the report as JSON, to a file or to - (standard output, in place of the table)
+    /// Write the report as JSON to a file, or to - (standard output, in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
-    /// Print the workloads, run nothing
+    /// Print the workloads and run nothing
     #[arg(long, conflicts_with = "judged")]
     pub(crate) list: bool,
 }
@@ -157,19 +160,20 @@ pub(crate) enum CrashCommand {
 
 /// Promise something, from within a program that `stetfs crash -- PROGRAM` records
 ///
-/// Writes a line to the FIFO that $STETFS_MARKS names, as `echo TEXT > $STETFS_MARKS` does. The
-/// line is in $STETFS_MARKS_FILE of the check at every power cut after it.
+/// Writes a line to the FIFO that $STETFS_MARKS names, as `echo TEXT > $STETFS_MARKS` does. At
+/// every later power cut, the check finds the line in $STETFS_MARKS_FILE.
 #[derive(Debug, Args)]
 pub(crate) struct CrashMark {
-    /// The promise, such as "order 17 confirmed"
+    /// Text of the promise, such as "order 17 confirmed"
     pub(crate) text: String,
 }
 
-/// What a power cut does to a program of the user's.
+/// `stetfs crash -- PROGRAM`: explores power cuts of a user's program.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Your own program")]
 pub(crate) struct CrashProgram {
-    /// The program to record, with its arguments; {dir} in them, and $STETFS_DIR, is the directory
+    /// Program to record, with its arguments; {dir} in them, and $STETFS_DIR, is the directory to
+    /// work in
     #[arg(
         last = true,
         id = "program",
@@ -178,11 +182,11 @@ pub(crate) struct CrashProgram {
         requires = "check"
     )]
     pub(crate) words: Vec<OsString>,
-    /// Explore the recording in this file, which --save or --keep wrote, in place of a program; its
-    /// check counts, unless there is another --check
+    /// Explore the recording in this file, which --save or --keep wrote, instead of running a
+    /// program. Its own check is used, unless --check names another
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "judged")]
     pub(crate) recording: Option<PathBuf>,
-    /// Only record: write the recording to this file, if the check holds without a power cut
+    /// Only record: write the recording to this file if the check holds without a power cut
     #[arg(
         long,
         value_name = "FILE",
@@ -191,13 +195,14 @@ pub(crate) struct CrashProgram {
         conflicts_with_all = ["shard", "resume", "json", "junit", "mutate", "keep"]
     )]
     pub(crate) save: Option<PathBuf>,
-    /// The command that judges a state: exit code 0 if the program's promises hold. {dir} in it,
-    /// and $STETFS_DIR, is the directory with the state, which it may change; $STETFS_MARKS_FILE
-    /// lists the promises that count
+    /// Command that judges a state: it exits with 0 if the program's promises hold. {dir} in it,
+    /// and $STETFS_DIR, is the directory with the state, which the command may change;
+    /// $STETFS_MARKS_FILE lists the promises that count
     #[arg(long, value_name = "CMD")]
     pub(crate) check: Option<String>,
-    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix; or a scheme
-    /// of ours, with its mode behind a dash: stet, jbd2-ordered
+    /// Rules by which a file system keeps or loses changes: ext4-ordered, ext4-writeback,
+    /// ext4-journal, posix; or those of a scheme of ours, with its mode after a dash: stet,
+    /// jbd2-ordered
     #[arg(
         long,
         value_name = "MODEL",
@@ -206,14 +211,14 @@ pub(crate) struct CrashProgram {
         requires = "judged"
     )]
     pub(crate) model: Vec<Under>,
-    /// Let the program have groups of changes, as on a mount of stetfs: F2FS's ioctls on marked
-    /// files, which SQLite knows, and `stetfs tx`. Then the --model is a scheme of ours, since no
-    /// other file system keeps them
+    /// Let the program make groups of changes, as on a mount of stetfs: by F2FS's ioctls on marked
+    /// files, which SQLite knows, and by `stetfs tx`. Then --model must be a scheme of ours, since
+    /// no other file system keeps groups
     #[arg(long, requires = "program")]
     pub(crate) groups: bool,
-    /// Count what other processes do in the directory as the program's, and as the check's: for a
-    /// program whose work is done by a service or a container. Otherwise only what the program has
-    /// started can change anything there, and only its syncs make anything durable
+    /// Count what other processes do in the directory as done by the program or the check: for a
+    /// program whose work is done by a service or a container. Without this, only the program and
+    /// what it started can change anything there, and only their syncs make anything durable
     #[arg(long)]
     pub(crate) others: bool,
     /// Start from the volume in this file, which is only read
@@ -241,23 +246,23 @@ pub(crate) struct CrashProgram {
         requires = "program"
     )]
     pub(crate) timeout: f64,
-    /// Seconds after which a check is killed, and has failed
+    /// Seconds after which a check is killed and has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) check_timeout: f64,
-    /// Lines of the program's standard output that are promises
+    /// Take each line of the program's standard output that matches as a promise
     #[arg(long, value_name = "REGEX", requires = "program")]
     pub(crate) marks_from_stdout: Option<Regex>,
-    /// Leave out each fsync of the recording in turn, and say which ones the check does not miss
+    /// Leave out each fsync of the recording in turn, and name those that the check does not miss
     #[arg(long, requires = "judged")]
     pub(crate) mutate: bool,
-    /// Write the report as JUnit's XML to a file
+    /// Write the report as JUnit XML to a file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "judged")]
     pub(crate) junit: Option<PathBuf>,
-    /// Keep the recording in this file, for --replay (default: only if something is found, below
-    /// $TMPDIR)
+    /// Keep the recording in this file, for --replay [default: below $TMPDIR, only if something is
+    /// found]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub(crate) keep: Option<PathBuf>,
-    /// With --replay: run a shell in the directory with the state
+    /// With --replay, run a shell in the directory with the state
     #[arg(long, requires = "replay")]
     pub(crate) shell: bool,
 }
@@ -265,30 +270,30 @@ pub(crate) struct CrashProgram {
 /// Add up the reports of an exploration's shards
 ///
 /// Reads the reports of `stetfs crash --shard I/N --json FILE` and shows the sum as one
-/// exploration. The reports must have the same version of stetfs, target, effort and choice of
-/// workloads, or the same recording, check and models, and be of different shards. Missing shards
-/// are named.
+/// exploration. The reports must be of different shards. They must agree in the version of stetfs,
+/// target, effort and choice of workloads; or, for a program, in recording, check and models.
+/// Missing shards are named.
 #[derive(Debug, Args)]
 pub(crate) struct CrashMerge {
-    /// The reports
+    /// Reports to add up
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
-    /// Write the sum as JSON, to a file or to - (standard output, in place of the table)
+    /// Write the sum as JSON to a file, or to - (standard output, in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
-    /// Write the sum as JUnit's XML to a file; of programs only
+    /// Write the sum as JUnit XML to a file; only for programs
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) junit: Option<PathBuf>,
 }
 
-/// Sequences that are enumerated.
+/// What --ops runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ops {
-    /// Of so many operations of the lab's own vocabulary.
+    /// Sequences of this many operations of our own vocabulary.
     Own(usize),
-    /// With one in a group, and with two groups.
+    /// Sequences with operations in a group, and workloads of two groups.
     Groups,
-    /// Within the bounds of ACE.
+    /// A list within bounds of ACE.
     Ace(Bounds),
 }
 
@@ -306,7 +311,7 @@ impl FromStr for Ops {
     }
 }
 
-/// The text form of workloads, for the help.
+/// The long help's end: workloads as text, scripts, exit codes, models, examples.
 fn help() -> String {
     let width = VERBS
         .iter()

@@ -6,12 +6,13 @@ use clap::{Args, ValueHint};
 
 /// Offer the logical device of a part to other programs: as a file, or to NBD clients
 ///
-/// DIR gets one file, `device`, as large as the device. A loop device works on it: flush is fsync,
-/// discard is a punched hole. Goes to the background when the file is there. `stetfs umount DIR`
-/// ends it. So do SIGTERM and SIGINT; while the file is in use they only take the mount away, and
-/// the server goes on until the last user has closed the file (a second signal cuts it off).
+/// DIR gets one file, `device`, as large as the device. A loop device works on it: a flush is an
+/// fsync, a discard punches a hole. The server goes to the background when the file is there.
+/// `stetfs umount DIR`, SIGTERM or SIGINT ends it. While the file is in use, a signal only takes
+/// the mount away, and the server goes on until the last user has closed the file; a second signal
+/// cuts that user off.
 ///
-/// With --nbd there is no DIR, but a socket for NBD clients such as QEMU; nbdkit serves it. A
+/// With --nbd there is no DIR, but a socket for NBD clients such as QEMU, which nbdkit serves. A
 /// signal ends the server.
 ///
 /// Every confirmed write survives in the part's file when the server is killed. It survives a crash
@@ -41,16 +42,16 @@ pub(crate) struct NandExport {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) how: ExportArgs,
-    /// Read the journal of the ext4 volume on the device as it passes, and remap logged blocks home
-    /// instead of programming them again
+    /// Follow the journal of the ext4 volume on the device, and remap logged blocks home instead of
+    /// programming them again
     #[arg(short, long)]
     pub(crate) snoop: bool,
-    /// Blocks of the journal that --snoop remembers, in 64 bytes of memory each
+    /// Number of the journal's blocks that --snoop remembers; each takes 64 bytes of memory
     #[arg(long, value_name = "BLOCKS", default_value_t = stetfs_below::TABLE_BLOCKS,
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) snoop_table: u32,
-    /// Wait until each change is on the medium below FILE, so that it survives a power cut of this
-    /// machine
+    /// Wait with each write until it is on the medium below FILE, so that it survives a power cut
+    /// of this machine
     #[arg(long)]
     pub(crate) synchronous: bool,
 }
@@ -67,29 +68,30 @@ pub(crate) struct ExportArgs {
     /// Give the device up when a request has been stuck for this many seconds; 0: never
     #[arg(short, long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) watchdog: u32,
-    /// Keep all of FILE in memory and allocate all its space now, so that a write to it needs
-    /// neither
+    /// Keep all of FILE in memory and allocate all its space now, so that a write to it needs no
+    /// more memory and no more space
     #[arg(long)]
     pub(crate) resident: bool,
-    /// Stay in the foreground; interrupt (Ctrl-C) ends it
+    /// Stay in the foreground; interrupt (Ctrl-C) ends the server
     #[arg(short, long)]
     pub(crate) foreground: bool,
     /// Append the server's messages to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
-    /// Set for the server process that is started for the background.
+    /// Set for the server process that goes to the background.
     #[arg(long, hide = true)]
     pub(crate) server: bool,
-    /// Set when the server is to end as soon as nobody has the file open any more.
+    /// Set if the server must end as soon as nobody has the file open.
     #[arg(long, hide = true)]
     pub(crate) until_closed: bool,
 }
 
 /// Offer an ext4 volume as a block device that commits by a journaling scheme
 ///
-/// Whoever uses the device has an ordinary ext4 volume, whose own journal works as ever: the
-/// kernel's ext4 on a loop device, a virtual machine. What the journal commits, the scheme commits;
-/// nothing is written twice. `stetfs mount -o front=kernel` does all of it in one command.
+/// The user of the device, such as the kernel's ext4 on a loop device or a virtual machine, finds
+/// an ordinary ext4 volume on it, whose own journal works as usual. What that journal commits, the
+/// scheme commits; nothing is written twice. `stetfs mount -o front=kernel` does all of it in one
+/// command.
 ///
 /// DIR gets one file, `device`, as large as the volume. `stetfs umount DIR` ends the server when
 /// nobody uses the file any more, and leaves a plain ext4 image.
@@ -109,14 +111,15 @@ pub(crate) struct BelowArgs {
     /// File or block device with an ext4 volume that is not in use
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// The scheme and its options: scheme=, nvm=, memory=, and those of `stetfs schemes`
+    /// Scheme and its options: scheme=, nvm=, memory=, and those that `stetfs schemes` lists
+    /// [default: scheme=stet]
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Make each write durable before it is answered, so that the device needs no flushes: for a
     /// file system that journals everything (data=journal)
     #[arg(long)]
     pub(crate) write_through: bool,
-    /// Let each flush of the image take so many microseconds longer: for measurements.
+    /// Makes each flush of the image take this many microseconds longer, for measurements.
     #[arg(long, value_name = "US", default_value_t = 0, hide = true)]
     pub(crate) flush_us: u32,
     #[command(flatten)]
