@@ -17,7 +17,7 @@ use crate::place::{self, Place};
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Tree, Walk, shown_below};
 
-/// How much is read at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
 
 /// The images of one command, each opened once.
@@ -44,7 +44,7 @@ impl Volumes {
         Ok(&self.open[&key])
     }
 
-    /// Does `each` for every place, tells what fails, and goes on.
+    /// Does `each` for every place. Tells what fails, and goes on.
     fn each<'p>(
         &mut self,
         places: impl IntoIterator<Item = &'p Place>,
@@ -60,7 +60,7 @@ impl Volumes {
         result
     }
 
-    /// Does `each` for every place, as [`Volumes::each`], and unmounts in the end.
+    /// Does `each` for every place, as [`Volumes::each`] does, and unmounts at the end.
     fn for_each(
         mut self,
         places: &[Place],
@@ -130,7 +130,7 @@ pub(crate) fn mkdir(args: &Mkdir) -> Result<()> {
         };
         match (made, args.mode) {
             (Some(dir), Some(mode)) => {
-                // As mkdir: what it has of its directory's set-group-ID stays.
+                // As mkdir: the set-group-ID that it got from its directory stays.
                 let special = dir.meta()?.mode & 0o6000;
                 dir.set_mode(mode | special).during(|| volume.shown(path))
             }
@@ -139,7 +139,7 @@ pub(crate) fn mkdir(args: &Mkdir) -> Result<()> {
     })
 }
 
-/// Makes what is missing of the directories on a path; gives the last one, if it was made.
+/// Makes the missing directories on a path; returns the last one, if it was made.
 fn make_parents<'v>(volume: &'v Volume, path: &[u8]) -> Result<Option<Box<dyn Item + 'v>>> {
     let mut last = None;
     let ends = (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/');
@@ -153,7 +153,7 @@ fn make_parents<'v>(volume: &'v Volume, path: &[u8]) -> Result<Option<Box<dyn It
             }
             None => {
                 let dir = volume.make_dir(here, 0o777).during(shown)?;
-                // Whatever the mask says: the next one is made in it.
+                // Whatever the umask says: the next directory is made in this one.
                 let mode = dir.meta()?.mode;
                 if end < path.len() && mode & 0o300 != 0o300 {
                     dir.set_mode(mode | 0o300).during(shown)?;
@@ -188,7 +188,7 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
         };
         let kind = file.meta()?.kind;
         if kind != FileKind::Dir {
-            // Only a directory may be named with a slash behind it. A link is not followed.
+            // Only a directory may be named with a slash at the end. A link is not followed.
             if !path.ends_with(b"/") {
                 return dir.remove_file(&name).during(shown);
             }
@@ -212,8 +212,8 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
     })
 }
 
-/// Removes a directory and what is in it, deepest first. What cannot be removed is told, and the
-/// rest is removed; then it gives false.
+/// Removes a directory and what is in it, deepest first. Tells what cannot be removed, removes the
+/// rest, and then returns false.
 fn remove_tree(walk: &mut Walk, parent: &dyn Item, name: &[u8], dir: &dyn Item) -> Result<bool> {
     let shown = || dir.shown();
     walk.enter(dir, Some(parent)).during(shown)?;
@@ -273,7 +273,7 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
         is_first: true,
         json: output::JsonList::new(),
     };
-    // As ls: sorted, the directories last.
+    // As ls: sorted, directories last.
     let mut places: Vec<&Place> = args.places.iter().collect();
     places.sort_by_key(|place| (place.in_image().0, place.in_image().1));
     let (mut files, mut dirs) = (Vec::new(), Vec::new());
@@ -284,7 +284,7 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
             .at(path, false)?
             .ok_or_else(|| not_there(volume, path))?;
         let meta = file.meta()?;
-        // A link to a directory stands for it, unless what is named itself is to be shown.
+        // A link to a directory stands for the directory, unless -l or -d shows the link itself.
         let follow = !args.long && meta.kind == FileKind::Symlink;
         let led = if follow {
             volume.meta(path).ok().flatten()
@@ -319,17 +319,17 @@ pub(crate) fn ls(args: &Ls) -> Result<()> {
     result
 }
 
-/// Prints one directory after the other, so that a large tree takes no memory.
+/// Prints one directory after the other, so that a large tree needs no memory.
 struct Lister<'a> {
     args: &'a Ls,
-    /// Each directory's list begins with its path.
+    /// True if each directory's list begins with its path.
     titles: bool,
     is_first: bool,
     json: output::JsonList,
 }
 
 impl Lister<'_> {
-    /// Lists a directory, with -R what is below it too. What fails is told, and the rest is listed.
+    /// Lists a directory, and with -R what is below it. Tells what fails, and lists the rest.
     fn dir(
         &mut self,
         walk: &mut Walk,
@@ -474,7 +474,7 @@ fn print_long(files: &[Listed], args: &Ls) -> Result<()> {
     output::line(table.trim_fmt())
 }
 
-/// `drwxr-sr-x`
+/// Formats type and permissions: `drwxr-sr-x`.
 fn permissions(meta: &Meta) -> String {
     let mut text = String::from(meta.kind.letter());
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {

@@ -14,11 +14,11 @@ use crate::mounts;
 use crate::place::{self, Place};
 use crate::tree::{FileKind, Meta, Tree};
 
-/// Where the names go.
+/// The place where the new names go.
 struct Target<'a> {
     place: &'a Place,
     path: &'a [u8],
-    /// It is a directory, perhaps by a link: the names go into it.
+    /// True if it is a directory, or a link to one: the names go into it.
     is_dir: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// The path that a file whose path ends in `name` gets.
+    /// Returns the new path of a file whose path ends in `name`.
     fn path_for(&self, name: &[u8]) -> Vec<u8> {
         if self.is_dir {
             place::join(self.path, name)
@@ -47,7 +47,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Opens the image of all these places.
+/// Opens the one image in which all these places are.
 fn open_image(places: &[&Place], advice: &str) -> Result<Volume> {
     let mut image: Option<(PathBuf, &Path)> = None;
     for place in places {
@@ -66,7 +66,7 @@ fn open_image(places: &[&Place], advice: &str) -> Result<Volume> {
     Volume::open(image, true)
 }
 
-/// Does `each`, tells what fails, and ends with a failure then.
+/// Does `each` for every item. Tells what fails, goes on, and fails at the end.
 fn each<'s, T: ?Sized + 's>(
     sources: impl IntoIterator<Item = &'s T>,
     mut each: impl FnMut(&'s T) -> Result<()>,
@@ -148,7 +148,7 @@ fn move_one(
     Ok(())
 }
 
-/// What is at a path itself, a link or not.
+/// Returns what is at a path; does not follow a link.
 fn lstat(volume: &Volume, path: &[u8]) -> Result<Option<Meta>> {
     let end = path
         .iter()
@@ -158,7 +158,7 @@ fn lstat(volume: &Volume, path: &[u8]) -> Result<Option<Meta>> {
     there.map(|item| item.meta()).transpose()
 }
 
-/// Whether two paths are one name of one directory.
+/// True if two paths are one name in one directory.
 fn is_same_name(volume: &Volume, a: &[u8], b: &[u8]) -> Result<bool> {
     let (Some((a, first)), Some((b, second))) = (place::split_last(a), place::split_last(b)) else {
         return Ok(false);
@@ -215,7 +215,7 @@ fn link_one(args: &Ln, volume: &Volume, path: &[u8], target: &Target<'_>) -> Res
     volume.make_link(path, &new).during(|| volume.shown(&new))
 }
 
-/// With `--force`, removes what has the name of the link, unless it is what is linked.
+/// With `--force`, removes the file that has the link's name, unless it is the file to link.
 fn make_room(
     args: &Ln,
     volume: &Volume,

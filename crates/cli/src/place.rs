@@ -9,9 +9,9 @@ use crate::shown::shown;
 
 /// A place given on the command line.
 ///
-/// An argument is a place in an image if and only if it has a `:` that stands at its end or before
-/// a `/`, and what stands before the first such colon is an existing file that is not a directory.
-/// Everything else is a path on this machine.
+/// An argument is a place in an image if it has a `:` at its end or before a `/`, and what stands
+/// before the first such colon is an existing file that is not a directory. Everything else is a
+/// path on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A path on this machine.
@@ -43,8 +43,8 @@ impl Place {
         Self::Host(PathBuf::from(text))
     }
 
-    /// The place in an image; a bare path is an image whose root is meant. For commands that work
-    /// on images only.
+    /// Returns the place in an image; a bare path means the root of that image. For commands that
+    /// work only on images.
     pub(crate) fn in_image(&self) -> (&Path, &[u8]) {
         match self {
             Self::Host(image) => (image, b"/"),
@@ -70,7 +70,7 @@ impl From<OsString> for Place {
     }
 }
 
-/// `dir/name`, without doubling the slash.
+/// Joins `dir/name` without doubling the slash.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = dir.to_vec();
     if !path.ends_with(b"/") {
@@ -80,7 +80,7 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// The last part of a path: `/a/b/` ends in `b`, `/a/.` in `.`, the root in nothing.
+/// Returns the last part of a path: `/a/b/` ends in `b`, `/a/.` in `.`, the root in nothing.
 pub(crate) fn last_part(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |at| at + 1);
     let begin = path[..end]
@@ -90,8 +90,8 @@ pub(crate) fn last_part(path: &[u8]) -> &[u8] {
     &path[begin..end]
 }
 
-/// A path and its last part: `/a/b/` is (`/a/`, `b`); `None` for the root and for what ends in `.`
-/// or `..`, which name no place in a directory.
+/// Splits a path before its last part: `/a/b/` is (`/a/`, `b`). Returns `None` for the root, and
+/// for a path that ends in `.` or `..`, which are no names in a directory.
 pub(crate) fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let name = last_part(path);
     if matches!(name, b"" | b"." | b"..") {

@@ -1,5 +1,5 @@
-//! What walking and copying need of a file tree, so that a host directory and an unmounted image
-//! are alike to them.
+//! What a walk or a copy needs of a file tree, so that it can treat a directory of this machine and
+//! an unmounted image alike.
 
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
@@ -35,7 +35,7 @@ impl FileKind {
         Self::TABLE[self as usize]
     }
 
-    /// From the type bits of a mode (stat(2)).
+    /// Returns the type for the type bits of a mode (stat(2)).
     pub(crate) fn of_mode(mode: u32) -> Self {
         Self::TABLE
             .iter()
@@ -43,26 +43,26 @@ impl FileKind {
             .map_or(Self::File, |row| row.0)
     }
 
-    /// The type bits of a mode.
+    /// Returns the type bits of a mode.
     pub(crate) fn bits(self) -> u32 {
         self.row().1
     }
 
-    /// The letter that `ls -l` shows.
+    /// Returns the letter that `ls -l` shows.
     pub(crate) fn letter(self) -> char {
         self.row().2
     }
 
-    /// The word in JSON.
+    /// Returns the word that JSON uses.
     pub(crate) fn word(self) -> &'static str {
         self.row().3
     }
 }
 
-/// A time: seconds since 1970 and nanoseconds.
+/// A time: seconds since 1970, and nanoseconds.
 pub(crate) type Stamp = (i64, u32);
 
-/// What `lstat` tells.
+/// The result of `lstat`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     pub(crate) kind: FileKind,
@@ -72,7 +72,7 @@ pub(crate) struct Meta {
     pub(crate) gid: u32,
     pub(crate) nlink: u64,
     pub(crate) size: u64,
-    /// Device and inode: the same for two names of one file.
+    /// Device and inode: equal for two names of one file.
     pub(crate) id: (u64, u64),
     pub(crate) atime: Stamp,
     pub(crate) mtime: Stamp,
@@ -82,54 +82,55 @@ pub(crate) struct Meta {
 
 /// A file that is read.
 pub(crate) trait Source {
-    /// The next range that may hold data, at or after `from`: start and end. `None` when only a
-    /// hole is left.
+    /// Returns start and end of the next range, at or after `from`, that may hold data. Returns
+    /// `None` if only a hole is left.
     fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>>;
-    /// Reads at `offset`; 0 at the end.
+    /// Reads at `offset`; returns 0 at the end.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize>;
-    /// Its length now; 0 of what has none (a pipe).
+    /// Returns its present length; 0 if it has none (a pipe).
     fn size(&self) -> Result<u64>;
 }
 
 /// A tree: an image, or this machine.
 pub(crate) trait Tree {
-    /// How a path is shown in messages.
+    /// Returns a path as messages show it.
     fn shown(&self, path: &[u8]) -> String;
-    /// What is at a path that the user gave; `None` when nothing is. A symbolic link at its end is
-    /// followed if `follow`, those before it always are: the words are the user's, not the image's.
+    /// Returns what is at a path that the user gave; `None` if nothing is. Follows a symbolic link
+    /// at the path's end if `follow` is true. Links before it are always followed, because the path
+    /// comes from the user and not from the image.
     fn at(&self, path: &[u8], follow: bool) -> Result<Option<Box<dyn Item + '_>>>;
-    /// It is one that damage, or malice, may have brought into any state.
+    /// True for an image, which damage or malice may have brought into any state.
     fn is_image(&self) -> bool;
-    /// Bytes that the files of the tree can hold together.
+    /// Returns the number of bytes that the files of the tree can hold together.
     fn capacity(&self) -> Result<u64>;
 }
 
-/// A file of any kind, held by a handle and not by its path: what is done with it happens to this
-/// file, whatever becomes of its names.
+/// A file of any kind, held by a handle and not by its path: every call acts on this file, whatever
+/// becomes of its names.
 ///
-/// Names are single parts of a path ([`check_part`]), looked for in this directory only, and no
-/// symbolic link is followed but by [`Item::followed`]. So nothing that an image says leads out of
-/// the directory that the user named.
+/// Names are single parts of a path ([`check_part`]) and are looked up only in this directory. Only
+/// [`Item::followed`] follows a symbolic link. So nothing in an image leads out of the directory
+/// that the user named.
 pub(crate) trait Item {
-    /// How it is shown in messages.
+    /// Returns its path as messages show it.
     fn shown(&self) -> String;
     fn meta(&self) -> Result<Meta>;
 
-    /// The names in this directory, without `.` and `..`, sorted.
+    /// Returns the names in this directory, without `.` and `..`, sorted.
     fn names(&self) -> Result<Vec<Vec<u8>>>;
-    /// The file of this name; `None` when there is none.
+    /// Returns the file of this name; `None` if there is none.
     fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>>;
-    /// The file of this name, or the one that it leads to if it is a symbolic link; `None` when
-    /// there is none.
+    /// Returns the file of this name; if it is a symbolic link, the file that it leads to. Returns
+    /// `None` if there is none.
     fn followed(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>>;
-    /// Fails when this directory, found in `parent`, says that it is in another one.
+    /// Fails if this directory, found in `parent`, says that it is in another one.
     fn check_parent(&self, parent: &dyn Item) -> Result<()>;
-    /// The names that lead here from the item that [`Tree::at`] gave.
+    /// Returns the names that lead here from the item that [`Tree::at`] returned.
     fn way(&self) -> &[Vec<u8>];
-    /// Its descriptor, on this machine.
+    /// Returns its descriptor, if it is on this machine.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes an empty file, which is open for writing; the name must be free, as for all that
+    /// Makes an empty file and opens it for writing. The name must be free, as for all calls that
     /// follow.
     fn make_file(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
     fn make_dir(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
@@ -141,30 +142,30 @@ pub(crate) trait Item {
         mode: u16,
         rdev: (u32, u32),
     ) -> Result<Box<dyn Item + '_>>;
-    /// A further name for a file of the same tree.
+    /// Makes a further name for a file of the same tree.
     fn make_link(&self, name: &[u8], existing: &dyn Item) -> Result<()>;
     /// Removes a file that is no directory.
     fn remove_file(&self, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, name: &[u8]) -> Result<()>;
 
-    /// The target of this symbolic link.
+    /// Returns the target of this symbolic link.
     fn read_link(&self) -> Result<Vec<u8>>;
     /// Opens this file for reading.
     fn open(&self) -> Result<Box<dyn Source + '_>>;
-    /// Opens this file for writing and cuts it to nothing; it stays the file that it is.
+    /// Opens this file for writing and truncates it; it stays the same file.
     fn open_to_write(&self) -> Result<Box<dyn Item + '_>>;
-    /// Writes all of `data` at `offset` into this file, which `make_file` or `open_to_write` gave.
-    /// Offsets only grow; what is left out reads as zeros.
+    /// Writes all of `data` at `offset` into this file, which `make_file` or `open_to_write`
+    /// returned. Offsets only grow; what is left out reads as zeros.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
-    /// Ends this file, which was written, at this length.
+    /// Sets the length of this file, which was written.
     fn set_len(&self, len: u64) -> Result<()>;
 
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()>;
-    /// Removes an attribute; one that is not there is no error.
+    /// Removes an attribute; a missing one is no error.
     fn remove_xattr(&self, name: &[u8]) -> Result<()>;
-    /// Sets the owner; false when the caller may not.
+    /// Sets the owner; returns false if the caller may not.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<bool>;
     fn set_mode(&self, mode: u16) -> Result<()>;
     fn set_times(&self, atime: Stamp, mtime: Stamp) -> Result<()>;
@@ -185,7 +186,7 @@ pub(crate) fn descend(
     }
 }
 
-/// How a name in a directory is shown.
+/// Returns a name in a directory as messages show it.
 pub(crate) fn shown_below(dir: &dyn Item, name: &[u8]) -> String {
     match dir.shown() {
         dir if dir == "." => shown(name),
@@ -193,7 +194,7 @@ pub(crate) fn shown_below(dir: &dyn Item, name: &[u8]) -> String {
     }
 }
 
-/// Whether `name` is one part of a path, which names something in a directory and nothing
+/// Fails unless `name` is one part of a path, which names something in this directory and nothing
 /// elsewhere.
 pub(crate) fn check_part(name: &[u8]) -> Result<&[u8]> {
     let leads_on = name.iter().any(|byte| matches!(byte, b'/' | 0));
@@ -206,13 +207,13 @@ pub(crate) fn check_part(name: &[u8]) -> Result<&[u8]> {
     Ok(name)
 }
 
-/// Directories below each other, at most: the longest path (PATH_MAX) has no more.
+/// How deep directories may be nested: the longest path (PATH_MAX) has no more parts.
 const DEPTH_MAX: usize = 2048;
 
 /// The directories that a walk through a tree has entered. A damaged image may have a directory
-/// under several names, one of them below itself: a walk that went on there would not end.
+/// under several names, one of them below itself; a walk that entered it again would not end.
 pub(crate) struct Walk {
-    /// Of an image: all of them. A directory of this machine may be mounted in two places.
+    /// All directories, for an image. A directory of this machine may be mounted in two places.
     entered: HashSet<(u64, u64)>,
     above: Vec<(u64, u64)>,
     is_image: bool,
@@ -228,7 +229,8 @@ impl Walk {
         }
     }
 
-    /// Enters a directory that was found in `parent`; none for the one where the walk begins.
+    /// Enters a directory that was found in `parent`; `None` for the directory in which the walk
+    /// begins.
     pub(crate) fn enter(&mut self, dir: &dyn Item, parent: Option<&dyn Item>) -> Result<()> {
         let id = dir.meta()?.id;
         if let Some(parent) = parent {

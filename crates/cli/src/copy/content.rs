@@ -1,17 +1,17 @@
 //! The bytes of one file, from a source to a copy that was just opened.
 //!
-//! A file may change while it is read, and may have another length than it says: it is read to its
-//! end, whatever was known of it before. Holes stay holes.
+//! A file may change while it is read, and its length may be other than `stat` says. So it is read
+//! to its end, whatever was known of it before. Holes stay holes.
 
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 use crate::failure::{DAMAGED, Explain, Failure, Result};
 use crate::tree::{Item, Source};
 
-/// How much is read and written at once.
+/// Bytes that are read and written at once.
 const CHUNK: usize = 1 << 20;
 
-/// Copies contents, one after the other.
+/// Copies the contents of one file after the other.
 pub(super) struct Copier {
     buffer: Vec<u8>,
 }
@@ -23,8 +23,8 @@ impl Copier {
         }
     }
 
-    /// Copies all bytes, at most as many as are `left`, from which they are taken. `progress` is
-    /// told how many there were each time.
+    /// Copies all bytes, but at most `left`, from which it takes what it copies. It calls
+    /// `progress` with the number of bytes of each step.
     pub(super) fn copy(
         &mut self,
         source: &mut dyn Source,
@@ -35,10 +35,10 @@ impl Copier {
         let shown = || copy.shown();
         let mut offset = 0;
         loop {
-            // Asked for before the next data: what is appended in between is data then.
+            // Asked before the next data: what is appended in between counts as data.
             let size = source.size()?;
             let Some((start, end)) = source.next_data(offset)? else {
-                // A hole is at the end.
+                // The file ends in a hole.
                 return if offset < size {
                     copy.set_len(size).during(shown)
                 } else {
@@ -50,7 +50,7 @@ impl Copier {
                 let want = self.buffer.len().min(u64_as_usize(end - offset));
                 let got = source.read(offset, &mut self.buffer[..want])?;
                 if got == 0 {
-                    // It ends here, or was cut here while it was read.
+                    // The file ends here, or was truncated while it was read.
                     return Ok(());
                 }
                 let n = usize_as_u64(got);
@@ -63,7 +63,7 @@ impl Copier {
     }
 }
 
-/// Files of an image share no blocks, so that all of them fit the image.
+/// Files of a sound image share no blocks, so together they fit the image.
 fn too_much() -> Failure {
     Failure::new("the files hold more than the whole image: some use the same blocks")
         .advise(DAMAGED)
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
     use crate::tree::Tree;
 
-    /// A file of which each reading may find another length than the last one.
+    /// A file whose length may differ at each reading.
     struct Changing {
-        /// What it says.
+        /// The length that it claims.
         says: u64,
-        /// How many bytes it has at each call of `read`; the last one stays.
+        /// Its true length at each call of `read`; the last one stays.
         has: Vec<u64>,
-        /// Where its data ends, for who asks.
+        /// Where its data ends, as `next_data` says.
         data: u64,
     }
 
@@ -97,7 +97,7 @@ mod tests {
             let end = self.has[0];
             if self.has.len() > 1 {
                 self.has.remove(0);
-                // Who has appended has made more data.
+                // An append makes more data.
                 self.data = self.data.max(self.has[0]);
             }
             let n = out.len().min(u64_as_usize(end.saturating_sub(offset)));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Length and blocks of the copy, and what is left of 10,000,000 bytes.
+    /// Returns length and blocks of the copy, and what is left of 10,000,000 bytes.
     fn copied(mut source: Changing) -> Result<(u64, u64, u64)> {
         let lab = tempfile::tempdir().unwrap();
         let dir = Host.at(lab.path().as_os_str().as_bytes(), true)?.unwrap();
@@ -129,14 +129,14 @@ mod tests {
             data,
         };
         let len = |source| copied(source).map(|(len, ..)| len).unwrap();
-        // A file of /proc says 0, one of /sys says 4096.
+        // A file of /proc claims length 0, one of /sys 4096.
         assert_eq!(len(source(0, &[3000], u64::MAX)), 3000);
         assert_eq!(len(source(4096, &[10], 4096)), 10);
-        // One that grows, again and again, and one that is cut.
+        // A file that grows again and again, and one that is truncated.
         let mib = 1 << 20;
         assert_eq!(len(source(mib, &[mib, mib + 5, 3 * mib], mib)), 3 * mib);
         assert_eq!(len(source(3 * mib, &[3 * mib, 2 * mib], 3 * mib)), 2 * mib);
-        // A hole at the end, and nothing else.
+        // Nothing but a hole.
         assert_eq!(len(source(mib, &[0], 0)), mib);
         let (len, blocks, left) = copied(source(5 * mib, &[mib], mib)).unwrap();
         assert_eq!((len, left), (5 * mib, 10_000_000 - mib));

@@ -1,14 +1,14 @@
 //! The tree of this machine.
 //!
-//! A file is held by a descriptor that is open for nothing but being named (O_PATH). The path that
-//! the user gave is the only one that the kernel ever walks; from there on each step is one name,
-//! opened below the directory's descriptor with openat2(2) so that it can neither go up nor follow
-//! a link. What takes no descriptor of that kind (reading, attributes) goes by `/proc/self/fd`,
-//! which leads to the same file.
+//! A descriptor that only names its file (O_PATH) holds each file. The kernel walks no path but the
+//! one that the user gave. From there on each step is one name, opened below the directory's
+//! descriptor with openat2(2), so that it can neither go up nor follow a link. What such a
+//! descriptor cannot do (reading, attributes) goes through `/proc/self/fd`, which leads to the same
+//! file.
 //!
-//! What tells or sets owners, modes, devices and extended attributes, and what makes and removes
-//! files, goes by the C library (the standard library, `stetfs_sys::libc_files`), so that it works
-//! under fakeroot(1) as it does for root.
+//! Owners, modes, devices and extended attributes are read and set through the C library, and files
+//! are made and removed through it (the standard library, `stetfs_sys::libc_files`). So all of that
+//! works under fakeroot(1) as it does for root.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
-/// Paths of this machine.
+/// Files of this machine, by path.
 pub(crate) struct Host;
 
 impl Tree for Host {
@@ -54,14 +54,14 @@ impl Tree for Host {
     }
 }
 
-/// Names the file and gives no access to it.
+/// Flags for a descriptor that names the file and gives no access to it.
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// None when there is nothing.
+/// Returns None if there is no such file.
 fn found(opened: rustix::io::Result<OwnedFd>) -> Result<Option<OwnedFd>> {
     match opened {
         Ok(fd) => Ok(Some(fd)),
@@ -80,8 +80,8 @@ fn open_beneath(
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(dir, name, flags, mode, resolve) {
-        // Before Linux 5.6, or where a sandbox does not know it. A name is one part of a path, so
-        // this cannot lead away either.
+        // Linux before 5.6, or a sandbox that does not know openat2(2). A name is one part of a
+        // path, so this cannot lead away either.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(dir, name, flags, mode),
         other => other,
     }
@@ -105,11 +105,12 @@ fn meta_of(stat: &Metadata) -> Meta {
 
 /// How the descriptor of a file is open.
 enum Open {
-    /// For nothing but being named.
+    /// Only names the file.
     Handle,
     /// For writing at any offset.
     Places,
-    /// For writing one byte after the other: a pipe, a terminal, a device. How many have been.
+    /// For writing one byte after the other (a pipe, a terminal, a device); with the number of
+    /// bytes written.
     Stream(Cell<u64>),
 }
 
@@ -117,7 +118,7 @@ enum Open {
 struct HostFile {
     fd: File,
     open: Open,
-    /// As it is shown.
+    /// Its path, as messages show it.
     path: Vec<u8>,
     way: Vec<Vec<u8>>,
 }
@@ -132,7 +133,7 @@ impl HostFile {
         }
     }
 
-    /// Leads to the file itself, also where that is a symbolic link.
+    /// Returns a path that leads to the file itself, also if that is a symbolic link.
     fn by_descriptor(&self) -> String {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
     }
@@ -143,7 +144,8 @@ impl HostFile {
         Self::handle(fd, place::join(&self.path, name), way)
     }
 
-    /// What was just made under `name`; another kind of file there is somebody else's.
+    /// Opens what was just made under `name`. If it is another kind of file, somebody else put it
+    /// there.
     fn made(&self, name: &[u8], kind: FileKind) -> Result<Box<dyn Item + '_>> {
         let fd = open_beneath(self.fd.as_fd(), name, HANDLE, Mode::empty())?;
         let item = self.item(name, fd);
@@ -318,7 +320,7 @@ impl Item for HostFile {
         for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
             match grown(|out| libc_files::get_xattr(path.as_bytes(), name, out)) {
                 Ok(value) => all.push((name.to_vec(), value)),
-                // It went away in between, or this user may not read it.
+                // The attribute went away in between, or this user may not read it.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -365,7 +367,8 @@ impl Item for HostFile {
     }
 }
 
-/// Calls until the buffer is large enough: the size may change between asking and reading.
+/// Calls with a larger buffer until it is large enough: the size may change between asking and
+/// reading.
 fn grown(
     mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
@@ -387,7 +390,7 @@ impl Source for File {
         let start = match rustix::fs::seek(&*self, SeekFrom::Data(from)) {
             Err(Errno::NXIO) => return Ok(None),
             // A file system without SEEK_DATA: everything is data, up to where reading ends. Its
-            // files may have another length than they say (/proc).
+            // files may have another length than they claim (/proc).
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((from, u64::MAX))),
             other => other?,
         };
@@ -406,8 +409,8 @@ impl Source for File {
     }
 }
 
-/// A pipe, a terminal, a device while it is read: from its beginning to its end, whose place
-/// nothing tells before.
+/// A pipe, a terminal or a device while it is read, from its beginning to its end. Nothing tells
+/// beforehand where that is.
 struct Stream {
     file: File,
     read: u64,
@@ -443,12 +446,12 @@ mod tests {
 
     use super::*;
 
-    /// The words of the failure.
+    /// Returns the words of the failure.
     fn refused<T>(result: Result<T>) -> String {
         result.err().expect("a refusal").to_string()
     }
 
-    /// What an image's names could try, at the last place that stands in their way.
+    /// Tries what names in an image could do, at the last place that stands in their way.
     #[test]
     fn no_name_leads_out_of_its_directory() {
         let lab = tempfile::tempdir().unwrap();
@@ -469,8 +472,7 @@ mod tests {
             refused(dir.make_node(name, FileKind::Fifo, 0o644, (0, 0)));
             refused(dir.remove_file(name));
         }
-        // A link is only ever itself: nothing is made in what it leads to, nor written or changed
-        // there.
+        // A link stays a link: nothing is made, written or changed where it leads.
         let link = dir.child(b"link").unwrap().unwrap();
         assert_eq!(link.meta().unwrap().kind, FileKind::Symlink);
         refused(link.make_file(b"new", 0o644));

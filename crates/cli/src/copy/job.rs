@@ -1,15 +1,17 @@
 //! What becomes of one file of a copy, as cp(1) has it.
 //!
-//! - A file that is there is written into: it keeps its owner, mode, attributes and other names,
-//!   and a link is followed. Only `-r` and `-a` replace one, and only by what has no content to be
-//!   written, or (`-a`) if it has further names: those are to stay as they are.
-//! - Without `-r` everything but a directory is read and becomes a file; with it links, pipes and
+//! - An existing file is written into: it keeps its owner, mode, attributes and other names, and a
+//!   link to it is followed. Only `-r` and `-a` replace a file, and only in two cases: the new one
+//!   has no content to write, or (with `-a`) the existing one has further names, whose content must
+//!   stay.
+//! - Without `-r`, everything but a directory is read and becomes a file. With it, links, pipes and
 //!   devices are copied as what they are.
 //! - Attributes are set when a file's content (a directory's entries) is complete, because writing
 //!   changes times.
 //!
-//! A link that an image says was made is not a way out of the target: copies from an image to this
-//! machine go through no link below it, and nothing goes through a link that this job made.
+//! A link that an image brought along must not lead out of the target. So a copy from an image to
+//! this machine goes through no link below the target, and no copy goes through a link that this
+//! job made.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -26,18 +28,18 @@ use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Tree, Walk, descend, shown_below};
 
-/// The attributes that are a file's ACLs; the second one only directories have.
+/// The attributes that hold a file's ACLs; only directories have the second one.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// Device and inode of a file of this machine.
 pub(super) type HostId = (u64, u64);
 
-/// What was not done.
+/// Counts of what was not done.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Files that were not copied.
     out: u32,
-    /// Files that were, but not with all that belongs to them.
+    /// Files that were copied, but without some of their attributes.
     incomplete: u32,
 }
 
@@ -65,9 +67,9 @@ pub(super) struct Target<'a> {
     pub(super) dir: &'a dyn Item,
     /// Its path.
     pub(super) path: Vec<u8>,
-    /// The name of the copy; none when the directory itself was named.
+    /// The name of the copy; None if the target is the directory itself.
     pub(super) name: Option<Vec<u8>>,
-    /// What was named ends in a slash.
+    /// True if the target was written with a slash at its end.
     pub(super) must_be_dir: bool,
 }
 
@@ -75,13 +77,13 @@ pub(super) struct Job<'a> {
     args: &'a Cp,
     target: Target<'a>,
     images: Vec<HostId>,
-    /// The ways from the target to where the first name of each file with several names went.
+    /// For each file with several names: the ways from the target to where its first name went.
     links: HashMap<(u64, u64), Vec<Vec<u8>>>,
     /// The file creation mask.
     mask: u16,
     /// Symbolic links that this job made.
     made_links: HashSet<(u64, u64)>,
-    /// What the sources that were named became.
+    /// What the sources on the command line became.
     made_first: HashSet<(u64, u64)>,
     copier: Copier,
     bar: ProgressBar,
@@ -90,24 +92,24 @@ pub(super) struct Job<'a> {
 
 /// What is known of a source while it is copied.
 struct Origin {
-    /// It is in the tree that the copy goes to.
+    /// True if the source is in the tree that the copy goes to.
     same_tree: bool,
-    /// It is an image's, and the copy is on this machine.
+    /// True if the source is in an image and the copy is on this machine.
     leaves_image: bool,
     walk: Walk,
-    /// What all its files together can hold.
+    /// Bytes that all its files together can hold.
     capacity: u64,
-    /// What those can that are yet to come.
+    /// Bytes that the files yet to come can hold.
     left: u64,
     /// Files with several names that were counted.
     counted: HashSet<(u64, u64)>,
 }
 
-/// A file that is copied: where it was found, and where it goes.
+/// A file that is copied: where it is, and where its copy goes.
 struct Step<'s> {
     item: &'s dyn Item,
     meta: Meta,
-    /// The directory that it was found in; none for what the command line names.
+    /// The directory that it was found in; None for a source on the command line.
     parent: Option<&'s dyn Item>,
     to: &'s dyn Item,
     name: &'s [u8],
@@ -149,8 +151,8 @@ impl<'a> Job<'a> {
         self.left
     }
 
-    /// Copies what a place of the command line names. `same`: the tree of the target, when the
-    /// source is in it.
+    /// Copies a source of the command line. `same` is the tree of the target, if the source is in
+    /// it.
     pub(super) fn copy_source(
         &mut self,
         from: &dyn Tree,
@@ -197,7 +199,7 @@ impl<'a> Job<'a> {
             name: &name,
         };
         if matches!(&*name, b"" | b"." | b"..") {
-            // It has no name of its own: what is in it goes into the target.
+            // The source has no name of its own, so its content goes into the target.
             if !is_tree {
                 return Err(is_directory());
             }
@@ -212,7 +214,8 @@ impl<'a> Job<'a> {
         self.copy_one(&mut origin, &step)
     }
 
-    /// Adds what is to come to the bar's length; what is wrong is told when it is copied.
+    /// Adds the sizes to come to the bar's length. Errors are told later, when the files are
+    /// copied.
     fn count(&self, walk: &mut Walk, item: &dyn Item, parent: Option<&dyn Item>) {
         let Ok(meta) = item.meta() else { return };
         self.bar.inc_length(meta.size);
@@ -241,7 +244,7 @@ impl<'a> Job<'a> {
         self.say(failure.to_string());
     }
 
-    /// Whether this is a file of this machine that an image of the command is in.
+    /// True if this is a file of this machine and one of the command's images.
     fn is_image_in_use(&self, item: &dyn Item, meta: &Meta) -> bool {
         item.descriptor().is_some() && self.images.contains(&meta.id)
     }
@@ -320,7 +323,8 @@ impl<'a> Job<'a> {
     fn finish(&mut self, step: &Step<'_>, copy: &dyn Item) -> Result<()> {
         let id = copy.meta()?.id;
         if self.args.archive && step.meta.nlink > 1 {
-            // A name that only leads to it cannot be given another one.
+            // Only if the name is the copy itself: a further name for a symbolic link that leads
+            // there would be a name of the link.
             let named = step.to.child(step.name)?;
             if named.is_some_and(|named| named.meta().is_ok_and(|meta| meta.id == id)) {
                 let mut way = step.to.way().to_vec();
@@ -334,7 +338,7 @@ impl<'a> Job<'a> {
         self.copy_attributes(step.item, copy, &step.meta)
     }
 
-    /// Where the symbolic link in the place of a copy leads to.
+    /// Returns where the symbolic link in the copy's place leads.
     fn through<'s>(
         &self,
         origin: &Origin,
@@ -360,7 +364,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Whether the copy may take the place of what is there, or go into it.
+    /// Checks that the copy may replace the existing file, or go into it.
     fn check_replaced(&self, step: &Step<'_>, there: &dyn Item, other: &Meta) -> Result<()> {
         let shown = there.shown();
         if (other.kind == FileKind::Dir) != (step.meta.kind == FileKind::Dir) {
@@ -381,8 +385,8 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Gives a file with several names a further one, if it was copied before; in the place of
-    /// what is there.
+    /// Gives a file with several names a further one if it was copied before, and replaces what has
+    /// that name.
     fn link_again(
         &self,
         step: &Step<'_>,
@@ -404,7 +408,7 @@ impl<'a> Job<'a> {
         Ok(true)
     }
 
-    /// Copies a directory into the one that is there, or as a new one.
+    /// Copies a directory into an existing one, or as a new one.
     fn copy_dir(
         &mut self,
         origin: &mut Origin,
@@ -420,8 +424,8 @@ impl<'a> Job<'a> {
         } = *step;
         // The names are taken before the copy is made: it may lie inside the original.
         let names = dir.names();
-        // As cp: a default ACL, for which the mask does not count, gives nobody else the right to
-        // write that the mask takes.
+        // As cp: a default ACL, for which the umask does not count, must not give others the right
+        // to write that the umask takes away.
         let mode = if self.args.archive {
             meta.mode
         } else {
@@ -452,19 +456,19 @@ impl<'a> Job<'a> {
                 self.copy_one(origin, &step)
             });
             if let Err(e) = done {
-                // What fails is told, and the rest is copied.
+                // Tell what fails, and copy the rest.
                 self.leave_out(e.context(shown_below(dir, &name)));
             }
         }
         if made.is_some() && !self.args.archive && meta.mode & 0o700 != 0o700 {
-            // It had to be open to its owner as long as it was filled.
+            // The owner needed full access while the directory was filled.
             let mode = copy.meta()?.mode & !(!meta.mode & 0o700);
             copy.set_mode(mode).during(|| copy.shown())?;
         }
         self.copy_attributes(dir, copy, &meta)
     }
 
-    /// Copies what is in a file into the one that is there, or into a new one.
+    /// Copies a file's content into an existing file, or into a new one.
     fn copy_content(
         &mut self,
         origin: &mut Origin,
@@ -497,8 +501,8 @@ impl<'a> Job<'a> {
         self.finish(step, &*copy)
     }
 
-    /// With `--archive`: owner, mode, attributes, times, in this order, since each of the first may
-    /// change the next.
+    /// With `--archive`, copies owner, mode, attributes and times. The order matters: each of the
+    /// first may change the next.
     fn copy_attributes(&mut self, item: &dyn Item, copy: &dyn Item, meta: &Meta) -> Result<()> {
         if !self.args.archive {
             return Ok(());
@@ -508,13 +512,13 @@ impl<'a> Job<'a> {
         let mut lost = Vec::new();
         let xattrs = item.xattrs()?;
         if meta.kind != FileKind::Symlink {
-            // What the directory's default ACL has given it is not the original's.
+            // Remove what the directory's default ACL added; the original has none of it.
             for acl in ACLS {
                 if !xattrs.iter().any(|(name, _)| name == acl) {
                     copy.remove_xattr(acl).during(shown_copy)?;
                 }
             }
-            // Set-user-ID for another owner than the original's would be a different promise.
+            // Without the original's owner, the set-ID bits would grant something else.
             let mode = if owned { meta.mode } else { meta.mode & 0o1777 };
             copy.set_mode(mode).during(shown_copy)?;
         }
@@ -540,7 +544,7 @@ fn is_directory() -> Failure {
     Failure::new("is a directory").advise("copy directories with -r or -a")
 }
 
-/// Whether `path` lies in the directory that has this id, or is it.
+/// True if `path` is the directory with this id, or lies in it.
 fn is_below(tree: &dyn Tree, path: &[u8], dir: (u64, u64)) -> Result<bool> {
     for ancestor in Path::new(OsStr::from_bytes(path)).ancestors() {
         let there = tree.at(ancestor.as_os_str().as_bytes(), true)?;

@@ -1,9 +1,9 @@
 //! `stetfs cp`: copies between trees, whichever of them is an image.
 //!
-//! As cp(1): what cannot be copied is told and left out, the rest is copied, and the exit code says
-//! that something was left out. Here is where copies go; `job.rs` has what becomes of one file,
-//! `content.rs` how its bytes get there. docs/COMMANDS.md has the rules case by case, and
-//! `tests/cli/as_coreutils.rs` compares them with cp(1).
+//! As with cp(1), a file that cannot be copied is named and left out, the rest is copied, and the
+//! exit code says that something is missing. This file decides where copies go; `job.rs` has what
+//! becomes of one file, `content.rs` how its bytes get there. docs/COMMANDS.md has the rules case
+//! by case, and `tests/cli/as_coreutils` compares them with cp(1).
 
 mod content;
 mod host;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
     left?.into_result()
 }
 
-/// Copies the sources; gives what was left out.
+/// Copies the sources; returns what was left out.
 fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Result<Left> {
     let to = trees.of(target);
     let path = path_of(target);
@@ -55,7 +55,7 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
         return Err(Failure::new(format!("{target} is not a directory"))
             .advise("several files can only be copied into a directory that exists"));
     }
-    // Where the copies go: the directory, its path, and the name of the copy if it is not the
+    // Where the copies go: the directory, its path, and the copy's name if it differs from the
     // original's.
     let gone = || Failure::new(format!("{target}: no such file or directory"));
     let (top, dir_path, name) = match into {
@@ -78,7 +78,7 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
     };
     let place = Target {
         dir: &*top,
-        // On this machine without links and `..`, so that the directories above it can be told.
+        // Resolve links and `..` on this machine, so that the directories above are known.
         path: way,
         name,
         must_be_dir: path.ends_with(b"/"),
@@ -99,14 +99,14 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
     Ok(job.end())
 }
 
-/// A descriptor is open for each directory on the way down: as many as this process may have.
+/// Raises the limit of descriptors: one is open for each directory on the way down.
 fn more_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let more = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // Where that is not allowed, deep trees end with "too many open files".
+    // If that is not allowed, deep trees end with "too many open files".
     let _ = setrlimit(Resource::Nofile, more);
 }
 
@@ -117,7 +117,7 @@ fn path_of(place: &Place) -> &[u8] {
     }
 }
 
-/// The images of one command, each mounted once, and the host.
+/// The trees of one command: its images, each mounted once, and this machine.
 struct Trees {
     host: Host,
     volumes: HashMap<PathBuf, Volume>,
@@ -162,7 +162,7 @@ impl Trees {
         image_of(a) == image_of(b)
     }
 
-    /// The files of this machine that the images are in: nothing may be done with them now.
+    /// Returns the files of this machine that hold the images; the copy must not touch them.
     fn images(&self) -> Vec<HostId> {
         let ids = self
             .volumes
@@ -183,7 +183,7 @@ fn image_of(place: &Place) -> Option<PathBuf> {
     }
 }
 
-/// A bar on a terminal, and nothing elsewhere.
+/// Returns a bar on a terminal; a hidden one elsewhere.
 fn progress(args: &Cp) -> ProgressBar {
     if args.quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
