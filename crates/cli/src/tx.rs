@@ -31,7 +31,7 @@ use ending::{EXIT_FAILED, Interrupt, conflict, failed, refused, too_deep};
 use place::Place;
 use tree::Mounted;
 
-/// The command was ended by a signal, whose number is added.
+/// Exit code after a signal: the signal's number is added.
 const EXIT_SIGNAL: u8 = 128;
 
 pub(crate) fn run(args: &Tx) -> Result<ExitCode> {
@@ -57,7 +57,7 @@ fn transaction(args: &Tx) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Fails where there can be no transaction.
+/// Fails if there can be no transaction on this directory.
 fn check(dir: &Path) -> Result<()> {
     if !dir.is_dir() {
         return Err(failed(format!("{}: not a directory", dir.display())));
@@ -101,7 +101,7 @@ fn change(args: &Tx, dir: &Path, place: &Place, interrupt: &Interrupt) -> Result
         }
     }
     if args.json {
-        // Standard output is for the list.
+        // Only the list may go to standard output.
         second.stdout(Stdio::from(rustix::io::dup(rustix::stdio::stderr())?));
     }
     second.arg(dir).arg("--").args(&args.words);
@@ -109,7 +109,7 @@ fn change(args: &Tx, dir: &Path, place: &Place, interrupt: &Interrupt) -> Result
     let ended = match place.end()?.as_deref().and_then(|end| end.split_once(' ')) {
         Some(("exit", code)) => code.parse().ok(),
         Some(("signal", signal)) => signal.parse().ok().map(|n: u8| EXIT_SIGNAL + n),
-        // It has said why.
+        // The second process has said why.
         _ => return Err(Failure::said().exit(code(status))),
     };
     if let Some(signal) = interrupt.signal() {
@@ -123,7 +123,7 @@ fn change(args: &Tx, dir: &Path, place: &Place, interrupt: &Interrupt) -> Result
     Ok(ExitCode::from(ended.unwrap_or(EXIT_FAILED)))
 }
 
-/// The exit code that says of a process what it says itself.
+/// Returns the exit code that passes on how a process failed.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.filter(|code| *code != 0).unwrap_or(EXIT_FAILED)

@@ -18,22 +18,22 @@ use stetfs_fuse::tx::layer::plan;
 use crate::failure::{Failure, Result};
 use crate::shown::shown;
 
-/// The transaction did not happen, for a reason that is not the command's; as with env(1).
+/// Exit code, as of env(1): the transaction did not happen, for a reason that is not the command's.
 pub(super) const EXIT_FAILED: u8 = 125;
-/// The command cannot be run.
+/// Exit code: the command cannot be run.
 pub(super) const EXIT_NOT_RUN: u8 = 126;
-/// There is no such command.
+/// Exit code: there is no such command.
 pub(super) const EXIT_NOT_FOUND: u8 = 127;
 
-/// How often somebody looks whether there was a signal.
+/// How often to look whether there was a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A failure that is not the command's.
+/// Makes a failure that is not the command's.
 pub(super) fn failed(what: impl Into<String>) -> Failure {
     Failure::new(what).exit(EXIT_FAILED)
 }
 
-/// Why a plan cannot be: directories lie too deep.
+/// Explains that there is no plan because directories lie too deep.
 pub(super) fn too_deep(dir: &Path, path: &[u8]) -> Failure {
     let at = below(dir, path);
     failed(format!(
@@ -41,7 +41,7 @@ pub(super) fn too_deep(dir: &Path, path: &[u8]) -> Failure {
     ))
 }
 
-/// A file by its path from the directory, to be shown.
+/// Returns a file's path from the directory, as messages show it.
 pub(super) fn below(dir: &Path, path: &[u8]) -> String {
     let dir = shown(dir.as_os_str().as_bytes());
     match path {
@@ -60,8 +60,8 @@ pub(super) fn conflict(at: &str, path: &[u8]) -> Failure {
     .advise("run it again")
 }
 
-/// Why the server has not done what it was asked for, because of the file that has this path from
-/// the directory, which a NUL ends.
+/// Explains why the server refused a request, because of the file with this path from the
+/// directory. A NUL ends the path.
 pub(super) fn refused(dir: &Path, e: Errno, path: &[u8]) -> Failure {
     let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
     let at = below(dir, path);
@@ -83,7 +83,7 @@ pub(super) fn refused(dir: &Path, e: Errno, path: &[u8]) -> Failure {
     }
 }
 
-/// An errno in words.
+/// Returns an errno in words.
 pub(super) fn words(e: Errno) -> String {
     let text = std::io::Error::from(e).to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
@@ -108,7 +108,7 @@ impl Interrupt {
             .filter(|n| *n != 0)
     }
 
-    /// Waits for the end of a process, to which the signals are passed on.
+    /// Waits for the end of a process, and passes signals on to it.
     pub(super) fn wait(&self, child: &mut Child) -> Result<ExitStatus> {
         let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
         let look = Timespec::try_from(LOOK)?;

@@ -1,18 +1,18 @@
-//! The second process of a transaction: it has mounts of its own, in which overlayfs stands over
-//! the directory, runs the command there, and says how it ended.
+//! The second process of a transaction. It has mounts of its own, in which overlayfs lies over the
+//! directory. It runs the command there, and says how the command ended.
 //!
-//! An upper layer may not lie below its own lower one. So for a layer on the volume there are two
-//! overlays: an inner one, read-only, of the directory alone, and the outer one, of the inner one
-//! and the layer. (Kernels stack two overlays at most; so the volume's directory may not be part of
-//! an overlay itself.) With a layer in memory one is enough, and each copy of a file takes fewer
-//! requests. The transaction's own place is hidden by a whiteout of it in a layer between.
+//! An upper layer may not lie below its own lower one. So a layer on the volume takes two overlays:
+//! an inner one, read-only, of the directory alone, and an outer one of the inner one and the
+//! layer. (Kernels stack at most two overlays, so the volume's directory may not be part of an
+//! overlay itself.) With a layer in memory one overlay is enough, and each copy of a file takes
+//! fewer requests. A layer between them hides the transaction's own place by a whiteout.
 //!
-//! The one that is written to is `volatile`: nothing that the command writes need be durable
-//! before all of it is, so that its fsyncs cost nothing. What it writes is in the server before
-//! the overlay is gone: the kernel's FUSE writes a file's pages when it is closed or unmapped; what
-//! is in memory is handed over then (`memory.rs`).
+//! The overlay that is written to is `volatile`: nothing that the command writes need be durable
+//! before all of it is, so its fsyncs cost nothing. All that it writes reaches the server before
+//! the overlay is gone. The kernel's FUSE writes a file's pages when the file is closed or
+//! unmapped; a layer in memory is handed over then (`memory.rs`).
 //!
-//! Paths in mount options are relative, so that no directory's name can be taken for an option.
+//! Paths in mount options are relative, so that no directory's name can be read as an option.
 
 use std::ffi::CString;
 use std::fs;
@@ -36,7 +36,7 @@ use super::place::{MOUNTS, WORK, named, open_lock};
 use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
 
-/// How long what the command leaves behind may take to end.
+/// How long processes that the command leaves behind may take to end.
 const MOMENT: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &Tx, name: &str) -> Result<ExitCode> {
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Tx, name: &str) -> Result<ExitCode> {
 }
 
 fn run_in_view(args: &Tx, name: &str) -> Result<()> {
-    // When the first process dies, the command is ended as by a signal to this one.
+    // If the first process dies, the command ends as if this one had got a signal.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     let interrupt = Interrupt::listen()?;
     let dir = &args.dir;
@@ -61,7 +61,7 @@ fn run_in_view(args: &Tx, name: &str) -> Result<()> {
     let mut command = Command::new(&args.words[0]);
     command.args(&args.words[1..]);
     match before {
-        // By its path, which leads into the overlay where it is below the directory.
+        // Enter it again by its path, which leads into the overlay if it is below the directory.
         Ok(before) => {
             std::env::set_current_dir("/")?;
             command.current_dir(before);
@@ -74,7 +74,7 @@ fn run_in_view(args: &Tx, name: &str) -> Result<()> {
     leave(dir)?;
     match memory {
         Some(memory) if status.success() => memory.hand_over()?,
-        // It may have failed for that.
+        // The full layer may be why the command failed.
         Some(_) if is_full => full().tell(),
         _ => {}
     }
@@ -87,7 +87,7 @@ fn full() -> Failure {
         .advise("give it more (--layer-size), or keep it on the volume (--layer volume)")
 }
 
-/// How a process ended.
+/// Says how a process ended.
 fn end(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),
@@ -105,15 +105,15 @@ fn not_run(args: &Tx, e: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {why}", args.words[0].display())).exit(code)
 }
 
-/// Mounts that only this process and its children see; whether they are made with the rights of the
-/// machine's root. An ordinary user makes them in a namespace of users of its own, in which it is
-/// itself.
+/// Makes a mount namespace that only this process and its children see. Returns true if mounts are
+/// made with the rights of the machine's root. An ordinary user gets a user namespace as well, in
+/// which the user has the same number.
 fn unshare() -> Result<bool> {
     match unshare_mounts(false) {
         Ok(()) => {
             let map = fs::read_to_string("/proc/self/uid_map")?;
             let mut words = map.split_ascii_whitespace();
-            // The whole of the numbers: no namespace of users but the first has that.
+            // Only the first user namespace maps all numbers.
             return Ok(words.nth(2) == Some("4294967295"));
         }
         Err(Errno::PERM) => {}
@@ -134,7 +134,7 @@ fn no_view(what: &str, e: Errno) -> Failure {
     )
 }
 
-/// Mounts the overlays over the working directory; gives the layer, if it is in memory.
+/// Mounts the overlays over the working directory; returns the layer if it is in memory.
 fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
@@ -168,7 +168,7 @@ fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
             (seen, &*mounts, Some(memory))
         }
     };
-    // With `userxattr` these two are off, and must not be named.
+    // With `userxattr` these two are off and must not be named.
     let off = if is_root {
         ",metacopy=off,redirect_dir=off"
     } else {
@@ -181,7 +181,8 @@ fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     Ok(memory)
 }
 
-/// Unmounts the overlay. Whoever uses it still could go on changing what is being made durable.
+/// Unmounts the overlay. A process that still used it could go on changing what is being made
+/// durable.
 fn leave(dir: &Path) -> Result<()> {
     let until = Instant::now() + MOMENT;
     loop {
@@ -208,7 +209,7 @@ fn leave(dir: &Path) -> Result<()> {
     .advise("let the command wait for what it starts"))
 }
 
-/// The processes that see these mounts.
+/// Returns the processes that see these mounts.
 fn users() -> Vec<String> {
     let view = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let (own, me) = (view("self"), std::process::id().to_string());

@@ -1,6 +1,6 @@
-//! A layer in memory: a directory of the tmpfs that is mounted out of sight. When the command has
-//! ended, all that is in it goes to the volume's server in batches of records, from which it makes
-//! the layer on the volume (`stetfs_fuse::tx::layer`). So a file that the command makes costs no
+//! A layer in memory: a directory of a tmpfs that is mounted out of sight. When the command has
+//! ended, all of it goes to the volume's server in batches of records. The server makes the layer
+//! on the volume from them (`stetfs_fuse::tx::layer`). So a file that the command makes costs no
 //! requests of its own.
 //!
 //! The walk makes each directory the working one, so that no path gets too long.
@@ -24,28 +24,28 @@ use super::place::{WORK, dress, too_old};
 use super::tree::{self, about};
 use crate::failure::{Explain, Failure, Result};
 
-/// What a security module calls files in memory, which means nothing on a volume.
+/// The label by which a security module marks files in memory; it means nothing on a volume.
 const LABEL: &[u8] = b"security.selinux";
 
-/// Data of a longer file end where a page of it does.
+/// If a file's data does not fit into a batch, the part in the batch ends at a multiple of this.
 const PAGE: u64 = 4096;
 
-/// How much of an extended attribute's value is in one record.
+/// Bytes of an extended attribute's value in one record.
 const VALUE_PART: usize = 8 << 10;
 
-/// With fewer bytes of memory left, the layer was full.
+/// If fewer bytes of memory are left than this, the layer counts as full.
 const FULL: u64 = 256 << 10;
 
 pub(super) struct Memory {
     upper: File,
-    /// The directory that is changed, below everything that is mounted over it.
+    /// The directory that the transaction changes, below everything that is mounted over it.
     dir: File,
     path: PathBuf,
     name: [u8; 16],
 }
 
 impl Memory {
-    /// Makes it in `mounts`, for the working directory, which is that of `path`.
+    /// Makes the layer in `mounts`, for the working directory, which is that of `path`.
     pub(super) fn make(path: &Path, name: [u8; 16], mounts: &Path, is_root: bool) -> Result<Self> {
         let (upper, work) = (mounts.join(UPPER), mounts.join(WORK));
         for dir in [&upper, &work] {
@@ -62,12 +62,12 @@ impl Memory {
             path: path.to_owned(),
             name,
         };
-        // An older server is found before the command runs.
+        // Find out before the command runs whether the server is too old.
         memory.sender().send()?;
         Ok(memory)
     }
 
-    /// Whether overlayfs can note there what it has to.
+    /// Fails if overlayfs cannot keep its attributes there.
     fn has_xattrs(dir: &Path, is_root: bool) -> Result<()> {
         let name = if is_root {
             c"trusted.overlay.stetfs"
@@ -78,13 +78,13 @@ impl Memory {
         rustix::fs::lremovexattr(dir, name).during(|| shown(name))
     }
 
-    /// Whether there is no room in it. Best asked before anything is removed.
+    /// True if the layer has no room left. Ask this before anything is removed from it.
     pub(super) fn is_full(&self) -> bool {
         let stat = rustix::fs::fstatvfs(&self.upper);
         stat.is_ok_and(|stat| stat.f_bavail * stat.f_frsize < FULL || stat.f_favail == 0)
     }
 
-    /// Gives all of it to the server.
+    /// Sends the whole layer to the server.
     pub(super) fn hand_over(&self) -> Result<()> {
         rustix::process::fchdir(&self.upper)?;
         let mut sender = self.sender();
@@ -122,16 +122,16 @@ fn shown(name: &CStr) -> String {
 struct Sender<'a> {
     memory: &'a Memory,
     batch: Box<FillLayer>,
-    /// How much of the batch is filled.
+    /// Bytes of the batch that are filled.
     len: usize,
-    /// Of what is being sent.
+    /// Path of the file that is being sent.
     path: Vec<u8>,
-    /// The numbers of files that have several names, by their inodes.
+    /// Numbers of files that have several names, by inode.
     linked: HashMap<u64, u64>,
 }
 
 impl Sender<'_> {
-    /// Sends what has come together.
+    /// Sends the batch.
     fn send(&mut self) -> Result<()> {
         let batch = &mut *self.batch;
         records::end(&mut batch.records, self.len);
@@ -160,7 +160,7 @@ impl Sender<'_> {
         len.is_some()
     }
 
-    /// An error at what is being sent.
+    /// Makes a failure about the file that is being sent.
     fn at(&self, e: Errno) -> Failure {
         refused(&self.memory.path, e, &self.path)
     }
@@ -172,7 +172,7 @@ impl Sender<'_> {
         let stat = stat.map_err(|e| self.at(e))?;
         let about = about(&stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
-        // A whiteout has all names that overlayfs could save a file for.
+        // overlayfs makes many whiteouts links of one file, to save files.
         let has_links = kind != FileType::Directory && stat.st_nlink > 1 && !about.is_whiteout();
         if has_links {
             let number = usize_as_u64(self.linked.len());
@@ -201,7 +201,7 @@ impl Sender<'_> {
         self.put(&Record::Done)
     }
 
-    /// Sends what is in a directory.
+    /// Sends the content of a directory.
     fn inside(&mut self, dir: &CStr, depth: usize) -> Result<()> {
         if depth > DEPTH_MAX {
             return Err(too_deep(&self.memory.path, &self.path));
@@ -223,7 +223,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends what is in a file, but for its holes.
+    /// Sends the content of a file, without its holes.
     fn data(&mut self, name: &CStr, stat: &Stat) -> Result<()> {
         let size: u64 = must_fit(stat.st_size);
         if size == 0 {
@@ -251,7 +251,7 @@ impl Sender<'_> {
                 };
                 let put = records::encode_data(at, &mut self.batch.records[self.len..], read);
                 let Some((len, n)) = put.map_err(|e| self.at(e))? else {
-                    // Nobody cuts it any more.
+                    // The command has ended, so nobody truncates the file any more.
                     return Err(self.at(Errno::IO));
                 };
                 self.len += len;
@@ -269,7 +269,8 @@ impl Sender<'_> {
         }
     }
 
-    /// How many bytes of data from `at` on go into the batch; a new one where there is little room.
+    /// Returns how many bytes of data from `at` on go into the batch. Sends the batch first if
+    /// there is little room.
     fn data_len(&mut self, at: u64, end: u64) -> Result<usize> {
         loop {
             let room = usize_as_u64(records::data_room(self.len));
@@ -307,8 +308,8 @@ impl Sender<'_> {
     }
 }
 
-/// What is in the working directory, in the order of the names: so near each other will the files
-/// be.
+/// Returns the names in the working directory, sorted: files with neighbouring names will lie near
+/// each other.
 fn names() -> Result<Vec<CString>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = Dir::new(rustix::fs::openat(CWD, c".", flags, Mode::empty())?)?;

@@ -1,5 +1,5 @@
-//! The directory `.stetfs-tx` in the one that a transaction changes: what is in it, and that it is
-//! there for one transaction at a time.
+//! The directory `.stetfs-tx` in the directory that a transaction changes. It exists for one
+//! transaction at a time.
 //!
 //! | | |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `trash` | directories that the transaction removes go here in one piece |
 //! | `mounts` | where a tmpfs is mounted, out of sight, for the mount points below the layer |
 //!
-//! Nobody sees this directory's coming and going in the times of the one that it is in.
+//! Making and removing it leaves the times of the directory above as they were.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::ErrorKind;
@@ -29,33 +29,33 @@ use super::tree;
 use crate::args::Layer;
 use crate::failure::{Explain, Failure, Result};
 
-/// What overlayfs needs for itself.
+/// The directory that overlayfs needs for itself.
 pub(super) const WORK: &str = "work";
-/// Where things are mounted below the layer.
+/// The directory for mounts below the layer.
 pub(super) const MOUNTS: &str = "mounts";
 const LOCK: &str = "lock";
 
-/// How often a transaction that waits for another one looks.
+/// How often a waiting transaction looks whether the other one has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How often the removal of the place is tried.
+/// Number of attempts to remove the place.
 const ATTEMPTS: usize = 10;
 
-/// How many bytes the command's end takes in the lock.
+/// Most bytes that the words about the command's end take in the lock.
 const END_MAX: usize = 64;
 
 /// A place that this process has.
 pub(super) struct Place {
     dir: PathBuf,
-    /// The directory that is changed.
+    /// The directory that the transaction changes.
     pub(super) opened: File,
     lock: File,
-    /// What the server calls the layer.
+    /// The server's name for the layer.
     pub(super) name: [u8; 16],
 }
 
 impl Place {
-    /// Makes it, when what an earlier transaction left there is removed.
+    /// Removes what an earlier transaction left there, and makes the place.
     pub(super) fn take(dir: &Path, waits: bool, layer: Layer) -> Result<Self> {
         let opened = File::open(dir).during(|| dir.display().to_string())?;
         let path = dir.join(PLACE);
@@ -80,7 +80,7 @@ impl Place {
                 Err(Errno::NOTTY) => return Err(too_old(dir)),
                 other => other.during(|| dir.display().to_string())?,
             };
-            // Whoever had it may have removed it just now.
+            // The transaction that had it may have removed it just now.
             let there = fs::symlink_metadata(path.join(LOCK));
             let is_it = |there: fs::Metadata| lock.metadata().is_ok_and(|l| l.ino() == there.ino());
             if !there.is_ok_and(is_it) {
@@ -100,7 +100,7 @@ impl Place {
         }
     }
 
-    /// Makes everything in it anew.
+    /// Makes all its content anew.
     fn fill(&self, layer: Layer) -> Result<()> {
         for entry in fs::read_dir(&self.dir).during(|| self.dir.display().to_string())? {
             let entry = entry.during(|| self.dir.display().to_string())?;
@@ -119,13 +119,13 @@ impl Place {
         let upper = self.upper();
         match layer {
             Layer::Volume => dress(&upper, &self.opened, self.dir.parent().unwrap_or(&self.dir)),
-            // The server does that when it has made what is in it.
+            // The server does this when it has made the layer's content.
             Layer::Memory => undress(&upper).map(drop),
         }
     }
 
-    /// What the process that ran the command wrote of its end; one of an earlier transaction may
-    /// write something too.
+    /// Returns what the process that ran the command wrote about its end. A process of an earlier
+    /// transaction may write something too.
     pub(super) fn end(&self) -> Result<Option<String>> {
         let mut bytes = vec![0; END_MAX];
         let n = self.lock.read_at(&mut bytes, 0)?;
@@ -136,12 +136,12 @@ impl Place {
         Ok(own.map(|(_, end)| end.to_owned()))
     }
 
-    /// Where the layer is.
+    /// Returns where the layer is.
     pub(super) fn upper(&self) -> PathBuf {
         self.dir.join(UPPER)
     }
 
-    /// Removes it, also when somebody who waits for it makes a lock there meanwhile.
+    /// Removes the place, even if a waiting transaction makes a lock there meanwhile.
     pub(super) fn remove(&self) -> Result<()> {
         keeping_times(&self.opened, || {
             let again = (1..ATTEMPTS).find_map(|_| remove_tree(&self.dir).ok());
@@ -150,18 +150,18 @@ impl Place {
     }
 }
 
-/// A transaction's name as a word.
+/// Returns a transaction's name as a word.
 pub(super) fn word(name: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*name))
 }
 
-/// The name that a word is of.
+/// Returns the name that a word stands for.
 pub(super) fn named(word: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(word, 16).ok().map(u128::to_be_bytes)
 }
 
-/// A layer's root stands for the directory, which is open and has that path, with all of its
-/// attributes.
+/// Gives a layer's root all attributes of the directory that it stands for, which is open and has
+/// this path.
 pub(super) fn dress(upper: &Path, dir: &File, path: &Path) -> Result<()> {
     let at = || upper.display().to_string();
     let meta = dir.metadata()?;
@@ -176,7 +176,7 @@ pub(super) fn dress(upper: &Path, dir: &File, path: &Path) -> Result<()> {
     rustix::fs::futimens(&opened, &times(&meta)).during(at)
 }
 
-/// Takes away what a new directory has inherited, and gives it open.
+/// Removes what a new directory has inherited, and returns it open.
 fn undress(upper: &Path) -> Result<File> {
     let at = || upper.display().to_string();
     let opened = File::open(upper).during(at)?;
@@ -186,7 +186,7 @@ fn undress(upper: &Path) -> Result<File> {
     Ok(opened)
 }
 
-/// Where the end of the command is written to, opened by who runs it.
+/// Opens the file to which the process that runs the command writes how it ended.
 pub(super) fn open_lock(place: &Path) -> std::io::Result<File> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
     File::options()
@@ -198,13 +198,13 @@ pub(super) fn open_lock(place: &Path) -> std::io::Result<File> {
         .open(place.join(LOCK))
 }
 
-/// Makes the directory, or finds one that can only have been left by a transaction of this user;
-/// whether it is new.
+/// Makes the directory, or finds one that only a transaction of this user can have left. Returns
+/// true if it is new.
 fn make(path: &Path) -> Result<bool> {
     let at = || path.display().to_string();
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {
-            // Whatever a default ACL of the directory says.
+            // A default ACL of the directory may say otherwise.
             fs::set_permissions(path, Permissions::from_mode(0o700)).during(at)?;
             return Ok(true);
         }
@@ -228,7 +228,7 @@ fn times(meta: &fs::Metadata) -> Timestamps {
     }
 }
 
-/// Does something in a directory, whose times stay what they are.
+/// Acts in a directory and leaves its times as they were.
 fn keeping_times<T>(dir: &File, act: impl FnOnce() -> Result<T>) -> Result<T> {
     let meta = dir.metadata()?;
     let done = act()?;
@@ -236,7 +236,7 @@ fn keeping_times<T>(dir: &File, act: impl FnOnce() -> Result<T>) -> Result<T> {
     Ok(done)
 }
 
-/// Removes a tree, directories too that their owner has locked.
+/// Removes a tree, even directories that their owner may not enter or change.
 fn remove_tree(path: &Path) -> Result<()> {
     let at = || path.display().to_string();
     let meta = match fs::symlink_metadata(path) {

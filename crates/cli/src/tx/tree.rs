@@ -1,4 +1,4 @@
-//! A layer and the directory below it as they are mounted, for a list of the changes.
+//! A layer and the directory below it, as they are mounted: for the list of changes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::failure::Result;
 use crate::output::{self, JsonList};
 use crate::shown::shown;
 
-/// Mounted directories; a node is a path.
+/// Mounted directories; a node of the tree is a path.
 pub(super) struct Mounted;
 
 impl Tree for Mounted {
@@ -47,7 +47,7 @@ impl Tree for Mounted {
     }
 }
 
-/// What the layer's rules are about, of what the system says of a file.
+/// Returns what the layer's rules need of the result of `stat`.
 pub(super) fn about(stat: &Stat) -> About {
     About {
         mode: low16(stat.st_mode),
@@ -62,10 +62,10 @@ pub(super) fn about(stat: &Stat) -> About {
     }
 }
 
-/// The most that all names, or one value, can take (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+/// Most bytes that all names, or one value, can take (XATTR_LIST_MAX, XATTR_SIZE_MAX).
 const XATTR_MAX: usize = 65_536;
 
-/// The names of a file's extended attributes.
+/// Returns the names of a file's extended attributes.
 pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::with_capacity(XATTR_MAX);
     match rustix::fs::llistxattr(path, spare_capacity(&mut names)) {
@@ -76,7 +76,7 @@ pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(names.map(<[u8]>::to_vec).collect())
 }
 
-/// A file's extended attributes.
+/// Returns a file's extended attributes.
 pub(super) fn xattrs(path: &Path) -> io::Result<Vec<Xattr>> {
     let mut all = Vec::new();
     for name in xattr_names(path)? {
@@ -135,7 +135,7 @@ fn kind(mode: u16) -> &'static str {
     }
 }
 
-/// Prints the changes, by their paths.
+/// Prints the changes, sorted by path.
 pub(super) fn list(changes: &[Change<PathBuf>], is_json: bool) -> Result<()> {
     let mut changes: Vec<_> = listed(changes).collect();
     changes.sort_by(|a, b| a.path.cmp(&b.path));
