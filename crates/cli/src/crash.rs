@@ -1,5 +1,5 @@
-//! `stetfs crash`: the lab's exploration of power cuts with a command line. Exit codes: 0 nothing
-//! is wrong, 1 violations, 2 it could not be run.
+//! `stetfs crash`: explores power cuts. Exit codes: 0 nothing is wrong, 1 violations, 2 it could
+//! not run; programs have further ones (`program.rs`).
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -36,9 +36,9 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use ending::{EXIT_INTERRUPTED, Interrupt, exit, indented, told};
 
-/// It could not be run.
+/// Exit code: it could not run.
 const EXIT_NOT_RUN: u8 = 2;
-/// Workloads with violations after which a run ends.
+/// A run ends after this many workloads with violations.
 const ENOUGH: usize = 10;
 
 pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
@@ -93,7 +93,7 @@ fn explore(args: &Crash) -> Result<ExitCode> {
         .map(|target| plan(args, target))
         .collect::<Result<_>>()?;
     if args.list {
-        // The modes of a scheme have the same.
+        // All modes of a scheme have the same workloads.
         for workload in plans.first().iter().flat_map(|plan| &plan.workloads) {
             output::line(format_args!("{}: {workload}", workload.title()))?;
         }
@@ -116,7 +116,7 @@ fn explore(args: &Crash) -> Result<ExitCode> {
     })
 }
 
-/// What can be done where a file is of another exploration.
+/// Advice if a file belongs to another exploration.
 const ANOTHER_FILE: &str = "go on with the command that the file is of, or name another file";
 
 fn merge(args: &CrashMerge) -> Result<ExitCode> {
@@ -131,13 +131,13 @@ fn merge(args: &CrashMerge) -> Result<ExitCode> {
     show(&merged, args.json.as_deref())
 }
 
-/// Whether a report is on a program.
+/// True if a report is about a program.
 fn is_of_program(report: &[u8]) -> bool {
     let report: Option<serde_json::Value> = serde_json::from_slice(report).ok();
     report.is_some_and(|report| report.get("program").is_some())
 }
 
-/// Shows explorations, or writes them as JSON; the exit code.
+/// Shows explorations, or writes them as JSON; returns the exit code.
 fn show(all: &Explorations, json: Option<&Path>) -> Result<ExitCode> {
     if let Some(path) = json {
         output::json_to(path, all)?;
@@ -157,7 +157,7 @@ fn show(all: &Explorations, json: Option<&Path>) -> Result<ExitCode> {
     ))
 }
 
-/// The scheme in each mode that was asked for.
+/// Returns a target for each mode of the scheme that was asked for.
 fn targets(args: &Crash) -> Result<Vec<Target>> {
     let more: String = args.options.iter().map(|o| format!(",{o}")).collect();
     let media = args.media.iter().map(|medium| format!("@{medium}"));
@@ -176,7 +176,7 @@ fn targets(args: &Crash) -> Result<Vec<Target>> {
     }
 }
 
-/// The workloads that were asked for; without any wish, all sequences of one operation.
+/// Plans the workloads that were asked for; by default, all sequences of one operation.
 fn plan(args: &Crash, target: Target) -> Result<Plan> {
     let sample = Sample {
         pairs: args.share,
@@ -212,7 +212,7 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
     Ok(Plan::new(target, effort, choice, own, shard))
 }
 
-/// A workload in a file, or a script by its name.
+/// Reads a workload from a file, or finds a script by its name.
 fn workload(file: &Path, target: &Target) -> Result<Workload> {
     let name = file.display().to_string();
     let script = Script::parse(&name).filter(|_| !file.exists());
@@ -225,7 +225,7 @@ fn workload(file: &Path, target: &Target) -> Result<Workload> {
     };
     let mut model = Model::new(target.rules());
     let mut ops = workload.setup.iter().chain(&workload.ops);
-    // Nothing would be looked at.
+    // A refused write would leave nothing to explore.
     let is_refused = |op: &Op| {
         let answer = model.apply(op);
         matches!(op, Op::GroupWrite { .. }) && answer == Err(Errno::OPNOTSUPP)

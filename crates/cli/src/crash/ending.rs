@@ -1,4 +1,4 @@
-//! How an exploration ends, and how its parts are told.
+//! How an exploration ends, and how its parts are reported.
 
 use std::fs;
 use std::process::ExitCode;
@@ -11,24 +11,24 @@ use stetfs_format::width::must_fit;
 
 use crate::failure::{Failure, Result};
 
-/// It was interrupted, by a signal whose number is added.
+/// Exit code after a signal: the signal's number is added.
 pub(super) const EXIT_INTERRUPTED: u8 = 128;
 
-/// Violations were found.
+/// Exit code: violations were found.
 const EXIT_VIOLATIONS: u8 = 1;
 
-/// The exit code of what was explored.
+/// Returns the exit code of an exploration.
 pub(super) fn exit(violations: bool) -> ExitCode {
     ExitCode::from(if violations { EXIT_VIOLATIONS } else { 0 })
 }
 
-/// The lab's errors are chains of contexts.
+/// Makes a failure of an explorer's error, which is a chain of contexts.
 pub(super) fn told(error: &anyhow::Error) -> Failure {
     Failure::new(format!("{error:#}"))
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP ends an exploration when what is at hand is kept, the second
-/// at once.
+/// Hears signals. The first SIGINT, SIGTERM or SIGHUP ends an exploration once its present state is
+/// kept; the second ends it at once.
 pub(super) struct Interrupt {
     pub(super) stop: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -37,7 +37,7 @@ pub(super) struct Interrupt {
 impl Interrupt {
     pub(super) fn listen() -> Result<Self> {
         let (stop, signal) = (Arc::default(), Arc::default());
-        // What whoever started this has it ignore, such as nohup(1), stays ignored.
+        // A signal that the starting process had ignored, as nohup(1) does, stays ignored.
         let heard = [SIGINT, SIGTERM, SIGHUP].into_iter();
         for number in heard.filter(|number| !is_ignored(*number)) {
             flag::register_conditional_default(number, Arc::clone(&stop))?;
@@ -53,7 +53,7 @@ impl Interrupt {
     }
 }
 
-/// Whether a signal is ignored: a bit of `SigIgn` in /proc/self/status (proc_pid_status(5)).
+/// True if a signal is ignored: a bit of `SigIgn` in /proc/self/status (proc_pid_status(5)).
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! What exploring a program gave, for people and for CI.
+//! What the exploration of a program found, for people and for CI.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::ending::indented;
 use crate::failure::{Explain, Result};
 use crate::output;
 
-/// Writes the files that were asked for, and shows a report unless it went to standard output.
-/// `is_sum`: it is to be of all shards.
+/// Writes the files that were asked for, and shows a report unless it went to standard output. With
+/// `is_sum`, all shards must be in the report.
 pub(super) fn show(
     report: &Report,
     is_sum: bool,
@@ -68,10 +68,10 @@ pub(super) fn show(
     Ok(())
 }
 
-/// What a program is said to have done that ended as it should.
+/// The words for a program that ended as it should.
 const ENDED_WELL: &str = "ended with exit code 0";
 
-/// What was looked at under a model.
+/// Summarises what was looked at under a model.
 fn summary(model: &OfModel) -> String {
     let (name, counts) = (&model.model, &model.counts);
     if model.early.is_some() && counts.states == 0 {
@@ -108,7 +108,7 @@ fn summary(model: &OfModel) -> String {
     )
 }
 
-/// A finding, for people.
+/// Formats a finding for people.
 fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
     let told = &finding.told;
     let mut text = format!(
@@ -158,7 +158,7 @@ fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
     text
 }
 
-/// Which shards a report is of, and which are missing.
+/// Says which shards a report contains and which are missing.
 fn shards(report: &Report) -> String {
     let shards = &report.shards;
     match shards.missing() {

@@ -1,5 +1,5 @@
-//! Where a program runs and its states are shown: directories, volumes and mounts that are gone
-//! afterwards.
+//! The places where a program runs and its states are shown: directories, volumes and mounts, all
+//! removed at the end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,19 +13,20 @@ use crate::e2fsprogs;
 use crate::failure::{Explain, Failure, Result};
 use crate::size::Size;
 
-/// Bytes of a block of fresh volumes.
+/// Block size of fresh volumes, in bytes.
 const BLOCK: u64 = 4096;
 
-/// So that volumes are the same each time.
+/// The UUID of every volume, so that they are equal each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000002";
 
-/// So that they are the same at any time: seconds since 1970.
+/// Seconds since 1970 at which every volume was made, so that they are equal at any time.
 const MADE_AT: &str = "1700000000";
 
-/// The smallest volume on which states are shown: a journal of 4 MiB, and some room beside it.
+/// Bytes of the smallest volume on which states are shown: a journal of 4 MiB, and some room beside
+/// it.
 pub(super) const SIZE_MIN: u64 = 16 << 20;
 
-/// Where everything of a run is.
+/// The place of everything that a run makes.
 pub(super) struct Place {
     pub(super) scratch: tempfile::TempDir,
     pub(super) dir: PathBuf,
@@ -45,7 +46,7 @@ impl Place {
         Ok(Self { scratch, dir })
     }
 
-    /// An empty volume of so many bytes, for the user who runs this.
+    /// Makes an empty volume of `size` bytes for the user who runs this.
     pub(super) fn fresh(&self, size: u64) -> Result<Image> {
         if size < SIZE_MIN {
             return Err(Failure::new(format!(
@@ -57,11 +58,11 @@ impl Place {
         self.volume(size)
     }
 
-    /// The same of any size.
+    /// Makes such a volume of any size.
     pub(super) fn volume(&self, size: u64) -> Result<Image> {
         let path = self.scratch.path().join("fresh.img");
         File::create(&path)?.set_len(size)?;
-        // Nothing in it is random: a case is replayed on another one.
+        // Nothing in it may be random: a case is replayed on another volume.
         let extended = format!(
             "root_owner={}:{},hash_seed={UUID}",
             rustix::process::geteuid().as_raw(),
@@ -87,7 +88,7 @@ impl Place {
         Ok(image)
     }
 
-    /// Judges, the first on the directory, the others on directories of their own.
+    /// Makes judges: the first works in the directory, each other one in a directory of its own.
     pub(super) fn judges(
         &self,
         check: &Check,
@@ -111,7 +112,7 @@ impl Place {
     }
 }
 
-/// What can be done about a failure of the machinery.
+/// Adds advice to a failure of the machinery.
 pub(super) fn told(error: judge::Error) -> Failure {
     let advice = match &error {
         judge::Error::Mount(_) => Some(NO_MOUNT),
@@ -129,13 +130,13 @@ pub(super) const NO_MOUNT: &str = "it takes /dev/fuse, and for other users than 
 mod tests {
     use super::*;
 
-    /// Cases of schemes are moments on such a volume, and shards are of equal ones.
+    /// A case of a scheme is a moment on such a volume, and all shards must be of equal volumes.
     #[test]
     fn volumes_are_the_same_at_any_time() {
         let place = Place::new(None).unwrap();
         let made = || place.volume(SIZE_MIN).unwrap().to_bytes();
         let first = made();
-        // Its times are in seconds.
+        // The volume's times have a resolution of a second.
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert!(first == made(), "two volumes differ");
     }

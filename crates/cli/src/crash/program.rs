@@ -1,4 +1,4 @@
-//! `stetfs crash -- PROGRAM`: what a power cut does to a program of the user's.
+//! `stetfs crash -- PROGRAM`: what a power cut does to a user's program.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -35,16 +35,16 @@ use crate::args::crash::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
 use crate::output;
 
-/// The check fails without a power cut, or does not say the same of the same.
+/// Exit code: the check fails without a power cut, or gives two answers for one state.
 pub(super) const EXIT_CHECK: u8 = 3;
 
-/// Nothing was found, and not everything was looked at.
+/// Exit code: nothing was found, and not everything was looked at.
 pub(super) const EXIT_INCOMPLETE: u8 = 4;
 
-/// A check that takes longer is slow for one that is asked a thousand times.
+/// A check that takes longer is slow, because it runs about a thousand times.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Findings after which an exploration ends.
+/// An exploration ends after this many findings.
 const ENOUGH: usize = 20;
 
 /// `stetfs crash mark TEXT`
@@ -63,13 +63,13 @@ pub(super) fn mark(args: &CrashMark) -> Result<ExitCode> {
         return Err(Failure::new(format!("{}: not a FIFO", fifo.display())));
     }
     let mut fifo = OpenOptions::new().write(true).open(&fifo).during(shown)?;
-    // At once, so that no other's line comes in between.
+    // In one write, so that no other process's line comes in between.
     fifo.write_all(format!("{}\n", args.text).as_bytes())
         .during(shown)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether it is a case of a program: FILE#CASE.
+/// True if this names a case of a program: FILE#CASE.
 pub(super) fn is_case(case: &str) -> bool {
     case.contains('#')
 }
@@ -88,12 +88,12 @@ fn check(args: &CrashProgram, command: &str) -> Result<Check> {
     Ok(Check {
         command: command.to_owned(),
         timeout: seconds(args.check_timeout, "--check-timeout")?,
-        // Whoever looks at a state in a shell may do so from elsewhere.
+        // A user in a shell may look at the state from another process.
         everybody: args.others || args.shell,
     })
 }
 
-/// Fails if one of these knows no groups of changes, which the program had.
+/// Fails if a model has no groups of changes but the program had them.
 fn check_models(models: &[Under]) -> Result<()> {
     let mut models = models.iter();
     match models.find(|model| matches!(model, Under::Rules(_))) {
@@ -172,7 +172,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         None => run.explore(shard, &mut report),
     });
     let explored = match explored {
-        // What was found until then is told.
+        // Report what was found until then.
         Err(Stop::Stopped) if of_program.save.is_none() => {
             run.not_looked_at(&mut report);
             Ok(())
@@ -198,7 +198,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     Ok(code(&report, interrupt.signal()))
 }
 
-/// The exit code of a report, and of the signal that has ended it.
+/// Returns the exit code of a report, or of the signal that ended it.
 fn code(report: &Report, signal: Option<u8>) -> ExitCode {
     match (report.early(), signal) {
         _ if report.has_findings() => exit(true),
@@ -208,7 +208,7 @@ fn code(report: &Report, signal: Option<u8>) -> ExitCode {
     }
 }
 
-/// Runs the program and records it. None: the user wanted to stop.
+/// Runs the program and records it. Returns None if the user stopped it.
 fn recorded(
     args: &CrashProgram,
     check: &Check,
@@ -251,7 +251,7 @@ fn recorded(
     }))
 }
 
-/// Keeps the recording, where that was asked for or something was found; where it is.
+/// Keeps the recording if the user asked for that or something was found; returns where.
 fn keep(args: &CrashProgram, saved: &Saved, report: &Report) -> Result<Option<String>> {
     let shown = |file: &Path| file.display().to_string();
     if let Some(file) = &args.recording {
@@ -270,7 +270,7 @@ fn keep(args: &CrashProgram, saved: &Saved, report: &Report) -> Result<Option<St
     Ok(Some(shown(&file)))
 }
 
-/// What `stetfs crash merge` does with reports on programs.
+/// Adds up reports about programs (`stetfs crash merge`).
 pub(super) fn merge(args: &CrashMerge) -> Result<ExitCode> {
     let mut merged: Option<Report> = None;
     for file in &args.files {
@@ -349,7 +349,7 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
     }
 }
 
-/// How a program ended, and the end of what it said.
+/// Says how a program ended, with the end of its output.
 fn ended(end: End, output: &str) -> String {
     match output.trim_end() {
         "" => format!("{}, and said nothing", end.text()),
@@ -417,7 +417,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The models that were not begun are told, too.
+    /// Adds the models that were not begun to the report.
     fn not_looked_at(&self, report: &mut Report) {
         for model in &self.args.program.model[report.models.len()..] {
             let nothing = Explored::nothing(model.to_string(), Early::Stopped);
@@ -504,7 +504,7 @@ impl Run<'_> {
 
     fn mutate(&self, model: &Under, court: &Court<'_>) -> Result<Vec<(usize, Noticed)>, Stop> {
         let court = Court {
-            // States of mutants are no states of the recording.
+            // Mutants have states of their own; do not count them as the recording's.
             looked: &Mutex::default(),
             limits: Limits {
                 findings: 1,
@@ -523,7 +523,7 @@ impl Run<'_> {
     }
 }
 
-/// An empty volume for a scheme.
+/// Makes an empty volume for a scheme.
 fn of_scheme(scheme: &Scheme, fresh: &Image, place: &Place) -> Result<Image> {
     if scheme.is_on_flash() {
         place.volume(FLASH_BYTES)
@@ -560,7 +560,8 @@ fn bar(model: &str) -> ProgressBar {
     bar
 }
 
-/// What the power cut of a case leaves: the model, the tree, and how many calls had returned.
+/// Returns what the power cut of a case leaves: the model, the tree, and how many calls had
+/// returned.
 fn left(
     case: &str,
     recording: &Recording,

@@ -1,4 +1,4 @@
-//! What an exploration gave, for people.
+//! The result of an exploration, for people.
 
 use comfy_table::{CellAlignment, Table, presets};
 use stetfs_crash::exploration::{Exploration, grouped};
@@ -11,8 +11,8 @@ use stetfs_format::width::usize_as_u64;
 use super::ending::indented;
 use crate::size::rounded_down;
 
-/// The numbers, a column an exploration: what was looked at, what was found, and what was not
-/// looked at.
+/// Returns the numbers, one column for each exploration: what was looked at, what was found, and
+/// what was not looked at.
 pub(super) fn table(explorations: &[Exploration]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -95,7 +95,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     text
 }
 
-/// The titles of workloads that the budget left no time for at all.
+/// Returns the titles of workloads for which the budget left no time at all.
 fn never_ran(exploration: &Exploration) -> impl Iterator<Item = &str> {
     let never_ran = exploration.report.never_ran.iter().flatten();
     never_ran.map(String::as_str)
@@ -143,7 +143,7 @@ const NOT_LOOKED_AT: [Line; 9] = [
     ("states at the moments of chains", |c| c.chained_left_out),
 ];
 
-/// A violation, and what replays it.
+/// Formats a violation with the command that replays it.
 pub(super) fn violation(n: usize, violation: &Violation) -> String {
     let Violation {
         fault,
@@ -166,7 +166,7 @@ pub(super) fn violation(n: usize, violation: &Violation) -> String {
     text + &format!("  stetfs crash --replay '{case}'")
 }
 
-/// A violation as it was found, while the search for more goes on.
+/// Formats a violation when it is found, while the search goes on.
 pub(super) fn found(violation: &Violation) -> String {
     let Violation {
         fault,
