@@ -1,5 +1,5 @@
-//! Asking the server of a mount. Who asks one that is stopped or hangs waits in the kernel, and
-//! cannot be ended; so another process asks first ([`Question`]).
+//! Asking the server of a mount. If the server is stopped or hangs, whoever asks it waits in the
+//! kernel and cannot be killed. So another process asks first ([`Question`]).
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use stetfs_media::lock_holder;
 use crate::failure::{Explain, Failure, Result};
 use crate::mounts;
 
-/// How long a server may be silent before it is named.
+/// How long a server may be silent before the user is told which one it is.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long it may be silent at all, where nobody has said so.
+/// How long a server may be silent before the command gives up, unless the user chose a time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the server of the mount on `dir` says of it, as JSON.
+/// Returns the statistics of the server of the mount on `dir`, as JSON.
 pub(crate) fn query_stats(dir: &Path) -> Result<String> {
     wait(dir, PATIENCE)?;
     stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())
 }
 
-/// Waits until the server of the mount on `dir` answers, at most `timeout`; names it when that
-/// takes long. Without a mount of ours there is nobody to wait for.
+/// Waits until the server of the mount on `dir` answers, at most `timeout`. Tells the user which
+/// server it is when that takes long. Returns at once if `dir` is no mount of ours.
 pub(crate) fn wait(dir: &Path, timeout: Duration) -> Result<()> {
     let dir = mounts::resolved(dir);
     let mount = mountinfo::mounted_on(&dir).ok().flatten();

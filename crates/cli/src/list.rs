@@ -1,5 +1,5 @@
-//! `stetfs mounts`: what is mounted here, with what no list of the system's shows: the scheme and
-//! its mode. Each server is asked, and one that does not answer keeps nobody waiting.
+//! `stetfs mounts`: what is mounted here, with the scheme and its mode, which no list of the system
+//! shows. Each server is asked; one that does not answer delays nobody for long.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,10 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Row {
     image: PathBuf,
     dir: PathBuf,
-    /// As the kernel has it: `fuse.stetfs`, or `fuseblk.stetfs` where sync(2) reaches the mount.
+    /// The type, as the kernel names it: `fuse.stetfs`, or `fuseblk.stetfs` if sync(2) reaches the
+    /// mount.
     kind: String,
     read_only: bool,
-    /// What the server says, if this user may ask it and it answers.
+    /// The server's answer, if this user may ask it and it answers.
     #[serde(flatten)]
     server: Option<Said>,
 }
@@ -39,7 +40,7 @@ struct Said {
 }
 
 impl Said {
-    /// What is mounted by the kernel's ext4 on the device that is exported in `dir`.
+    /// Describes the mount of the kernel's ext4 on the device that is exported in `dir`.
     fn of_kernel(above: &MountEntry, dir: &Path) -> Option<Self> {
         let options = above.options.clone();
         let data = options
@@ -58,11 +59,11 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     let ours: Vec<&MountEntry> = all.iter().filter(|entry| entry.is_stetfs()).collect();
     let asked: Vec<_> = ours.iter().map(|entry| Question::ask(&entry.dir)).collect();
     let answers = asked.into_iter().map(|question| {
-        // One that was answered is nothing to wait for again.
+        // A server that answered this question will answer the next one.
         question.is_ok_and(|mut question| question.is_answered(PATIENCE))
     });
     let rows = ours.iter().zip(answers).map(|(entry, answers)| {
-        // The kernel's mount counts, where there is one on a device of ours.
+        // If the kernel has a mount on a device of ours, list that one.
         let above = front::mounted_above(&all, &entry.dir);
         let shown = above.unwrap_or(entry);
         let server = match above {
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     output::line(table.trim_fmt())
 }
 
-/// What the server of the mount on `dir` says.
+/// Returns the answer of the server of the mount on `dir`.
 fn ask(dir: &Path) -> Option<Said> {
     let server = Server::of(dir).ok()?;
     Some(Said {

@@ -1,7 +1,8 @@
 //! `stetfs mount` and the helper `mount.fuse.stetfs`.
 //!
-//! In the background there are two processes: the one that the user called starts this program
-//! again with `--server` and waits until the mount stands; that one mounts and serves.
+//! A mount in the background takes two processes. The one that the user called starts this program
+//! again with `--server` and waits until the volume is mounted. That second process mounts and
+//! serves.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
     start_server(args, verbose)
 }
 
-/// Called by mount(8), or by mount.fuse3 as `stetfs IMAGE DIR -o ...`.
+/// Runs for mount(8), or for mount.fuse3 as `stetfs IMAGE DIR -o ...`.
 pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     if front::is_asked(&args.options).map_err(|f| f.exit(EXIT_USAGE))? {
         return mount_kernel(args);
@@ -67,7 +68,7 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
 }
 
-/// A line of fstab with `front=kernel`.
+/// Mounts a line of fstab that has `front=kernel`.
 fn mount_kernel(args: &MountHelper) -> Result<()> {
     if args.fake {
         return Ok(());
@@ -85,7 +86,7 @@ fn mount_kernel(args: &MountHelper) -> Result<()> {
     front::mount(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
 }
 
-/// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to
+/// Answers a remount. mount(8) passes the present options, those of /etc/fstab, and those to
 /// change. What the server cannot change is refused, as ext4 refuses another `data=`.
 fn remount(dir: &Path, words: &[String], options: &Options, fake: bool) -> Result<()> {
     let entry = mountinfo::resolve(dir).and_then(|dir| mountinfo::mounted_on(&dir));
@@ -123,7 +124,7 @@ fn remount(dir: &Path, words: &[String], options: &Options, fake: bool) -> Resul
 pub(crate) struct Server {
     pub(crate) options: Options,
     pub(crate) in_words: String,
-    /// Whatever the kernel is told of the mount.
+    /// True if the server itself is read-only, whatever the kernel's mount says.
     read_only: bool,
 }
 
@@ -148,8 +149,8 @@ fn parse(options: &[String]) -> Result<Options> {
         .map_err(|f| f.exit(crate::failure::EXIT_USAGE))
 }
 
-/// What can be said of the scheme and its options before anything is opened: nothing, where the
-/// volume has the choice.
+/// Checks the scheme and its options before anything is opened. Without scheme= the volume chooses,
+/// and nothing is checked.
 fn check_scheme(options: &Options) -> Result<()> {
     if !options.core.names_scheme() {
         return Ok(());
@@ -162,7 +163,7 @@ fn check_scheme(options: &Options) -> Result<()> {
     Ok(wishes.check_known(about)?)
 }
 
-/// The options without those that nobody knows (mount -s).
+/// Returns the options that we know (mount -s).
 fn known(options: &[String]) -> Vec<String> {
     split(&options.join(","))
         .filter(|o| Options::parse(o).is_ok())
@@ -259,8 +260,8 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     Ok(())
 }
 
-/// The owner of a volume's root directory, if the user namespace that it is mounted in has no such
-/// user or group.
+/// Returns the owner of a volume's root directory if the mount's user namespace has no such user or
+/// group.
 fn owner_of_nobody(fs: &Fs) -> Option<String> {
     let root = fs.getattr(fs.root()).ok()?;
     let is_there = |map: &str, id: u32| {
@@ -279,7 +280,7 @@ fn owner_of_nobody(fs: &Fs) -> Option<String> {
     (!is_known).then(|| format!("group {}", root.gid))
 }
 
-/// What the mount was asked for, and what was chosen where nothing was said.
+/// Describes the mount: what was asked for, and what was chosen where nothing was said.
 fn in_words(args: &Mount, report: &MountReport) -> String {
     let mut words = args.options.clone();
     words.push(format!("scheme={}", report.scheme));
@@ -288,7 +289,7 @@ fn in_words(args: &Mount, report: &MountReport) -> String {
     words.join(",")
 }
 
-/// What the user should know about the mount.
+/// Tells what the user should know about the mount.
 fn tell(args: &Mount, options: &Options, report: &MountReport) {
     for warning in &report.warnings {
         eprintln!("stetfs: {}: {warning}", args.image.display());

@@ -1,4 +1,4 @@
-//! Whether an image is in use: mounted, the backing file of a loop device, or locked by another
+//! Finds out whether an image is in use: mounted, behind a loop device, or locked by another
 //! process.
 
 use std::fs::{File, Metadata};
@@ -13,13 +13,13 @@ use stetfs_media::{FileOptions, loop_backing_file, loop_whole_file};
 
 use crate::failure::{Explain, Failure, Result};
 
-/// The path as the kernel's list of mounts has it.
+/// Returns the path as the kernel's list of mounts writes it.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     mountinfo::resolve(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The mount whose volume is `image`: by its path, for a block device by its number, and through
-/// loop devices in both directions.
+/// Returns the mount whose volume is `image`. Looks for its path, for a block device by its number,
+/// and through loop devices in both directions.
 pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
     let real = resolved(image);
     let meta = real.metadata().ok();
@@ -31,7 +31,8 @@ pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
         paths.extend(loop_whole_file(&Path::new("/sys/dev/block").join(&number)));
         numbers.push(number);
     } else {
-        // Mounted by the kernel, or by us on a device that only stands for it, or is of a part.
+        // The kernel may have it mounted through a loop device, and we through a loop device that
+        // stands for the file.
         for dir in loop_devices_of(&real) {
             numbers.extend(numbers_of(&dir));
             paths.push(node_of(&dir));
@@ -53,7 +54,7 @@ fn number(device: u64) -> String {
     )
 }
 
-/// The directories in sysfs of the loop devices whose backing file is `image`.
+/// Returns the sysfs directories of the loop devices whose backing file is `image`.
 fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
     let same_file = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let meta = image.metadata().ok().filter(Metadata::is_file);
@@ -68,7 +69,7 @@ fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The numbers of a block device and its partitions.
+/// Returns the device numbers of a block device and its partitions.
 fn numbers_of(dir: &Path) -> Vec<String> {
     let parts = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = parts.map(|e| e.path()).chain([dir.to_owned()]);
@@ -76,7 +77,7 @@ fn numbers_of(dir: &Path) -> Vec<String> {
     dirs.filter_map(read).map(|n| n.trim().to_owned()).collect()
 }
 
-/// Fails when `image` is mounted, backs a loop device, or is locked by another process.
+/// Fails if `image` is mounted, is behind a loop device, or is locked by another process.
 pub(crate) fn check_unused(image: &Path) -> Result<()> {
     if let Some(mount) = mount_of(image)? {
         return Err(Failure::new(format!(
@@ -100,8 +101,8 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
         .or_advise(|| "see who uses it: fuser -v".to_owned())
 }
 
-/// The loop device whose backing file is `image`. One that goes away by itself when its last user
-/// has gone, as a mount's does, is given a moment to do so.
+/// Returns the loop device whose backing file is `image`. A loop device that goes away with its
+/// last user, as a mount's does, gets a moment to do so.
 fn lasting_loop_device_of(image: &Path) -> Option<String> {
     const MOMENT: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + MOMENT;
@@ -117,18 +118,19 @@ fn lasting_loop_device_of(image: &Path) -> Option<String> {
     }
 }
 
-/// The loop device whose backing file is `image`, mounted or not: both have caches of their own.
+/// Returns the loop device whose backing file is `image`, mounted or not: either has a cache of its
+/// own.
 fn loop_device_of(image: &Path) -> Option<String> {
     let dir = loop_devices_of(image).next()?;
     Some(node_of(&dir).display().to_string())
 }
 
-/// A device's node, by its directory in sysfs.
+/// Returns a device's node, for its directory in sysfs.
 fn node_of(dir: &Path) -> PathBuf {
     Path::new("/dev").join(dir.file_name().unwrap_or_default())
 }
 
-/// How a user ends this mount.
+/// Returns the command by which the user ends this mount.
 fn umount_command(mount: &MountEntry) -> String {
     let program = if mount.is_stetfs() {
         "stetfs umount"
@@ -138,7 +140,8 @@ fn umount_command(mount: &MountEntry) -> String {
     format!("{program} {}", mount.dir.display())
 }
 
-/// Whether another process holds the image: a lock on a file, exclusive use of a block device.
+/// True if another process holds the image: by a lock on a file, or by exclusive use of a block
+/// device.
 pub(crate) fn is_locked(image: &Path) -> rustix::io::Result<bool> {
     let is_block = image
         .metadata()

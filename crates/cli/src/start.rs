@@ -1,4 +1,4 @@
-//! Starting servers in the background: of mounts and of exported devices.
+//! Starts servers in the background: of mounts and of exported devices.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -9,17 +9,16 @@ use stetfs_fuse::background::{self, StartError};
 
 use crate::failure::{Explain, Failure, Result};
 
-/// mount(8): wrong invocation or permissions.
+/// Exit code of mount(8): wrong invocation or permissions.
 pub(crate) const EXIT_USAGE: u8 = 1;
-/// mount(8): the mount failed.
+/// Exit code of mount(8): the mount failed.
 pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
 
-/// How long a mount waits for the server of an earlier one that has been unmounted and still
-/// commits.
+/// How long a mount waits for the server of an earlier mount that is unmounted and still commits.
 pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
-/// What can be said before a server is started. The mount point is looked at by the server, which
-/// may find a dead mount on it.
+/// Checks what can be checked before a server is started. The server itself looks at the mount
+/// point, on which there may be a dead mount.
 pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
     image.metadata().during(|| image.display().to_string())?;
     match dir.metadata() {
@@ -38,7 +37,7 @@ pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
 pub(crate) fn launch(server: Command) -> Result<()> {
     match background::start(server) {
         Ok(()) => Ok(()),
-        // It has said why.
+        // The server has said why.
         Err(StartError::Failed { code }) => {
             Err(Failure::said().exit(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))
         }

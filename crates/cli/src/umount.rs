@@ -12,10 +12,10 @@ use crate::failure::{Explain, Failure, Result};
 use crate::info::VolumeInfo;
 use crate::{answer, drain, mounts};
 
-/// How often the lock is tried.
+/// How often to try the lock.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How long umount(8)'s helper waits: as long as a slow device may need for a full cache.
+/// Seconds that umount(8)'s helper waits: as long as a slow device may need for a full cache.
 const HELPER_TIMEOUT: u64 = 600;
 
 pub(crate) fn run(args: &Umount) -> Result<()> {
@@ -27,16 +27,16 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
         answer::wait(&args.dir, timeout)?;
     }
     let left = if args.lazy {
-        // Its server is asked nothing, it may not answer.
+        // A lazy unmount asks the server nothing, since it may not answer.
         None
     } else {
         drain::Left::of(&args.dir).ok().flatten()
     };
     let is_kept = left.is_some_and(|left| left.is_kept);
     if let Some(left) = left.filter(|left| !left.is_kept) {
-        // So that it is seen how far it is, and nobody waits with a mount point that is gone. The
-        // rest goes with the unmount, and so does all of it for those who may not give the server
-        // commands.
+        // Drain first, so that the user sees the progress and does not wait with the mount point
+        // gone. The unmount writes the rest; it writes everything for users who may not give the
+        // server commands.
         let _ = drain::mounted(&args.dir, left);
     }
     let unmounted = stetfs_fuse::umount(&args.dir, args.lazy, timeout)
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     check_clean(image)
 }
 
-/// Called by umount(8), which has found the mount point.
+/// Runs for umount(8), which has found the mount point.
 pub(crate) fn run_helper(args: &UmountHelper) -> Result<()> {
     run(&Umount {
         dir: args.dir.clone(),
@@ -84,8 +84,8 @@ pub(crate) fn run_helper(args: &UmountHelper) -> Result<()> {
     })
 }
 
-/// Waits until nobody holds the image: the server's process may not be visible from here (another
-/// PID namespace).
+/// Waits until nobody holds the image. It cannot wait for the server's process, which may be
+/// invisible from here (another PID namespace).
 fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
     let started = Instant::now();
     let shown = image.display();
@@ -102,18 +102,18 @@ fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
                 )));
             }
             Ok(true) => sleep(POLL),
-            // Someone else's image, or one that is gone: there is nothing more to find out about
-            // it.
+            // The image is somebody else's or is gone: nothing more can be found out about it.
             Err(Errno::ACCESS | Errno::PERM | Errno::NOENT) => return Ok(()),
             Err(e) => return Err(Failure::from(e).context(shown)),
         }
     }
 }
 
-/// The volume could take no more; only now is there somebody to be told.
+/// Explains that the volume had stopped before the unmount, which is the first chance to tell
+/// anybody.
 fn stopped(image: &Path, why: &str) -> Failure {
     let shown = image.display().to_string();
-    // The kernel says so of a file that a loop device stands for.
+    // The kernel adds this to the path of a deleted file behind a loop device.
     let shown = shown.strip_suffix(" (deleted)").unwrap_or(&shown);
     if !image.exists() {
         return Failure::new(format!(
@@ -128,7 +128,7 @@ fn stopped(image: &Path, why: &str) -> Failure {
     ))
 }
 
-/// Tells when the image was left in a state that needs recovery.
+/// Fails if the image needs recovery.
 fn check_clean(image: &Path) -> Result<()> {
     let Ok(volume) = VolumeInfo::read(image) else {
         return Ok(());

@@ -23,29 +23,29 @@ use crate::logging::Log;
 use crate::start::{check, launch, open_log, wait_for_release};
 use nbd::Nbd;
 
-/// A device that is offered.
+/// A device that is offered to other programs.
 pub(crate) struct Exported {
-    /// It.
+    /// The device.
     pub(crate) dev: Arc<dyn BlockDev>,
-    /// Bytes of heap that it takes and frees again while it is used.
+    /// Bytes of heap that it takes and frees again while in use.
     pub(crate) heap: usize,
     /// Threads that answer requests.
     pub(crate) threads: usize,
     /// Facts for `stetfs stats`, as JSON.
     pub(crate) stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
-    /// Called when nobody uses the device any more.
+    /// Called when the last user has gone.
     pub(crate) close: Box<dyn FnOnce() -> Result<()>>,
 }
 
-/// The allocator takes addresses in large pieces, all of which would be locked in memory if they
-/// could be used at once. It reads this when the process starts.
+/// Setting of the allocator. It takes addresses in large pieces; if it made them usable at once,
+/// all of them would be locked in memory. It reads this when the process starts.
 const ARENA: (&str, &str) = ("MIMALLOC_ARENA_EAGER_COMMIT", "0");
 
-/// Offers the device that `open` gives for `file`: here, or in a server process whose command line
-/// begins with `words`.
+/// Offers the device that `open` returns for `file`: in this process, or in a server process whose
+/// command line begins with `words`.
 ///
 /// # Errors
-/// The file or the directory; the device; the mount.
+/// Of the file or the directory, of the device, of the mount.
 pub(crate) fn run(
     file: &Path,
     args: &ExportArgs,

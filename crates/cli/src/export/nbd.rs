@@ -20,7 +20,7 @@ use crate::failure::{Explain, Failure, Result};
 
 const SERVER: &str = "nbdkit";
 
-/// How often it is looked whether the socket is there.
+/// How often to look whether the socket is there.
 const POLL: Duration = Duration::from_millis(10);
 
 /// A server for NBD clients, and the directory of the file that it serves.
@@ -32,8 +32,7 @@ pub(crate) struct Nbd {
 }
 
 impl Nbd {
-    /// Makes the directory. Nothing may be at `socket`, except what a server that was killed has
-    /// left.
+    /// Makes the directory. Nothing may be at `socket` except what a killed server has left.
     pub(crate) fn new(socket: &Path) -> Result<Self> {
         let shown = || socket.display().to_string();
         match socket.symlink_metadata() {
@@ -62,7 +61,7 @@ impl Nbd {
         &self.dir
     }
 
-    /// Starts nbdkit and returns when it listens. When it ends by itself, we are told by SIGTERM.
+    /// Starts nbdkit and returns when it listens. If it ends by itself, this process gets SIGTERM.
     pub(crate) fn start(&self) -> io::Result<()> {
         let mut child = Command::new(SERVER)
             .args(["--foreground", "--exit-with-parent", "--unix"])
@@ -100,7 +99,7 @@ impl Nbd {
         Ok(())
     }
 
-    /// What ends nbdkit.
+    /// Returns a function that ends nbdkit.
     pub(crate) fn stopper(&self) -> Box<dyn Fn() + Send> {
         let pid = self.pid.clone();
         Box::new(move || {
@@ -111,7 +110,7 @@ impl Nbd {
     }
 }
 
-/// What it said until it ended.
+/// Returns what it said until it ended.
 fn said(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = &mut child.stderr {

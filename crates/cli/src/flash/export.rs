@@ -14,7 +14,7 @@ use crate::args::NandExport;
 use crate::export::{self, Exported};
 use crate::failure::{Explain, Result};
 
-/// Bytes of heap for the requests of a layer.
+/// Bytes of heap for the requests that a layer has at once.
 const HEAP: usize = 4 << 20;
 
 pub(crate) fn run(args: &NandExport, verbose: u8) -> Result<()> {

@@ -1,9 +1,8 @@
 //! A volume on a NAND part, lent to tools that work on files.
 //!
 //! mke2fs and e2fsck know nothing of flash. They get a sparse copy in the directory for temporary
-//! files, and what they have changed is written back, page by page. Should that be cut short, the
-//! volume is as it is when such a tool is cut short: the beginning, with the superblock, is written
-//! last.
+//! files. What they change is written back page by page. The beginning, with the superblock, is
+//! written last: a cut in between leaves the volume as a cut of the tool itself would.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -20,14 +19,14 @@ use crate::failure::{Explain, Result};
 /// Bytes that are copied at once, in whole pages of every part.
 const CHUNK: usize = 1 << 20;
 
-/// A copy that was lent. It is gone when this is dropped.
+/// A copy that was lent; dropping this removes it.
 pub(crate) struct Loan {
     dev: Arc<dyn BlockDev>,
     copy: NamedTempFile,
 }
 
 impl Loan {
-    /// Lends what is on the part in `image`; nothing when that is no file of a part.
+    /// Lends the content of the part in `image`. Returns None if `image` is no file of a part.
     pub(crate) fn of(image: &Path, read_only: bool) -> Result<Option<Self>> {
         let Some(loan) = Self::open(image, read_only, Survives::PowerLoss)? else {
             return Ok(None);
@@ -43,11 +42,10 @@ impl Loan {
         Ok(Some(loan))
     }
 
-    /// Lends an empty file of the size of the part in `image`, nothing when that is no file of a
-    /// part. What is on the part stays there until the loan is given back.
+    /// Lends an empty file of the size of the part in `image`. Returns None if `image` is no file
+    /// of a part. The part keeps its content until the loan is given back.
     pub(crate) fn blank(image: &Path) -> Result<Option<Self>> {
-        // Whoever makes a volume begins again after a crash: no page has to wait for the host's
-        // medium.
+        // After a crash, mkfs is run again; so no page has to wait for the host's medium.
         Self::open(image, false, Survives::ProcessCrash)
     }
 
@@ -60,7 +58,7 @@ impl Loan {
             ..MountOptions::default()
         };
         let dev = stetfs::open_device(image, &options, read_only)?;
-        // Tools show its name.
+        // Tools show the copy's name.
         let mut name = image.file_name().unwrap_or_default().to_owned();
         name.push(".");
         let copy = NamedTempFile::with_prefix(&name)
@@ -72,12 +70,12 @@ impl Loan {
         Ok(Some(Self { dev, copy }))
     }
 
-    /// Where it lies.
+    /// Returns the path of the copy.
     pub(crate) fn path(&self) -> &Path {
         self.copy.path()
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.dev.size()
     }
@@ -117,12 +115,12 @@ impl Loan {
         Ok(())
     }
 
-    /// Where the chunks begin.
+    /// Returns where the chunks begin.
     fn chunks(&self) -> impl Iterator<Item = u64> + use<> {
         (0..self.dev.size()).step_by(CHUNK)
     }
 
-    /// The part's content of a chunk.
+    /// Reads a chunk of the part.
     fn read<'a>(&self, at: u64, chunk: &'a mut [u8]) -> Result<&'a [u8]> {
         let len = u64_as_usize((self.dev.size() - at).min(usize_as_u64(chunk.len())));
         let chunk = &mut chunk[..len];

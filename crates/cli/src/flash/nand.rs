@@ -1,5 +1,6 @@
 //! `stetfs nand`: makes and inspects a flash translation layer on a NAND part, a simulated one in a
-//! file or a real one behind `/dev/mtdN`. All but `create` only read; `export` is in `export.rs`.
+//! file or a real one behind `/dev/mtdN`. All subcommands but `create` only read; `export` is in
+//! `export.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,9 +19,9 @@ use crate::holds;
 use crate::output;
 use crate::size::{Size, rounded_down};
 
-/// Lines of the histogram.
+/// Number of lines of the histogram.
 const BINS: u32 = 10;
-/// Characters of its longest line.
+/// Characters of the histogram's longest line.
 const BAR: u32 = 50;
 
 pub(crate) fn run(args: &crate::args::Nand) -> Result<()> {
@@ -44,7 +45,7 @@ struct PartInfo {
     pages_per_block: u32,
     blocks: u32,
     planes: u32,
-    /// Bits that are corrected in a codeword of so many bytes.
+    /// Wrong bits that are corrected in each codeword.
     corrected_bits: u32,
     codeword_bytes: u32,
     /// None when it never wears out, or when only its datasheet says.
@@ -66,9 +67,9 @@ struct LayerInfo {
     write_amplification: Option<f64>,
     good_blocks: u32,
     bad_blocks: u32,
-    /// Blocks that may go bad before nothing can be written any more.
+    /// Number of blocks that may still go bad before nothing can be written any more.
     spare_blocks: u32,
-    /// Pages that a mount reads now.
+    /// Number of pages that a mount would read now.
     mount_reads: u64,
 }
 
@@ -86,7 +87,7 @@ struct CheckInfo {
     pages: u64,
     remapped: u64,
     weak: u64,
-    /// Logical pages.
+    /// Numbers of logical pages that cannot be read.
     unreadable: Vec<u32>,
     lost: Vec<u32>,
     foreign: Vec<u32>,
@@ -102,14 +103,14 @@ struct WearInfo {
     most: u32,
     mean: f64,
     deviation: f64,
-    /// Of the blocks that hold the layer's anchors.
+    /// Erases of the most erased block that holds the layer's anchors.
     anchor_most: u32,
     histogram: Vec<Bin>,
     endurance_erases: Option<u32>,
     write_amplification: Option<f64>,
     written: u64,
-    /// Bytes that can be written in the part's whole life, and yet; none when it never wears out or
-    /// nothing has been written.
+    /// Bytes that can be written in the part's whole life, and those that are left. None if it
+    /// never wears out or nothing has been written.
     life: Option<u64>,
     life_left: Option<u64>,
 }
@@ -180,7 +181,7 @@ fn create(args: &NandCreate) -> Result<()> {
         Ok(ftl) => drop(ftl),
         Err(e) => {
             if !is_real {
-                // It was not there before, and is of no use.
+                // This command made the file, and it is of no use.
                 let _ = std::fs::remove_file(file);
             }
             return Err(e).during(name);
@@ -189,8 +190,8 @@ fn create(args: &NandCreate) -> Result<()> {
     show(&args.file, args.json)
 }
 
-/// A simulated part is made in a file of its own: what is there is named, and nothing overwrites
-/// it.
+/// Fails if there is a file already. A simulated part is made in a new file, so nothing is
+/// overwritten.
 fn check_not_there(file: &Path) -> Result<()> {
     let Ok(meta) = file.metadata() else {
         return Ok(());
@@ -235,7 +236,7 @@ fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {
     Ok(Arc::new(nand.map_err(Failure::from)?))
 }
 
-/// A real part, which holds nothing unless that is to be lost.
+/// Opens a real part. Fails if it holds something, unless --force gives that up.
 fn blank_part(args: &NandCreate) -> Result<Arc<dyn Nand>> {
     let shown = args.file.display();
     if args.part.is_some() || args.size.is_some() || args.flawless || args.seed.is_some() {
@@ -252,7 +253,7 @@ fn blank_part(args: &NandCreate) -> Result<Arc<dyn Nand>> {
     Ok(Arc::new(nand))
 }
 
-/// Whether the first page of every good block is erased.
+/// True if the first page of every good block is erased.
 fn is_blank(nand: &MtdNand) -> Result<bool> {
     let geometry = nand.geometry();
     let mut data = vec![0; u32_as_usize(geometry.page_bytes)];
@@ -478,7 +479,7 @@ fn wear_info(file: String, part: &Part, found: &Inspection) -> WearInfo {
     let block_bytes = geometry.data_bytes() / u64::from(geometry.blocks);
     let endurance_erases = part.endurance_erases;
     let write_amplification = stats.write_amplification();
-    // What the blocks can take, less what programs add to it.
+    // The bytes that the blocks can take, less those that programs add to what is written.
     let life = |used: bool| {
         let erases = wear.erases.iter().map(|n| {
             u64::from(
@@ -511,7 +512,7 @@ fn wear_info(file: String, part: &Part, found: &Inspection) -> WearInfo {
     }
 }
 
-/// Blocks by erases, in bins of the same width.
+/// Counts blocks by their erases, in bins of the same width.
 fn histogram(wear: &Wear) -> Vec<Bin> {
     let (least, most) = wear.range();
     let width = ((most - least) / BINS + 1).max(1);
