@@ -9,8 +9,8 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// What the program `name` beside this one can be asked for, a word a line of what it prints with
-/// `--ids`; nothing where there is no such program, or none that runs.
+/// Returns what the program `name` beside this one can be asked for: the words that it prints with
+/// `--ids`, one a line. Returns nothing if there is no such program or it does not run.
 pub(crate) fn ids(name: &str) -> Vec<String> {
     let Some(program) = find(name) else {
         return Vec::new();
@@ -22,15 +22,15 @@ pub(crate) fn ids(name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The program in this one's directory.
+/// Returns the program's path in this program's directory, if it is there.
 fn find(name: &str) -> Option<PathBuf> {
     let here = env::current_exe().ok()?;
     let beside = here.parent()?.join(name);
     beside.is_file().then_some(beside)
 }
 
-/// Becomes the program `name`: the one in this program's directory, or the one that `PATH` finds.
-/// Returns only when there is none or it cannot be run.
+/// Becomes the program `name`: the one in this program's directory, or else the one that `PATH`
+/// finds. Returns only if there is none or it cannot be run.
 pub(crate) fn run(name: &str, args: &[OsString]) -> Failure {
     let program = find(name).unwrap_or_else(|| name.into());
     let error = Command::new(&program).args(args).exec();

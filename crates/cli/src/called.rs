@@ -1,10 +1,10 @@
-//! What a volume is called, where it is named in a sentence.
+//! Names of volumes, as sentences use them.
 
 use stetfs_format::{FeatureCompat, FeatureIncompat, Superblock};
 
 use crate::shown::shown;
 
-/// A volume's name, from its superblock.
+/// Returns a volume's name, from its superblock.
 pub(crate) fn name_of(sb: &Superblock) -> String {
     named(kind(sb), &text(&sb.volume_name), &uuid(&sb.uuid))
 }
@@ -29,13 +29,13 @@ pub(crate) fn kind(sb: &Superblock) -> &'static str {
     }
 }
 
-/// Text in a fixed field, up to its first NUL, as names are shown.
+/// Returns the text in a fixed field, up to its first NUL, as names are shown.
 pub(crate) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     shown(&field[..end])
 }
 
-/// The usual form of a UUID.
+/// Returns the usual form of a UUID.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let mut out = String::with_capacity(36);
     for (i, byte) in bytes.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Times for people: UTC, without a time zone database.
 
-/// `2026-11-20 06:14:05` of seconds since 1970.
+/// Formats seconds since 1970: `2026-11-20 06:14:05`.
 pub(crate) fn utc(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
@@ -12,7 +12,7 @@ pub(crate) fn utc(seconds: i64) -> String {
     )
 }
 
-/// Year, month and day in the Gregorian calendar of a number of days since 1970-01-01.
+/// Returns year, month and day in the Gregorian calendar for a number of days since 1970-01-01.
 ///
 /// Counts from 1 March of year 0, so that the leap day is the last of its year; an era is 400
 /// years.

@@ -1,5 +1,5 @@
-//! `stetfs completions`: what clap makes of the definition in `args.rs`, and what it does not know:
-//! names of schemes, models, experiments and mount options; and without what is hidden.
+//! `stetfs completions`: what clap makes of the definition in `args.rs`, plus what clap does not
+//! know (names of schemes, models, experiments and mount options), less what is hidden.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Completions) -> Result<()> {
     crate::output::write_all(with_lists(script, args.shell).as_bytes())
 }
 
-/// The words of `-o`.
+/// Returns the words that `-o` takes.
 fn mount_options() -> Vec<String> {
     let own = SCHEMES.iter().flat_map(|s| s.about.options);
     let own: BTreeSet<String> = own
@@ -46,7 +46,7 @@ fn mount_options() -> Vec<String> {
     words.chain(schemes).chain(own).collect()
 }
 
-/// The definition, with the values that arguments can have.
+/// Returns the definition with the values that arguments can have.
 fn with_names(command: Command) -> Command {
     let schemes: Vec<&str> = SCHEMES.iter().map(|s| s.about.name).collect();
     let among =
@@ -73,7 +73,7 @@ fn with_names(command: Command) -> Command {
     command
 }
 
-/// The long names of arguments that are not for users.
+/// Returns the long names of arguments that are not for users.
 fn hidden(command: &Command) -> BTreeSet<String> {
     let own = command.get_arguments().filter(|arg| arg.is_hide_set());
     let own = own.filter_map(Arg::get_long).map(str::to_owned);
@@ -81,7 +81,7 @@ fn hidden(command: &Command) -> BTreeSet<String> {
         .collect()
 }
 
-/// The script without the hidden arguments, which clap offers all the same.
+/// Returns the script without the hidden arguments; clap offers them all the same.
 fn without(script: &str, shell: Shell, hidden: &BTreeSet<String>) -> String {
     let names_hidden = |line: &str| {
         hidden.iter().any(|long| match shell {
@@ -107,7 +107,7 @@ fn without(script: &str, shell: Shell, hidden: &BTreeSet<String>) -> String {
     kept
 }
 
-/// Mount options come in lists with commas, of which the last word is completed.
+/// Completes the last word of mount options, which come in lists with commas.
 fn with_lists(script: String, shell: Shell) -> String {
     let words = mount_options().join(" ");
     match shell {

@@ -1,7 +1,6 @@
-//! Looking at a volume's blocks directly, without mounting it: for `info` and `journal`.
+//! Reads a volume's blocks directly, without mounting it: for `info` and `journal`.
 //!
-//! Reads only and takes no lock, so that a mounted volume can be looked at; what is found then may
-//! be a moment old.
+//! Takes no lock, so a mounted volume can be read too; what is found then may be a moment old.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::size::Size;
 use crate::unlike::not_a_volume;
 
-/// A volume that is only looked at.
+/// A volume that is only read.
 pub(crate) struct Disk {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) superblock: Superblock,
@@ -39,19 +38,19 @@ impl Disk {
         Ok(Self { dev, superblock })
     }
 
-    /// Bytes of the volume that the device does not have.
+    /// Returns the number of bytes of the volume that the device does not have.
     pub(crate) fn missing(&self) -> u64 {
         let sb = &self.superblock;
         sb.volume_bytes().saturating_sub(self.dev.size())
     }
 
-    /// The newest content is in a log that only its scheme can read.
+    /// True if the newest content is in a log that only its scheme can read.
     pub(crate) fn has_private_log(&self) -> bool {
         let features = self.superblock.feature_incompat;
         features.contains(FeatureIncompat::PRIVATE_LOG)
     }
 
-    /// That scheme, if it can be told.
+    /// Returns that scheme, if it can be identified.
     pub(crate) fn private_log_owner(&self) -> Option<String> {
         if !self.has_private_log() {
             return None;
@@ -62,8 +61,8 @@ impl Disk {
     }
 }
 
-/// Opens what the volume is on for reading only. A NAND part cannot be looked at while it is in
-/// use: what is where is in its user's memory.
+/// Opens the volume's device for reading only. A NAND part cannot be read while it is in use,
+/// because its user has the map in memory.
 pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
     if NandFile::is_at(image) {
         return Ok(stetfs::open_device(image, &MountOptions::default(), true)?);
@@ -72,8 +71,8 @@ pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
     Ok(Arc::new(file.open(image)?))
 }
 
-/// Reads the superblock; again when its checksum fails, since a mounted one may just be being
-/// written.
+/// Reads the superblock. Reads it again if its checksum fails, because the server of a mounted
+/// volume may just be writing it.
 fn read_superblock(dev: &dyn BlockDev) -> Result<Superblock> {
     const TRIES: usize = 3;
     let mut raw = [0; SUPERBLOCK_SIZE];

@@ -9,7 +9,8 @@ use clap::{Command, CommandFactory};
 use crate::args::{Cli, Man, MountHelper, UmountHelper};
 use crate::failure::{Explain, Result};
 
-/// `stetfs man DIR`: stetfs.1, one page a command, and the pages of the two helpers.
+/// Writes the man pages for `stetfs man DIR`: stetfs.1, one page for each command, and the pages of
+/// the two helpers.
 pub(crate) fn man(args: &Man) -> Result<()> {
     fs::create_dir_all(&args.dir).during(|| args.dir.display().to_string())?;
     let mut cli = Cli::command().disable_help_flag(true);
@@ -63,8 +64,8 @@ fn render(command: Command, name: &str, section: &str, out: &mut Vec<u8>) -> io:
     Ok(())
 }
 
-/// A paragraph of the text below the options: `Heading, more: rest` and indented lines, which stay
-/// as they are.
+/// Renders a paragraph of the text below the options: `Heading, more: rest`, and indented lines,
+/// which stay as they are.
 fn render_paragraph(paragraph: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let (heading, body) = paragraph
         .split_once([',', ':', ';'])
@@ -87,8 +88,8 @@ fn render_paragraph(paragraph: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// As roff(7) wants text: backslashes and dashes spelled out, no dot or quote at the start of a
-/// line.
+/// Escapes text for roff(7): backslashes and dashes are spelled out, and no line begins with a dot
+/// or a quote.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

@@ -1,4 +1,4 @@
-//! `stetfs drain`: what a scheme's cache in persistent memory has, goes home.
+//! `stetfs drain`: brings home the content of a scheme's cache in persistent memory.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -48,16 +48,16 @@ pub(crate) fn run(args: &Drain) -> Result<()> {
     ))
 }
 
-/// What a mounted volume's cache has that is not home.
+/// The blocks in a mounted volume's cache that are not home.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
     blocks: u64,
-    /// It stays there at unmount.
+    /// True if an unmount leaves them in the cache.
     pub(crate) is_kept: bool,
 }
 
 impl Left {
-    /// None when the scheme has no such cache.
+    /// Asks the server. Returns None if the scheme has no such cache.
     pub(crate) fn of(dir: &Path) -> Result<Option<Self>> {
         let stats = answer::query_stats(dir)?;
         let stats: Value = serde_json::from_str(&stats)?;
@@ -69,8 +69,8 @@ impl Left {
     }
 }
 
-/// Brings home what is in the cache of a mounted volume, as much as is in it now: others may go on
-/// writing. Shows how far it is.
+/// Brings home the blocks that are in a mounted volume's cache now; others may go on writing. Shows
+/// the progress, and returns the number of blocks.
 pub(crate) fn mounted(dir: &Path, left: Left) -> Result<u64> {
     let bar = bar(left.blocks);
     let mut now = Some(left);
@@ -87,7 +87,7 @@ pub(crate) fn mounted(dir: &Path, left: Left) -> Result<u64> {
     Ok(bar.position())
 }
 
-/// A bar on a terminal, and nothing elsewhere.
+/// Returns a bar on a terminal; a hidden one elsewhere.
 fn bar(blocks: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::hidden());

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::failure::{Failure, Result};
 
-/// A command for `program` (mke2fs, e2fsck), looked for on the path and where systems keep it for
-/// root.
+/// Returns a command for `program` (mke2fs, e2fsck), found on the path or in the directories that
+/// systems keep for root.
 pub(crate) fn command(program: &str) -> Result<Command> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)

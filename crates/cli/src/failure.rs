@@ -1,7 +1,7 @@
 //! How a command fails: what went wrong, what the user can do, and the exit code.
 //!
-//! The codes are one table for all commands ([`EXIT_CODES`]), but for those that other programs
-//! call by a convention of their own: `fsck` has those of fsck(8), the helpers those of mount(8).
+//! All commands share one table of codes ([`EXIT_CODES`]). Exceptions are commands that other
+//! programs call by a convention: `fsck` has the codes of fsck(8), the helpers those of mount(8).
 
 use std::any::Any;
 use std::error::Error;
@@ -13,12 +13,12 @@ use stetfs_journal::JournalError;
 use stetfs_media::{MediaError, Op};
 use stetfs_scheme::SchemeError;
 
-/// It failed; the reason is on standard error.
+/// Exit code: it failed; the reason is on standard error.
 pub(crate) const EXIT_FAILED: u8 = 1;
-/// What was asked is wrong in itself: a word of the command line, a mount option.
+/// Exit code: a word of the command line or a mount option is wrong.
 pub(crate) const EXIT_USAGE: u8 = 2;
 
-/// The table, for `--help` and the man page.
+/// The table of exit codes, for `--help` and the man page.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes, of every command but those below:
   0  done
@@ -46,7 +46,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure in these words.
+    /// Makes a failure with these words.
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// A failure that has been told already.
+    /// Makes a failure that the user has been told of already.
     pub(crate) fn said() -> Self {
         Self::new("")
     }
@@ -96,8 +96,8 @@ impl Display for Failure {
     }
 }
 
-/// Everything that is an error; its sources are told too, unless it repeats them itself. What the
-/// volume answers comes with what can be done about it.
+/// Makes a failure of any error, with its sources unless its own words repeat them. An answer of
+/// the volume comes with advice.
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
@@ -128,11 +128,11 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// What a user can do about damage.
+/// Advice about damage.
 pub(crate) const DAMAGED: &str =
     "the volume is damaged; look with stetfs fsck -n IMAGE, repair with stetfs fsck IMAGE";
 
-/// What a user can do about an answer of the volume, where there is more to do than to read it.
+/// Advice about an answer of the volume, if there is more to do than to read it.
 fn advice(error: &stetfs::Error) -> Option<&'static str> {
     use stetfs::Error;
     match error {
@@ -160,7 +160,7 @@ fn advice(error: &stetfs::Error) -> Option<&'static str> {
     }
 }
 
-/// What can be done about an image that ends before its volume does.
+/// Advice about an image that is shorter than its volume.
 pub(crate) const TRUNCATED: &str = "the image is not whole (a copy that was cut?): get all of it; \
     a repair would throw away what is \
                                     missing";
@@ -192,7 +192,7 @@ fn media_advice(error: &MediaError) -> Option<&'static str> {
     })
 }
 
-/// Whether nothing is wrong but what was asked for.
+/// True if only the request is wrong.
 fn is_wrong_wish(error: &stetfs::Error) -> bool {
     match error {
         stetfs::Error::Journal(e) => matches!(
@@ -207,7 +207,7 @@ fn is_wrong_wish(error: &stetfs::Error) -> bool {
     }
 }
 
-/// An error's words, without the `(os error 2)` of the standard library.
+/// Returns an error's words without the `(os error 2)` of the standard library.
 fn plain(error: &dyn Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

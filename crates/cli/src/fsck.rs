@@ -59,8 +59,8 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// An image that was cut is not repaired: that would make the loss final. Looking is another
-/// matter.
+/// Fails if the image is shorter than its volume: a repair would make the loss final. With -n,
+/// looking is allowed.
 fn check_whole(args: &Fsck) -> Result<()> {
     let missing = Disk::open(&args.image).map_or(0, |disk| disk.missing());
     if missing == 0 {
@@ -78,8 +78,8 @@ fn check_whole(args: &Fsck) -> Result<()> {
     Err(Failure::new(what).advise(TRUNCATED))
 }
 
-/// The option that tells e2fsck whom to ask. It asks on a terminal only; elsewhere it repairs what
-/// is safe.
+/// Returns the option that tells e2fsck how to ask. It asks only on a terminal; elsewhere it
+/// repairs what is safe.
 fn how_to_repair(args: &Fsck) -> Option<&'static str> {
     if args.no_change {
         Some("-n")
@@ -92,12 +92,12 @@ fn how_to_repair(args: &Fsck) -> Option<&'static str> {
     }
 }
 
-/// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck,
-/// which refuses a log that it does not know unless the user has that given up.
+/// Replays the journal and finishes orphans. If that fails, says so and leaves the volume to
+/// e2fsck, which refuses a log that it does not know unless the user has given that log up.
 fn recover(args: &Fsck) -> Result<()> {
     let image = &args.image;
     let Ok(before) = VolumeInfo::read(image) else {
-        // Not even a superblock: e2fsck looks for its copies.
+        // There is not even a superblock; e2fsck looks for its copies.
         return Ok(());
     };
     if !before.needs_recovery && before.first_orphan == 0 {
@@ -126,7 +126,7 @@ fn recover(args: &Fsck) -> Result<()> {
     }
 }
 
-/// Gives up what the volume's scheme alone can read, and says so.
+/// Gives up the log that only the volume's scheme can read, and says so.
 fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     let shown = image.display();
     let owner = disk.private_log_owner();

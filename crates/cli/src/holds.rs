@@ -1,9 +1,9 @@
-//! What a file or device holds, in words: so that nothing is overwritten unawares, and what is no
-//! volume is called what it is.
+//! What a file or device holds, in words. So nothing is overwritten unawares, and what is no volume
+//! is called what it is.
 //!
-//! The common formats are told by their magic numbers, which are those of file(1) and libblkid: the
-//! same on every machine, also where no util-linux is. For the rest blkid(8) is asked, if it is
-//! there. Nothing is written.
+//! Magic numbers, those of file(1) and libblkid, identify the common formats. They give the same
+//! answer on every machine, also without util-linux. For the rest blkid(8) is asked, if it is
+//! installed. Nothing is written.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -23,16 +23,16 @@ use crate::e2fsprogs;
 use crate::failure::{Explain, Failure, Result};
 use crate::size::Size;
 
-/// How much of a device's beginning and end is looked at for anything that is not zero.
+/// Bytes at a device's beginning and end that are searched for anything but zeros.
 const ENDS: u64 = 1 << 20;
-/// How much of a file's data is read to see whether all of it is zero. Holes cost nothing.
+/// Bytes of a file's data that are read to see whether all are zero. Holes cost nothing.
 const READ_MAX: u64 = 1 << 30;
 
-/// What is there.
+/// What a file or device holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) kind: Kind,
-    /// With an article: `an XFS file system`.
+    /// The words, with an article: `an XFS file system`.
     words: String,
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Holds {
 pub(crate) enum Kind {
     /// A superblock of ext2, ext3 or ext4, sound or not.
     Ext,
-    /// One with blocks of a size that is not supported, in bytes.
+    /// An ext volume with blocks of an unsupported size, in bytes.
     ExtOfBlocks(u32),
     /// The journal of another volume (`mke2fs -O journal_dev`).
     JournalDevice,
     /// Partitions, in the order of the table.
     PartitionTable(Vec<Partition>),
-    /// A region of persistent memory that a scheme has had.
+    /// A region of persistent memory of some scheme.
     Region,
     /// The file of a simulated NAND part.
     NandPart,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     Foreign,
     /// Text.
     Text,
-    /// Something that nobody knows.
+    /// Something unknown.
     Data,
 }
 
@@ -85,7 +85,7 @@ impl Holds {
     }
 }
 
-/// What the file or device at `path` holds; `None` when it is empty or all zeros.
+/// Returns what the file or device at `path` holds; `None` if it is empty or all zeros.
 pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
     let shown = || path.display().to_string();
     if NandFile::is_at(path) {
@@ -121,12 +121,12 @@ pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
     }))
 }
 
-/// [`what`] in words: `nothing` when it is empty.
+/// Returns [`what`] in words: `nothing` if it is empty.
 pub(crate) fn in_words(path: &Path) -> Result<String> {
     Ok(what(path)?.map_or_else(|| "nothing".to_owned(), |holds| holds.to_string()))
 }
 
-/// What the device of an opened NAND part holds; `None` when its ends are all zeros.
+/// Returns what the device of an opened NAND part holds; `None` if both its ends are all zeros.
 pub(crate) fn what_on(dev: &dyn BlockDev) -> Result<Option<Holds>> {
     let source = Source {
         size: dev.size(),
@@ -142,10 +142,10 @@ pub(crate) fn what_on(dev: &dyn BlockDev) -> Result<Option<Holds>> {
     }
 }
 
-/// A magic number: where it is, what it is, and what has it.
+/// A magic number: its offset, its bytes, and what it marks.
 struct Magic(u64, &'static [u8], &'static str);
 
-/// Those that stand alone, the longer and safer first.
+/// Magic numbers that suffice by themselves, the longer and safer ones first.
 const MAGICS: &[Magic] = &[
     Magic(0x1_0040, b"_BHRfS_M", "a Btrfs file system"),
     Magic(0, b"XFSB", "an XFS file system"),
@@ -191,9 +191,9 @@ const MAGICS: &[Magic] = &[
     Magic(0, b"\x7fELF", "a program"),
 ];
 
-/// Sectors in which the label of LVM can be.
+/// Number of sectors in which LVM's label can be.
 const LVM_SECTORS: u64 = 4;
-/// A table has 128 entries as a rule; who has more is shown the first.
+/// Partitions to read at most; a table usually has 128 entries.
 const ENTRIES_MAX: u32 = 128;
 
 struct Source<'a> {
@@ -202,7 +202,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// `N` bytes at an offset; zeros behind the end.
+    /// Reads `N` bytes at an offset; behind the end, zeros.
     fn bytes<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
         let mut out = [0; N];
         self.fill(at, &mut out)?;
@@ -240,7 +240,7 @@ impl Source<'_> {
         Ok(u64::from_le_bytes(self.bytes(at)?))
     }
 
-    /// What has a name in the `size` bytes from `start` on.
+    /// Returns what is known in the `size` bytes from `start` on.
     fn known(&self, start: u64, size: u64) -> Result<Option<Holds>> {
         if LogHeader::is_one(&self.bytes::<16>(start)?) {
             let words = "a region of persistent memory of a stetfs volume";
@@ -266,7 +266,7 @@ impl Source<'_> {
         }
     }
 
-    /// ext2, ext3 or ext4, or the journal of one.
+    /// Looks for ext2, ext3 or ext4, or the journal of one.
     fn ext(&self, start: u64) -> Result<Option<Holds>> {
         const SUPER_MAGIC: u16 = 0xef53;
         const JOURNAL_DEV: u32 = 0x8;
@@ -301,7 +301,7 @@ impl Source<'_> {
         Ok(Some(Holds::new(Kind::Ext, words)))
     }
 
-    /// GPT, else MBR.
+    /// Looks for a GPT, else for an MBR.
     fn partition_table(&self, size: u64) -> Result<Option<Holds>> {
         for sector in [512, 4096] {
             if self.is_at(sector, b"EFI PART")? {
@@ -356,7 +356,7 @@ impl Source<'_> {
             number,
             offset,
             size,
-            // What is not there or cannot be read has no name.
+            // A partition that is missing or unreadable gets no name.
             holds: (offset < self.size)
                 .then(|| self.known(offset, size).ok().flatten().map(Box::new))
                 .flatten(),
@@ -371,14 +371,14 @@ impl Source<'_> {
         Holds::new(Kind::PartitionTable(partitions), words)
     }
 
-    /// Whether all data of a file, as far as it is read, is zero.
+    /// True if all data of a file, as far as it is read, is zero.
     fn is_blank_file(&self, file: &File) -> Result<bool> {
         let (mut at, mut budget) = (0, READ_MAX);
         while at < self.size && budget > 0 {
             let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
                 Ok(start) => start,
                 Err(rustix::io::Errno::NXIO) => return Ok(true),
-                // A file system that does not know holes.
+                // The file system does not know holes.
                 Err(_) => at,
             };
             let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(self.size);
@@ -410,12 +410,12 @@ impl Source<'_> {
         Ok(true)
     }
 
-    /// Words for what has no name.
+    /// Returns words for unknown content: text or data.
     fn data(&self) -> Result<Holds> {
         let mut start = vec![0; u64_as_usize(self.size.min(4096))];
         self.fill(0, &mut start)?;
         let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\n' | b'\r' | b'\t');
-        // The last character may be cut.
+        // The last character may be incomplete.
         let is_utf8 = std::str::from_utf8(&start)
             .map_or_else(|e| e.valid_up_to() + 4 > start.len(), |_| true);
         Ok(if start.iter().all(is_text) && is_utf8 {
@@ -474,7 +474,7 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
     }))
 }
 
-/// What can be done with a path that was taken for a volume and holds something else.
+/// Advice about a path that was taken for a volume and holds something else.
 pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
     let shown = path.display();
     let is_block = path
@@ -511,7 +511,7 @@ pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
     })
 }
 
-/// What blkid(8) says, where it is.
+/// Returns what blkid(8) says, if it is installed.
 fn blkid(path: &Path) -> Option<String> {
     let output = e2fsprogs::command("blkid")
         .ok()?

@@ -1,5 +1,5 @@
-//! Volumes that this process mounts itself: opening the device, and an unmounted image as a file
-//! tree.
+//! Volumes that this process mounts itself: opens the device, and shows an unmounted image as a
+//! file tree.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -22,8 +22,8 @@ use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 use crate::unlike::not_a_volume;
 
-/// Mounts the volume in `image`; the caller decides who sees it. Read-only means that nothing is
-/// written: what needs recovery is recovered in memory, and the report says so in its warnings.
+/// Mounts the volume in `image`; the caller decides who sees it. A read-only mount writes nothing:
+/// it recovers in memory if it must, and the report's warnings say so.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
     let in_memory = options.read_only && !options.noload && needs_recovery(image);
     let media = open_media(image, &options, in_memory)?;
@@ -61,7 +61,7 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
         stetfs::open_overlay(image, options)
     } else {
         match stetfs::open_media(image, options, options.read_only) {
-            // As mount(8): what is write-protected is mounted read-only.
+            // As mount(8): a write-protected image is mounted read-only.
             Err(OpenError::Media(MediaError::Open {
                 source: Errno::ROFS,
                 ..
@@ -85,7 +85,7 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
     })
 }
 
-/// A failed mount in words, with what can be done.
+/// Describes a failed mount, with advice.
 fn failed(image: &Path, error: Error) -> Failure {
     let shown = image.display();
     let is_no_volume = match &error {
@@ -118,8 +118,7 @@ fn failed(image: &Path, error: Error) -> Failure {
     advice.into_iter().fold(failure, Failure::advise)
 }
 
-/// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves
-/// the volume clean.
+/// Recovers the journal by the scheme that wrote it, finishes orphans, and leaves the volume clean.
 pub(crate) fn recover(image: &Path, nvm: Option<&Path>) -> Result<MountReport> {
     let mut options = MountOptions {
         nvm: nvm.map(Path::to_owned),
@@ -133,12 +132,12 @@ pub(crate) fn recover(image: &Path, nvm: Option<&Path>) -> Result<MountReport> {
     Ok(report)
 }
 
-/// Whether mounting found anything to recover.
+/// True if mounting found anything to recover.
 pub(crate) fn recovered(report: &MountReport) -> bool {
     report.recovery.was_needed || report.orphans_deleted > 0 || report.orphans_truncated > 0
 }
 
-/// `recovered the journal: 3 transactions (41-43), 25 blocks; ...`
+/// Describes a recovery: `recovered the journal: 3 transactions (41-43), 25 blocks; ...`
 pub(crate) fn recovery_in_words(report: &MountReport) -> String {
     let r = &report.recovery;
     let range = r
@@ -166,7 +165,7 @@ pub(crate) fn recovery_in_words(report: &MountReport) -> String {
     text
 }
 
-/// An image that this process works on as root would.
+/// An image on which this process works with the rights of root.
 pub(crate) struct Volume {
     fs: Fs,
     caller: Caller,
@@ -174,7 +173,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Mounts it here; nobody else can while it is open.
+    /// Mounts the image in this process; nobody else can mount it meanwhile.
     pub(crate) fn open(image: &Path, writable: bool) -> Result<Self> {
         let disk = Disk::open(image)?;
         let has_journal = disk
@@ -184,9 +183,10 @@ impl Volume {
         let owner = disk.private_log_owner();
         drop(disk);
         let mut words = match owner {
-            // After a crash only that scheme finds everything.
+            // After a crash, only the scheme that wrote the log finds everything.
             Some(owner) => format!("scheme={owner},noatime"),
-            // A copy that is cut is repeated: it needs no copy of its data in the journal.
+            // A copy that is interrupted is made again, so its data need not go through the
+            // journal.
             None if has_journal => "data=ordered,noatime".to_owned(),
             None => "scheme=null,noatime".to_owned(),
         };
@@ -204,8 +204,8 @@ impl Volume {
                 recovery_in_words(&report)
             );
         }
-        // New files belong to whoever runs this, and have no more permissions than they want their
-        // files to have, as on a mount.
+        // As on a mount, new files belong to the user who runs this, and the umask limits their
+        // permissions.
         let (uid, gid) = stetfs_sys::libc_files::effective_ids();
         let caller = Caller {
             uid,
@@ -232,7 +232,7 @@ impl Volume {
         Ok(Box::new(self.item(made.ino, path.to_vec(), Vec::new())))
     }
 
-    /// Gives a file another name; what has that name is replaced.
+    /// Renames a file; an existing file of the new name is replaced.
     pub(crate) fn rename(&self, path: &[u8], new: &[u8]) -> Result<()> {
         let (fs, c) = (&self.fs, &self.caller);
         let (from, name) = fs.resolve_parent(c, path)?;
@@ -240,7 +240,7 @@ impl Volume {
         Ok(fs.rename(c, from.ino, name, to.ino, new_name, RenameFlags::empty())?)
     }
 
-    /// Gives the file at a path, which may be a link, a further name.
+    /// Makes a further name for the file at a path; that file may be a link.
     pub(crate) fn make_link(&self, path: &[u8], new: &[u8]) -> Result<()> {
         let (fs, c) = (&self.fs, &self.caller);
         let existing = fs.resolve(c, path, false)?;
@@ -257,14 +257,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a name of what is no directory.
+    /// Removes a name of a file that is no directory.
     pub(crate) fn remove_file(&self, path: &[u8]) -> Result<()> {
         let (fs, c) = (&self.fs, &self.caller);
         let (dir, name) = fs.resolve_parent(c, path)?;
         Ok(fs.unlink(c, dir.ino, name)?)
     }
 
-    /// What is at a path; a symbolic link at its end is followed.
+    /// Returns what is at a path; follows a symbolic link at its end.
     pub(crate) fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
         self.at(path, true)?.map(|item| item.meta()).transpose()
     }
@@ -280,7 +280,7 @@ impl Volume {
     }
 }
 
-/// Only a directory can be named with a slash behind it.
+/// Fails if a path that names no directory ends in a slash.
 fn check_no_slash(path: &[u8]) -> Result<&[u8]> {
     if path.ends_with(b"/") {
         Err(Failure::new("no such file or directory"))
@@ -289,7 +289,7 @@ fn check_no_slash(path: &[u8]) -> Result<&[u8]> {
     }
 }
 
-/// The file creation mask of this process (umask(2)), which can only be asked for by setting it.
+/// Returns the file creation mask of this process. umask(2) can only be read by setting it.
 pub(crate) fn creation_mask() -> u16 {
     let mask = rustix::process::umask(Mode::empty());
     rustix::process::umask(mask);
@@ -339,7 +339,7 @@ impl Tree for Volume {
     }
 }
 
-/// A pipe or a device of an image is a name and a number.
+/// Explains that a pipe or a device in an image has no content: it is a name and a number.
 fn nothing_behind(kind: FileKind) -> Failure {
     let kind = kind.word();
     Failure::new(format!(
@@ -352,10 +352,10 @@ fn nothing_behind(kind: FileKind) -> Failure {
 struct File<'a> {
     volume: &'a Volume,
     ino: InodeNo,
-    /// As it is shown.
+    /// Its path, as messages show it.
     path: Vec<u8>,
     way: Vec<Vec<u8>>,
-    /// Given by `make_file` or `open_to_write`, which count as an open.
+    /// True if `make_file` or `open_to_write` returned this; each counts as an open.
     is_open: bool,
 }
 
@@ -591,7 +591,7 @@ impl Item for File<'_> {
     }
 }
 
-/// A file of a volume while it is read.
+/// A file of a volume that is being read.
 struct Reader<'a> {
     file: &'a File<'a>,
     size: u64,

@@ -1,4 +1,5 @@
-//! `stetfs info`: what a volume is and in which state, from its superblock and its journal's.
+//! `stetfs info`: what a volume is and in which state, from the superblocks of the volume and of
+//! its journal.
 
 use std::path::Path;
 
@@ -26,11 +27,11 @@ pub(crate) struct VolumeInfo {
     /// `ext2`, `ext3` or `ext4`, by the features.
     pub(crate) kind: &'static str,
     pub(crate) label: String,
-    /// Its default mount options, beside those that are flags.
+    /// Its default mount options, except those that are flags.
     pub(crate) mount_options: String,
     pub(crate) uuid: String,
     pub(crate) size: u64,
-    /// What the file or device lacks of that at its end.
+    /// Bytes at its end that the file or device lacks.
     pub(crate) missing: u64,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
@@ -45,7 +46,7 @@ pub(crate) struct VolumeInfo {
     /// `not cleanly unmounted`.
     pub(crate) state: &'static str,
     pub(crate) needs_recovery: bool,
-    /// The first of the inodes that were deleted while open, or 0.
+    /// The first inode of the list of orphans (deleted while open), or 0.
     pub(crate) first_orphan: u32,
     pub(crate) mounted: Option<MountInfo>,
     pub(crate) errors: Option<ErrorInfo>,
@@ -65,12 +66,12 @@ pub(crate) struct VolumeInfo {
 pub(crate) struct MountInfo {
     pub(crate) dir: String,
     pub(crate) kind: String,
-    /// What the server says that the volume is on; of memory also what that survives.
+    /// The medium, as the server describes it; for memory, also what it survives.
     pub(crate) medium: Option<String>,
-    /// What it says by which means committed blocks get home without being copied, if they do.
+    /// How committed blocks get home without being copied, as the server says; None if they do not.
     pub(crate) remaps: Option<String>,
-    /// Of which files it says that one write is one transaction or nothing of it, and of at most
-    /// how many bytes.
+    /// The files of which one write is one transaction or nothing, and up to how many bytes, as the
+    /// server says.
     pub(crate) atomic_files: Option<String>,
     pub(crate) marked_write_max: Option<u64>,
 }
@@ -92,7 +93,7 @@ pub(crate) struct Unsupported {
 }
 
 impl VolumeInfo {
-    /// Looks at a file or block device, mounted or not, without a lock.
+    /// Reads a file or block device, mounted or not, without a lock.
     pub(crate) fn read(image: &Path) -> Result<Self> {
         let disk = Disk::open(image)?;
         let mounted = mounts::mount_of(image)?;
@@ -158,12 +159,12 @@ impl VolumeInfo {
         }
     }
 
-    /// `the ext4 volume "backup" (UUID)`
+    /// Returns the volume's name in words: `the ext4 volume "backup" (UUID)`
     pub(crate) fn name(&self) -> String {
         named(self.kind, &self.label, &self.uuid)
     }
 
-    /// One line: what was made.
+    /// Describes in one line what was made.
     pub(crate) fn summary(&self) -> String {
         let journal = match &self.journal {
             Some(JournalInfo::Internal { size, .. }) => format!("a journal of {}", Size(*size)),
@@ -440,15 +441,15 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
     })
 }
 
-/// What the server of a mounted volume says of itself; nothing when it does not answer, as the
-/// kernel's.
+/// Returns what the server of a mounted volume says of itself. Returns nothing if it does not
+/// answer, as for a kernel mount.
 fn server_says(dir: &Path) -> serde_json::Value {
     let stats = answer::query_stats(dir).ok();
     let stats = stats.and_then(|stats| serde_json::from_str(&stats).ok());
     stats.unwrap_or_default()
 }
 
-/// Which writes are one transaction, in words; nothing when none is.
+/// Says which writes are one transaction; None if none is.
 fn whole_writes(mounted: &MountInfo) -> Option<String> {
     let files = match mounted.atomic_files.as_deref()? {
         "all" => "any file",

@@ -1,5 +1,5 @@
-//! Where the program's own messages go: standard error, and for a server in the background a file
-//! or the system log.
+//! Where the program's own messages go: to standard error; from a server in the background, to a
+//! file or the system log.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use stetfs_fuse::system_log::{self, Severity};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The destination of log lines; switched once, when a server leaves its terminal.
+/// The destination of log lines; it changes once, when a server leaves its terminal.
 #[derive(Clone)]
 pub(crate) struct Log {
     to_system_log: Arc<AtomicBool>,
 }
 
 impl Log {
-    /// Starts logging to standard error; `verbose` counts the -v.
+    /// Starts logging to standard error; `verbose` is the number of -v.
     pub(crate) fn start(verbose: u8) -> Self {
         let log = Self {
             to_system_log: Arc::default(),
@@ -36,8 +36,8 @@ impl Log {
         log
     }
 
-    /// The server has left its terminal: from now on messages go to the system log, unless standard
-    /// error is a file now.
+    /// Called when the server has left its terminal. Messages go to the system log from then on,
+    /// unless standard error is a file.
     pub(crate) fn detach(&self, has_file: bool) {
         self.to_system_log.store(!has_file, Ordering::Relaxed);
     }
@@ -69,8 +69,7 @@ impl Log {
     }
 }
 
-/// One message, which comes in one write: to the system log with a severity, else to standard
-/// error.
+/// One message, written at once: to the system log with a severity, or else to standard error.
 pub(crate) struct Line(Option<Severity>);
 
 impl Write for Line {

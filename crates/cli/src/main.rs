@@ -1,9 +1,9 @@
 //! The `stetfs` command.
 //!
-//! `args.rs` is the definition of the command line; each command is a module of its name. One
-//! program goes by several names: called as `mount.fuse.stetfs` or `umount.fuse.stetfs` (or
-//! `fuseblk` for `fuse`, or `mount.stetfs`) it is the helper of mount(8) or umount(8), and
-//! `stetfs IMAGE DIR -o ...` is how mount.fuse3 calls it for the type fuse.stetfs.
+//! `args.rs` defines the command line; each command is a module of its name. The program has
+//! several names. As `mount.fuse.stetfs` or `umount.fuse.stetfs` (or with `fuseblk` for `fuse`, or
+//! as `mount.stetfs`) it is the helper of mount(8) or umount(8). mount.fuse3 calls it as `stetfs
+//! IMAGE DIR -o ...` for the type fuse.stetfs.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
@@ -58,8 +58,8 @@ use args::{Cli, Command, MountHelper, Nand, NandCommand, UmountHelper};
 use failure::{Failure, Result};
 use logging::Log;
 
-/// Block contents come and go by the thousand; this allocator takes a fifth of the processor time
-/// from that.
+/// Block contents are allocated and freed by the thousand; this allocator takes a fifth of the
+/// processor time that the standard one takes for it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -101,8 +101,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `stetfs IMAGE DIR [-o OPTIONS]`: the first word is not a command, and the first two are what can
-/// be mounted where.
+/// True for `stetfs IMAGE DIR [-o OPTIONS]`: the first word is no command, and the first two words
+/// name something to mount and a place for it.
 fn is_mount_fuse_call(arguments: &[OsString]) -> bool {
     let [_, image, dir, ..] = arguments else {
         return false;
@@ -144,7 +144,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
             // fsck(8) has a code of its own for a wrong command line.
             let is_fsck = arguments.get(1).is_some_and(|a| a == OsStr::new("fsck"));
             if e.use_stderr() && is_fsck {
-                // Where standard error is closed there is nobody to tell.
+                // If standard error is closed, there is nobody to tell.
                 let _ = e.print();
                 return Ok(ExitCode::from(fsck::EXIT_USAGE));
             }
@@ -165,7 +165,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     }
     #[cfg(feature = "crash")]
     if let Command::Crash(args) = &cli.command {
-        // Volumes that are being destroyed have much to say; it is shown on request only.
+        // Explored volumes are cut again and again, and log a lot; show it only with -v.
         if cli.verbose > 0 {
             Log::start(cli.verbose);
         }

@@ -1,7 +1,7 @@
 //! `stetfs mkfs`: makes a volume with mke2fs.
 //!
-//! The formatter is mke2fs alone; what is here chooses the arguments, sets the size of an image
-//! file, and refuses to destroy what is there already.
+//! mke2fs alone formats. This module chooses its arguments, sets the size of an image file, and
+//! refuses to destroy existing content.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
@@ -21,11 +21,11 @@ use crate::{disk, e2fsprogs, output};
 
 const MIB: u64 = 1 << 20;
 
-/// The smallest volume with a journal: mke2fs gives none to fewer than 2,048 blocks.
+/// Blocks of the smallest journal. mke2fs makes none on a volume of fewer than 2,048 blocks.
 const JOURNAL_BLOCKS_MIN: u64 = 1024;
 const VOLUME_BLOCKS_MIN: u64 = 2 * JOURNAL_BLOCKS_MIN;
 
-/// The largest journal that is chosen unasked.
+/// Bytes of the largest journal that is made without --journal-size.
 const JOURNAL_MAX: u64 = 256 * MIB;
 
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let loan = Loan::blank(image)?;
     let size = wanted_size(args, existed, loan.as_ref()).during(|| shown.to_string())?;
     if existed && loan.is_none() {
-        // A wrong argument must not cost what is there.
+        // Try first: a wrong argument must not destroy existing content.
         let mut trial = e2fsprogs::command("mke2fs")?;
         trial.arg("-n");
         mke2fs_arguments(&mut trial, args, image, size);
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         Ok(volume) => output::line(format_args!("made {shown}: {}", volume.summary())),
         Err(e) => {
             if !existed {
-                // What was begun is no volume; an error here changes nothing about the failure that
-                // is told.
+                // The unfinished file is no volume. An error of the removal changes nothing about
+                // the failure that is reported.
                 let _ = fs::remove_file(image);
             }
             Err(e)
@@ -96,7 +96,7 @@ fn check_arguments(args: &Mkfs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what must not be overwritten.
+/// Fails if the image must not be overwritten.
 fn check_overwrite(args: &Mkfs) -> Result<()> {
     let image = &args.image;
     let kind = image
@@ -120,7 +120,7 @@ fn check_overwrite(args: &Mkfs) -> Result<()> {
     }
 }
 
-/// What the image holds; `None` when it is empty. A NAND part holds what is on its device.
+/// Returns what the image holds; `None` if it is empty. For a NAND part, looks at its device.
 fn contents(image: &Path) -> Result<Option<Holds>> {
     if NandFile::is_at(image) {
         holds::what_on(&*disk::look_at(image)?)
@@ -129,7 +129,7 @@ fn contents(image: &Path) -> Result<Option<Holds>> {
     }
 }
 
-/// The volume's size in bytes. A part has the size that it has.
+/// Returns the volume's size in bytes; on a NAND part, the part's size.
 fn wanted_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
     let image = &args.image;
     let no_size = || {
@@ -172,12 +172,11 @@ fn wanted_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
     Ok(size)
 }
 
-/// Gives an image file its size (sparse).
+/// Sets the size of an image file, which is sparse.
 fn set_size(args: &Mkfs, existed: bool, size: u64) -> Result<()> {
     let image = &args.image;
     if args.size.is_some() && (!existed || image.metadata()?.is_file()) {
-        // Cut to nothing first, so that what is left of an older volume cannot be found in the new
-        // one.
+        // Truncate first, so that nothing of an older volume can be found in the new one.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -197,8 +196,8 @@ fn capacity(image: &Path, part: Option<&Loan>) -> Result<u64> {
     Ok(File::open(image)?.seek(SeekFrom::End(0))?)
 }
 
-/// A sixteenth of the volume: every byte goes through the journal, and a checkpoint must not follow
-/// each few commits.
+/// Returns the size of the journal, a sixteenth of the volume: every byte goes through the journal,
+/// and a few commits must not already force a checkpoint.
 fn journal_size(volume: u64, block: u64) -> u64 {
     (volume / 16).clamp(JOURNAL_BLOCKS_MIN * block, JOURNAL_MAX)
 }
@@ -208,7 +207,7 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
     let journal = args
         .journal_size
         .map_or_else(|| journal_size(size, block), |s| s.0);
-    // -F: not to ask about a file; what must not be overwritten was looked at above.
+    // -F: mke2fs must not ask about a file; `check_overwrite` has looked.
     tool.args(["-q", "-F", "-t", &args.kind, "-I", "256"]);
     tool.args(["-b", &block.to_string()]);
     if !args
@@ -220,7 +219,7 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
     }
     let user = rustix::process::geteuid();
     if !user.is_root() {
-        // Who makes a volume can write to it.
+        // The user who makes a volume can write to its root directory.
         let group = rustix::process::getegid();
         tool.args([
             "-E",
@@ -256,7 +255,7 @@ fn carry(scheme: &str, target: &Path) -> Result<()> {
     )))
 }
 
-/// Runs mke2fs; its warnings are passed on if `warns`, its error becomes ours.
+/// Runs mke2fs. Passes its warnings on if `warns`, and makes its error ours.
 fn run_tool(tool: &mut Command, args: &Mkfs, warns: bool) -> Result<()> {
     tracing::debug!(command = ?tool, "running");
     let output = tool
@@ -275,7 +274,7 @@ fn run_tool(tool: &mut Command, args: &Mkfs, warns: bool) -> Result<()> {
             .for_each(|line| eprintln!("mke2fs: {line}"));
         return Ok(());
     }
-    // It prints all it knows after a wrong option.
+    // After a wrong option mke2fs prints its whole usage.
     let words = said
         .iter()
         .take_while(|l| !l.starts_with("Usage:"))

@@ -1,4 +1,5 @@
-//! Standard output: text and JSON. A reader that goes away (`| head`) ends the command quietly.
+//! Standard output: text and JSON. If the reader goes away (`| head`), the command ends without a
+//! message.
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,7 +25,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
-/// Writes a value as indented JSON to a file, or to standard output where that is `-`.
+/// Writes a value as indented JSON to a file, or to standard output if the path is `-`.
 pub(crate) fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
     if path.as_os_str() == "-" {
         return json(value);
@@ -33,12 +34,12 @@ pub(crate) fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
     fs::write(path, text + "\n").during(|| path.display().to_string())
 }
 
-/// Writes a value as JSON in one line.
+/// Writes a value as JSON on one line.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string(value)?)
 }
 
-/// A list of values as indented JSON, each written as it comes.
+/// A list of values, written as indented JSON, each as it comes.
 pub(crate) struct JsonList {
     is_empty: bool,
 }

@@ -1,4 +1,4 @@
-//! `stetfs schemes`: the registry as a table. There is no second list.
+//! `stetfs schemes`: shows the registry as a table. There is no second list.
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;

@@ -1,8 +1,8 @@
-//! Names as they are shown: what an image calls its files must not reach a terminal as commands.
+//! How names are shown. A file name in an image must not reach a terminal as a command.
 
-/// A name or path, as `ls -b` shows it but for spaces: what cannot be printed is `\n`, `\t`, ... or
-/// octal (`\033`), and a backslash is doubled. Letters of all scripts stay; what is not UTF-8 is
-/// shown byte by byte.
+/// Returns a name or path as `ls -b` shows it, except that spaces stay. Characters that cannot be
+/// printed become `\n`, `\t`, ... or octal (`\033`), and a backslash is doubled. Letters of all
+/// scripts stay; bytes that are not UTF-8 are shown one by one.
 pub(crate) fn shown(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -23,7 +23,8 @@ pub(crate) fn shown(name: &[u8]) -> String {
     text
 }
 
-/// Not a control character, nor one that changes the order or the visibility of what is beside it.
+/// True unless this is a control character or changes the order or visibility of the text beside
+/// it.
 fn is_printable(c: char) -> bool {
     !c.is_control()
         && !matches!(
@@ -58,7 +59,7 @@ mod tests {
     fn nothing_shown_is_a_command_to_a_terminal() {
         assert_eq!(shown("Größe é 名前 a b".as_bytes()), "Größe é 名前 a b");
         assert_eq!(shown(b"a\nb\x1b[2J\x7f\\"), "a\\nb\\033[2J\\177\\\\");
-        // Not UTF-8; a C1 control character; letters from right to left.
+        // Bytes that are not UTF-8, a C1 control character, letters from right to left.
         assert_eq!(shown(b"\xff\xc2\x9b1m"), "\\377\\302\\2331m");
         assert_eq!(shown("\u{202e}gpj".as_bytes()), "\\342\\200\\256gpj");
     }

@@ -12,8 +12,8 @@ pub(crate) struct Size(pub(crate) u64);
 impl FromStr for Size {
     type Err = String;
 
-    /// `4096`, `4K`, `1.5G`, `64MiB`, `64MB`: powers of 1024 whatever the spelling, as mke2fs and
-    /// lvcreate do.
+    /// Parses `4096`, `4K`, `1.5G`, `64MiB` or `64MB`: powers of 1024 in every spelling, as mke2fs
+    /// and lvcreate have it.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -51,7 +51,7 @@ impl FromStr for Size {
                 .checked_add(rounded_down(parsed * nearest_f64(1u64 << shift)))
                 .ok_or_else(too_large)?;
         }
-        // The largest volume: 2^48 blocks of 4 KiB.
+        // The largest volume has 2^48 blocks of 4 KiB.
         if bytes > 1 << 60 {
             Err(too_large())
         } else {
@@ -61,7 +61,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// Three or four significant figures, binary units.
+    /// Writes three or four significant digits, in binary units.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let mut value = nearest_f64(self.0);
@@ -75,7 +75,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// `n` rounded down, or the nearest number that there is; 0 for NaN.
+/// Returns `n` rounded down, or the nearest number of this type; 0 for NaN.
 #[expect(clippy::as_conversions, reason = "nothing else rounds")]
 pub(crate) fn rounded_down(n: f64) -> u64 {
     n as u64

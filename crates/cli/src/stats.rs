@@ -1,8 +1,8 @@
 //! `stetfs stats`: the live counters of a mounted volume.
 //!
-//! The server gives them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`.
-//! Only what is worth a table of its own is known by name here; the other counters are shown under
-//! the names that they have.
+//! The server returns them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`.
+//! This module knows only those that have a table of their own; the other counters are shown under
+//! their own names.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -22,28 +22,28 @@ use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
 use crate::size::{Size, rounded_down};
 
-/// How often the header is repeated in `--watch`.
+/// With `--watch`, the header is repeated after this many lines.
 const HEADER_EVERY: u32 = 20;
 
-/// The counters that are shown in a form of their own, and all others.
+/// The counters that are shown in a form of their own, and the others.
 #[derive(Debug, Deserialize)]
 struct Counters {
     scheme: String,
     #[serde(default)]
     medium: String,
-    /// What callers wrote and read, in bytes.
+    /// Bytes that callers wrote and read.
     #[serde(default)]
     bytes_written: u64,
     #[serde(default)]
     bytes_read: u64,
-    /// What the device did.
+    /// Traffic of the device.
     #[serde(default)]
     device: MeterSnapshot,
-    /// What the memory beside it did, where there is some.
+    /// Traffic of the memory beside it, if there is some.
     nvm: Option<Nvm>,
     /// The scheme's cache in that memory.
     cache: Option<Cache>,
-    /// What the scheme chose for blocks.
+    /// The scheme's choices for blocks.
     #[serde(default)]
     actions: Vec<Action>,
     #[serde(default)]
@@ -90,8 +90,8 @@ pub(crate) fn run(args: &Stats) -> Result<()> {
     }
 }
 
-/// `--watch mnt` and `--watch 2 mnt`: what follows the option is the number of seconds if it is a
-/// number, else the mount point.
+/// Reads `--watch mnt` and `--watch 2 mnt`: the word after the option is the number of seconds if
+/// it is a number, and else the mount point.
 fn pause_and_dir(args: &Stats) -> Result<(Option<f64>, Option<&Path>)> {
     let dir = args.dir.as_deref();
     let Some(word) = args.watch.as_deref() else {
@@ -113,9 +113,9 @@ fn pause_and_dir(args: &Stats) -> Result<(Option<f64>, Option<&Path>)> {
 
 /// Where the counters come from.
 enum Source<'a> {
-    /// The server of the mounted volume that this is on.
+    /// The server of the mounted volume in which this path is.
     Mount(&'a Path),
-    /// A file with what `--json` has printed.
+    /// A file with counters that `--json` printed.
     File(&'a Path),
 }
 
@@ -211,7 +211,7 @@ fn print(counters: &Counters) -> Result<()> {
     }
 }
 
-/// Bytes written: what they are by why they were written.
+/// Makes the table of bytes written: the rows say what they are, the columns why they were written.
 fn written_table(medium: &str, device: &MeterSnapshot) -> Table {
     let written = |class, cause| device.of(Tag::new(class, cause)).write_bytes;
     let causes: Vec<Cause> = Cause::ALL
@@ -256,7 +256,7 @@ fn written_table(medium: &str, device: &MeterSnapshot) -> Table {
     table
 }
 
-/// The two ends of the pipe beside each other.
+/// Shows what programs wrote and read beside what the device wrote and read.
 fn summary(counters: &Counters) -> String {
     let (user, device) = (counters.bytes_written, counters.device.total());
     let ratio = if user == 0 {
@@ -279,8 +279,8 @@ fn summary(counters: &Counters) -> String {
     )
 }
 
-/// What the scheme chose for blocks of data that have a home, and what each choice was expected to
-/// cost for these blocks, a piece.
+/// Makes the table of the scheme's choices for blocks of data that have a home, with the expected
+/// cost of each choice for one such block.
 fn actions_table(actions: &[Action]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -299,7 +299,7 @@ fn actions_table(actions: &[Action]) -> Table {
     table
 }
 
-/// What the cache has done, and what a commit costs in it.
+/// Describes what the cache has done and what a commit costs in it.
 fn in_cache(cache: &Cache, traffic: &MeterSnapshot, commits: u64) -> String {
     let share = |part: u64, all: u64| match all {
         0 => "-".to_owned(),
@@ -334,7 +334,7 @@ fn commits(counters: &Counters) -> u64 {
     commits.unwrap_or(0)
 }
 
-/// What only some devices have, and the time that requests took; without zeros.
+/// Describes counters that only some devices have, and the time of requests; leaves out zeros.
 fn further(medium: &str, device: &MeterSnapshot) -> Option<String> {
     let counts = [
         (device.total().lines, "cache lines written back"),
@@ -353,7 +353,7 @@ fn further(medium: &str, device: &MeterSnapshot) -> Option<String> {
     (!parts.is_empty()).then(|| format!("on {medium}: {}", parts.join(", ")))
 }
 
-/// `name: key value, key value`, without zeros.
+/// Prints `name: key value, key value`, without zeros.
 fn line_of(name: &str, counters: &Map<String, Value>) -> Result<()> {
     let shown = counters
         .iter()

@@ -1,4 +1,4 @@
-//! What is told of a file that is no volume.
+//! What the user is told of a file that is no volume.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use crate::failure::Failure;
 use crate::holds::{self, Kind};
 use crate::size::Size;
 
-/// What has no superblock that can be decoded, by the name of what it is instead, with what the
-/// user can do.
+/// Explains that a file has no superblock that can be decoded: says what it is instead, and what
+/// the user can do.
 pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
     let shown = image.display();
     let unlike = |what: String| Failure::new(format!("{shown}: {what}"));

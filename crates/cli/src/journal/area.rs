@@ -9,7 +9,7 @@ use stetfs_scheme::LogExtent;
 use crate::disk::Disk;
 use crate::failure::{Failure, Result};
 
-/// What the journal's superblock says, or why it cannot be read.
+/// The content of the journal's superblock, or why it cannot be read.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum JournalInfo {
@@ -19,14 +19,14 @@ pub(crate) enum JournalInfo {
         blocks: u32,
         /// The scheme whose format the journal has.
         scheme: String,
-        /// That scheme alone can read what is in the log.
+        /// True if only that scheme can read the log.
         is_private: bool,
         features: Vec<&'static str>,
         /// The number of the next transaction, or of the first to replay.
         sequence: u32,
         /// Where the first transaction to replay begins, in journal blocks; 0 when there is none.
         start: u32,
-        /// What the kernel noted when it stopped the journal, an errno; 0 when it did not.
+        /// The errno that the kernel noted when it stopped the journal; 0 if it did not.
         error: i32,
     },
     External {
@@ -71,7 +71,7 @@ impl<'a> JournalArea<'a> {
         read_block(self.disk, &self.extents, index)
     }
 
-    /// What `stetfs info` tells.
+    /// Returns what `stetfs info` shows.
     pub(crate) fn info(&self, inode: u32) -> JournalInfo {
         let sb = &self.superblock;
         let incompat = self.disk.superblock.feature_incompat;
@@ -94,7 +94,7 @@ impl<'a> JournalArea<'a> {
         }
     }
 
-    /// The features by the names of dumpe2fs.
+    /// Returns the features, by the names that dumpe2fs uses.
     pub(crate) fn features(&self) -> Vec<&'static str> {
         let has = |feature| self.superblock.feature_incompat.contains(feature);
         let all = [

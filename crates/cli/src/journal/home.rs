@@ -1,4 +1,4 @@
-//! What lives at a block of the volume, as far as the superblock and the descriptors tell.
+//! What lives at a block of the volume, as far as the superblock and the descriptors say.
 
 use std::collections::HashMap;
 
@@ -62,12 +62,12 @@ impl<'a> HomeMap<'a> {
         map
     }
 
-    /// Blocks of the volume.
+    /// Returns the number of blocks of the volume.
     pub(crate) fn blocks_count(&self) -> u64 {
         self.superblock.blocks_count
     }
 
-    /// What `block`, with this content, is, in words.
+    /// Describes `block`, which has this content, in words.
     pub(crate) fn describe(&self, block: BlockNo, content: &[u8]) -> String {
         let sb = self.superblock;
         if block.0 == sb.block.block_of(SUPERBLOCK_OFFSET) {

@@ -169,7 +169,7 @@ fn logged(block: &Logged) -> String {
     line
 }
 
-/// `3, 7-9` of sorted or unsorted numbers.
+/// Formats sorted or unsorted numbers: `3, 7-9`.
 fn ranges(blocks: &[u64]) -> String {
     let mut sorted = blocks.to_vec();
     sorted.sort_unstable();

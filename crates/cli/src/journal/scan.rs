@@ -19,7 +19,7 @@ use super::area::JournalArea;
 use super::home::HomeMap;
 use crate::failure::Result;
 
-/// What recovery would do with a transaction.
+/// What recovery does with a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fate {
@@ -31,7 +31,7 @@ pub(crate) enum Fate {
     Old,
 }
 
-/// A transaction as it stands in the log.
+/// A transaction in the log.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transaction {
     pub(crate) tid: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Transaction {
     /// When it was committed: seconds and nanoseconds since 1970.
     pub(crate) time: Option<(i64, u32)>,
     pub(crate) records: Vec<Record>,
-    /// Why it does not count, when a record of it is damaged.
+    /// Why it does not count: the first damage that was found in its records.
     pub(crate) damage: Option<String>,
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Logged {
     pub(crate) at: u32,
     /// Block of the volume where it belongs.
     pub(crate) home: u64,
-    /// What lives there.
+    /// What lives at that home.
     pub(crate) what: String,
-    /// It began with the journal's magic.
+    /// True if its content begins with the journal's magic, which is masked in the log.
     pub(crate) escaped: bool,
-    /// Its checksum fits, or it has none.
+    /// True if its checksum fits or it has none.
     pub(crate) intact: bool,
-    /// The transaction that revokes it, so that it is not replayed.
+    /// The transaction that revokes it; it is not replayed then.
     pub(crate) revoked_by: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Logged {
 pub(crate) struct Scan<'a> {
     area: &'a JournalArea<'a>,
     homes: &'a HomeMap<'a>,
-    /// Blocks of the journal that the live part takes.
+    /// For each block of the journal: true if the live part takes it.
     live: Vec<bool>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The transactions that recovery sees, in order; the last may be uncommitted.
+    /// Returns the transactions that recovery sees, in order; the last may be uncommitted.
     pub(crate) fn live(&mut self) -> Result<Vec<Transaction>> {
         let sb = &self.area.superblock;
         let (mut at, mut tid) = (sb.start, sb.sequence);
@@ -124,8 +124,8 @@ impl<'a> Scan<'a> {
         Ok(all)
     }
 
-    /// The transaction `tid` that begins at `at`, and where it ends. `None` when no record of it is
-    /// there.
+    /// Reads the transaction `tid` that begins at `start`; returns it with the block behind it. The
+    /// transaction is `None` if no record of it is there.
     fn transaction(&mut self, start: u32, tid: Tid) -> Result<(Option<Transaction>, u32)> {
         let mut found = Transaction {
             tid: tid.0,
@@ -139,7 +139,7 @@ impl<'a> Scan<'a> {
         loop {
             let block = self.area.read(at)?;
             let is_record = Header::decode(block.bytes()).is_some_and(|h| h.sequence == tid);
-            // A log that is one endless transaction has been round once.
+            // The live part has gone round the whole log.
             if !is_record || self.live[u32_as_usize(at)] {
                 break;
             }
@@ -233,7 +233,7 @@ impl<'a> Scan<'a> {
         Ok(blocks)
     }
 
-    /// Reads a record that may be older than the journal's present features: in the first format
+    /// Reads a record that may be older than the journal's present features, in the first format
     /// that makes sense of it.
     fn old_record(&self, at: u32, block: &[u8]) -> Result<Parsed> {
         let now = self.area.format;
@@ -266,7 +266,7 @@ impl<'a> Scan<'a> {
             .unwrap_or(first)
     }
 
-    /// Whether all blocks that a record names are of the volume.
+    /// True if all blocks that a record names belong to the volume.
     fn is_inside(&self, record: &Record) -> bool {
         let is_valid = |block: u64| block < self.homes.blocks_count();
         match record {
@@ -276,7 +276,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// What is left of earlier laps, oldest transaction first. Call after [`live`](Self::live).
+    /// Returns what is left of earlier laps, oldest transaction first. Call this after
+    /// [`live`](Self::live).
     pub(crate) fn old(&self) -> Result<Vec<Transaction>> {
         let mut all: BTreeMap<u32, Transaction> = BTreeMap::new();
         for at in self.area.superblock.first..self.area.superblock.log_end() {
@@ -315,20 +316,21 @@ impl<'a> Scan<'a> {
 }
 
 enum Parsed {
-    /// A record and the number of blocks that it takes with what it names.
+    /// A record, and the number of journal blocks that it takes together with the blocks that it
+    /// names.
     Record(Record, u32),
     Commit(CommitBlock),
 }
 
-/// The time in a commit block. debugfs 1.47 stores 32 bits of it where 64 belong (e2fsprogs
-/// debugfs/journal.c), so that its seconds come out 2^32 times too large.
+/// Returns the time of a commit block. debugfs 1.47 stores 32 bits of it where 64 belong (e2fsprogs
+/// debugfs/journal.c), so its seconds are 2^32 times too large.
 fn commit_time(commit: &CommitBlock) -> (i64, u32) {
     let sec = commit.time.sec;
     let is_shifted = sec >= 1 << 34 && sec & 0xffff_ffff == 0;
     (if is_shifted { sec >> 32 } else { sec }, commit.time.nsec)
 }
 
-/// Notes on each block of a committed transaction whether the same or a later one revokes it.
+/// Marks each block of a committed transaction that the same or a later transaction revokes.
 fn mark_revoked(all: &mut [Transaction]) {
     let mut last: HashMap<u64, usize> = HashMap::new();
     for (i, transaction) in all
