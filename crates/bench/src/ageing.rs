@@ -1,10 +1,10 @@
-//! Ageing: what random overwrites make of a file, in extents and in the speed of reading it.
+//! Ageing: what random overwrites do to a file, in extents and in the speed of reading it.
 //!
-//! One file of a part of a volume, written in order. Then 4 KiB at random places of it, every byte
-//! changed, with an fsync after so many, until the volume's size was written so many times over. On
-//! XFS, which overwrites in place, the file has a reflinked copy, taken anew each time that the
-//! volume's size was written, so that it has to copy on write. What is read is compared with what
-//! was written.
+//! One file takes a part of a volume and is written in order. Then 4 KiB at random places of it are
+//! overwritten, every byte changed, with an fsync after every few overwrites, until the volume's
+//! size has been written several times. On XFS, which overwrites in place, the file has a reflinked
+//! copy, so that XFS has to copy on write. The copy is made anew each time the volume's size has
+//! been written. What is read is compared with what was written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,28 +24,28 @@ const CHUNK: usize = 1 << 20;
 pub struct Ageing {
     /// The volume's size in MiB.
     pub volume_mib: u64,
-    /// The file's part of it, in percent.
+    /// Percentage of the volume that the file takes.
     pub share: u64,
-    /// How often the volume's size is written.
+    /// Number of times that the volume's size is written.
     pub volumes: u64,
-    /// Overwrites from one fsync to the next.
+    /// Number of overwrites from one fsync to the next.
     pub sync_every: u64,
 }
 
-/// What became of it.
+/// The result.
 #[derive(Clone, Copy, Debug)]
 pub struct Aged {
-    /// Extents a MiB of the file: as it was written in order, and at the end.
+    /// Extents per MiB of the file: after it was written in order, and at the end.
     pub extents: [f64; 2],
-    /// MiB a second that it is read with, caches empty, likewise.
+    /// Speed of reading in MiB per second, with empty caches, at the same two moments.
     pub read: [f64; 2],
-    /// Overwrites a second.
+    /// Overwrites per second.
     pub overwrites: f64,
 }
 
 const NAME: &str = "aged";
 
-/// The file, and what each of its blocks begins with.
+/// The file, and the number with which each of its blocks begins.
 struct Subject {
     numbers: Vec<u64>,
     rng: Rng,
@@ -64,7 +64,7 @@ impl Subject {
         self.numbers.len() as f64 * BLOCK as f64 / CHUNK as f64
     }
 
-    /// Extents a MiB, and MiB a second.
+    /// Returns extents per MiB, and MiB per second.
     fn measure(&self, running: &mut Running) -> Result<(f64, f64)> {
         let extents = running.extents(NAME)? as f64 / self.mib();
         let mut file = File::open(running.dir().join(NAME))?;
@@ -83,7 +83,7 @@ impl Subject {
     }
 }
 
-/// Takes a copy that shares all blocks with the file, in the place of the one before.
+/// Makes a copy that shares all blocks with the file; it replaces the copy before it.
 fn clone(running: &Running) -> Result<()> {
     let copy = running.dir().join("copy");
     if copy.exists() {
@@ -97,7 +97,7 @@ fn clone(running: &Running) -> Result<()> {
 /// Ages a file on a fresh volume.
 ///
 /// # Errors
-/// What the file system says; a block that is read back wrong.
+/// An error of the file system; a block that is read back wrong.
 pub fn age(running: &mut Running, ageing: &Ageing) -> Result<Aged> {
     let volume = (ageing.volume_mib << 20) / BLOCK;
     let blocks = volume * ageing.share / 100;

@@ -16,13 +16,13 @@ use crate::databases::{Load, Loads, close, open};
 use crate::done::{Done, Effort, make_tree};
 use crate::systems::Running;
 
-/// A personality of filebench, its threads at the same time.
+/// Runs a personality of filebench, with all its threads at once.
 pub(crate) fn filebench(
     running: &mut Running,
     effort: Effort,
     personality: Personality,
 ) -> Result<Done> {
-    // So often that the kernel's ext4 takes some seconds.
+    // The kernel's ext4 takes some seconds for this number.
     let loops = match personality {
         Personality::Fileserver => 60,
         Personality::Webproxy => 160,
@@ -62,7 +62,7 @@ pub(crate) fn filebench(
 /// A directory of a mount.
 struct OnMount<'a> {
     top: &'a Path,
-    /// Bytes handed to writes.
+    /// Bytes that were handed to writes.
     written: &'a AtomicU64,
 }
 
@@ -106,7 +106,7 @@ impl Calls for OnMount<'_> {
         Ok(())
     }
 
-    /// Whole files are written from their beginning on, each piece at what is then the end.
+    /// Files are written whole, from the beginning; each piece goes to the present end.
     fn write(&mut self, file: &mut File, _offset: u64, bytes: &[u8]) -> Result<()> {
         self.append(file, bytes)
     }
@@ -137,7 +137,7 @@ impl Calls for OnMount<'_> {
     }
 }
 
-/// A load on SQLite.
+/// Runs a load on SQLite.
 pub(crate) fn database(
     running: &mut Running,
     effort: Effort,
@@ -161,8 +161,8 @@ pub(crate) fn database(
     Ok(done)
 }
 
-/// fs_mark: files of 4 KiB by two threads in a directory each, every one synced before it is
-/// closed.
+/// Runs fs_mark: two threads, each in its own directory, write files of 4 KiB and sync each before
+/// closing it.
 pub(crate) fn fs_mark(running: &mut Running, effort: Effort) -> Result<Done> {
     let files = (10_000 / effort.shrink).max(1);
     let dir = running.dir().join("fs_mark");
@@ -174,7 +174,7 @@ pub(crate) fn fs_mark(running: &mut Running, effort: Effort) -> Result<Done> {
         .arg(files.to_string())
         .args(["-d", "fs_mark", "-l"])
         .arg(log.path())
-        // It takes no path of 40 bytes.
+        // fs_mark takes no path of 40 bytes, so it runs in the directory.
         .current_dir(running.dir())
         .output()?;
     let done = Done::rate(2 * files, start);
@@ -189,10 +189,10 @@ pub(crate) fn fs_mark(running: &mut Running, effort: Effort) -> Result<Done> {
     Ok(done.writing(2 * files * 4096))
 }
 
-/// What a small file has.
+/// The content of a small file.
 const SMALL: [u8; 100] = [b's'; 100];
 
-/// 200,000 files of 100 bytes in directories of a thousand: where, and how many.
+/// Makes 200,000 files of 100 bytes, a thousand in each directory; returns where, and how many.
 fn make_small(running: &Running, effort: Effort) -> Result<(PathBuf, u64)> {
     let top = running.dir().join("small");
     let dirs = (200 / effort.shrink).max(1);
@@ -200,14 +200,14 @@ fn make_small(running: &Running, effort: Effort) -> Result<(PathBuf, u64)> {
     Ok((top, 1000 * dirs))
 }
 
-/// Small files made, nothing synced.
+/// Makes small files and syncs nothing.
 pub(crate) fn create_small(running: &mut Running, effort: Effort) -> Result<Done> {
     let start = Instant::now();
     let (_, files) = make_small(running, effort)?;
     Ok(Done::rate(files, start).writing(files * SMALL.len() as u64))
 }
 
-/// The same removed by `rm -rf`, after a sync.
+/// Removes such files by `rm -rf`, after a sync.
 pub(crate) fn remove_small(running: &mut Running, effort: Effort) -> Result<Done> {
     let (top, files) = make_small(running, effort)?;
     rustix::fs::syncfs(File::open(&top)?)?;

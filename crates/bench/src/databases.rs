@@ -1,5 +1,5 @@
-//! SQLite through the library's VFS, and on the kernel's ext4 as it is: transactions a second, and
-//! the bytes and flushes of the device for each.
+//! SQLite through the library's VFS and on the kernel's ext4: transactions per second, and bytes
+//! and flushes of the device for each transaction.
 
 use std::path::Path;
 use std::time::Instant;
@@ -29,7 +29,8 @@ pub struct Row {
     /// Name.
     pub name: &'static str,
     load: Load,
-    /// In the library; on the kernel's file system groups are none.
+    /// The journal mode in the library. The kernel's file system has no groups, and uses DELETE
+    /// instead.
     mode: JournalMode,
 }
 
@@ -48,7 +49,7 @@ const fn row(name: &'static str, load: Load, mode: JournalMode) -> Row {
 const FILE: &str = "bench.db";
 const SEED: u64 = 42;
 
-/// What a load took.
+/// The cost of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     rate: f64,
@@ -57,7 +58,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Notes them as samples of a column.
+    /// Adds them to the report as samples of a column.
     pub fn report(&self, row: &Row, column: &str, report: &mut Report) {
         report.add(row.name, "tx/s", column, self.rate);
         for (what, value) in [("bytes", self.bytes), ("flushes", self.flushes)] {
@@ -68,14 +69,14 @@ impl Figures {
     }
 }
 
-/// Both loads, as long as a run is to be.
+/// Both loads, of the size of one run.
 pub(crate) struct Loads {
     updates: Updates,
     tpcc: Tpcc,
 }
 
 impl Loads {
-    /// `effort` of 4 takes the kernel's ext4 some seconds.
+    /// The loads for this effort; with 4, the kernel's ext4 takes some seconds.
     pub(crate) fn new(mode: JournalMode, effort: u64, shrink: u64) -> Self {
         let decks = u32::try_from(25 * effort / shrink).unwrap_or(u32::MAX);
         Self {
@@ -106,7 +107,7 @@ impl Loads {
         }
     }
 
-    /// How many transactions there were.
+    /// Does the load; returns the number of transactions.
     pub(crate) fn run(&self, load: Load, db: &Connection) -> Result<u64> {
         match load {
             Load::TpcC => {
@@ -127,7 +128,7 @@ impl Loads {
         }
     }
 
-    /// Does the load; `count` tells of the device.
+    /// Does the load and measures it; `count` returns the device's counters.
     fn measure(
         &self,
         load: Load,
@@ -148,7 +149,7 @@ impl Loads {
     }
 }
 
-/// Opens a database on a mount: through SQLite's own VFS, or for groups through ours over that.
+/// Opens a database on a mount: through SQLite's own VFS, or for groups through ours above that.
 pub(crate) fn open(path: &Path, journal: JournalMode, synchronous: &str) -> Result<Connection> {
     let db = match journal {
         JournalMode::Group => {
@@ -168,13 +169,13 @@ pub(crate) fn open(path: &Path, journal: JournalMode, synchronous: &str) -> Resu
     Ok(db)
 }
 
-/// Closes it; errors are told.
+/// Closes the database and returns its errors.
 pub(crate) fn close(db: Connection) -> Result<()> {
     db.close().map_err(|(_, error)| error.into())
 }
 
 impl Row {
-    /// Through the library's VFS.
+    /// Measures the row through the library's VFS.
     ///
     /// # Errors
     /// Of SQLite and the volume.
@@ -195,7 +196,7 @@ impl Row {
         Ok(figures)
     }
 
-    /// On the kernel's ext4.
+    /// Measures the row on the kernel's ext4.
     ///
     /// # Errors
     /// Of SQLite and the kernel.
@@ -213,7 +214,7 @@ impl Row {
     }
 }
 
-/// What a device of ours has counted; a write that is durable at once flushes itself.
+/// Returns the counters of a device of ours. A write that is durable at once counts as a flush too.
 fn traffic(device: &dyn BlockDev) -> Traffic {
     let counted = device.meter().snapshot();
     Traffic {
@@ -230,7 +231,8 @@ mod tests {
 
     use super::*;
 
-    /// What `docs/SQLITE.md` says of scheme `stet`: bytes and flushes are the same everywhere.
+    /// Checks what `docs/SQLITE.md` says of scheme `stet`: bytes and flushes are the same on every
+    /// machine.
     #[test]
     fn a_transaction_in_a_group_costs_one_flush() {
         skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));

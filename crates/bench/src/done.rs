@@ -1,4 +1,4 @@
-//! How much a row is asked to do, and what came of it.
+//! How much a row has to do, and what it did.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,14 +21,14 @@ pub struct Effort {
 pub struct Done {
     /// The figure.
     pub rate: f64,
-    /// How often it did what the figure counts, if that is known.
+    /// Number of times that it did what the figure counts, if known.
     pub count: Option<u64>,
-    /// Bytes that it wrote, if that is known.
+    /// Bytes that it wrote, if known.
     pub written: Option<u64>,
 }
 
 impl Done {
-    /// So often since `start`.
+    /// The rate of something that was done `count` times since `start`.
     pub(crate) fn rate(count: u64, start: Instant) -> Self {
         Self::spent(count, start.elapsed())
     }
@@ -41,7 +41,7 @@ impl Done {
         }
     }
 
-    /// It wrote so many bytes.
+    /// Adds the number of bytes that it wrote.
     pub(crate) fn writing(self, bytes: u64) -> Self {
         Self {
             written: Some(bytes),

@@ -1,15 +1,14 @@
 //! The floor: a file system behind the mount's own server that keeps everything in memory and
 //! journals nothing.
 //!
-//! What a call costs here is what the server and the FUSE protocol cost; no file system behind the
-//! same server can be faster, so the benchmarks of many small calls are stated against it. It is
-//! one more [`Backend`] of `stetfs mount`'s server, so it has the same transport, threads, mount
-//! options and agreements with the kernel, and it does for each call the least that is still
-//! correct.
+//! A call costs here what the server and the FUSE protocol cost. No file system behind the same
+//! server can be faster, so the benchmarks of many small calls are compared with it. The floor is
+//! one more [`Backend`] of `stetfs mount`'s server: it has the same transport, threads, mount
+//! options and agreements with the kernel. For each call it does the least that is still correct.
 //!
 //! Invariants: a node stays in the table while it has a name, is open, or the kernel has not
 //! forgotten it. Locks: a directory's names before a node's attributes; a directory's names before
-//! those of what is in it.
+//! those of a directory in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +31,11 @@ const ROOT: InodeNo = InodeNo(2);
 /// The number of the first file beside the root directory.
 const FIRST: u32 = 11;
 const SHARDS: u32 = 64;
-/// How much it says that it has room for, in blocks. It is always free.
+/// The room that it claims to have, in blocks. All of it is always free.
 const BLOCKS: u64 = 4 << 20;
 const BLOCK_SIZE: u32 = 4096;
 
-/// The same clock that a volume has.
+/// Reads the clock that a volume uses.
 fn now() -> Time {
     Clock::System.now()
 }
@@ -98,9 +97,9 @@ enum Body {
 struct Meta {
     attr: Attr,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// How often it is open.
+    /// Number of times that it is open.
     opens: u32,
-    /// The kernel has forgotten it since it lost its last name.
+    /// True if the kernel has forgotten it since it lost its last name.
     forgotten: bool,
 }
 
@@ -269,7 +268,7 @@ impl Default for Floor {
 }
 
 impl Floor {
-    /// An empty file system with a root directory.
+    /// Makes an empty file system with a root directory.
     pub fn new() -> Self {
         let floor = Self(Arc::new(Nodes {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
@@ -307,7 +306,7 @@ impl Floor {
         node
     }
 
-    /// A new node with the caller's owner. `mode` has the type.
+    /// Makes a node with the caller's owner. `mode` includes the type.
     fn make(&self, c: &Caller, body: Body, mode: u16, rdev: (u32, u32)) -> Arc<Node> {
         let ino = InodeNo(self.0.next.fetch_add(1, Ordering::Relaxed));
         let mode = mode & !c.umask;
@@ -368,7 +367,7 @@ impl Floor {
         Ok(node)
     }
 
-    /// Something new, with the caller's owner.
+    /// Makes a new file of any kind, with the caller's owner.
     fn make_new(&self, c: &Caller, dir: InodeNo, new: New<'_>) -> Arc<Node> {
         match new {
             New::File(mode) => self.make(c, Body::File(RwLock::default()), S_IFREG | mode, (0, 0)),
@@ -432,11 +431,12 @@ impl Floor {
 
 impl Backend for Floor {
     fn memory(&self) -> u64 {
-        // As a volume has it, so that requests are as large.
+        // The same as for a volume, so that requests are as large.
         MountOptions::default().memory
     }
 
-    /// The kernel asks for them as it does of a volume, and learns that there are none.
+    /// True, so that the kernel asks for ACLs as it does on a volume; it learns that there are
+    /// none.
     fn has_acls(&self) -> bool {
         true
     }
@@ -566,8 +566,7 @@ impl Backend for Floor {
         Ok(())
     }
 
-    /// Workers may come to this before they come to the last close, which the kernel asked for
-    /// earlier.
+    /// May run before the last close, although the kernel asked for that earlier.
     fn forget(&self, ino: InodeNo) -> Result<()> {
         let node = self.node(ino)?;
         self.remove_if_dead(&node, |meta| meta.forgotten = meta.attr.nlink == 0);
@@ -644,7 +643,8 @@ impl Backend for Floor {
         }
     }
 
-    /// Answered, so that the floor pays for the call, as every real file system must.
+    /// Answered and not refused, so that the floor pays for the call as every real file system
+    /// must.
     fn fsync(&self, _ino: InodeNo, _datasync: bool) -> Result<()> {
         Ok(())
     }
@@ -706,7 +706,7 @@ mod tests {
         let write = |at, bytes| floor.write_with(&c, ino, at, bytes, WriteFlags::empty());
         assert_eq!(write(3, b"abc").unwrap(), (3, 3));
         floor.change(&c, &Change::Unlink((ROOT, b"f"))).unwrap();
-        // The close and what comes after it in either order.
+        // The close and the forget may come in either order.
         floor.forget(ino).unwrap();
         let mut read = [9; 8];
         assert_eq!(floor.read(ino, 0, &mut read).unwrap(), 6);

@@ -1,5 +1,5 @@
-//! The rows of `bench-lib`: each once through the library on a volume in memory, once as system
-//! calls on the kernel's ext4.
+//! The rows of `bench-lib`. Each runs once through the library on a volume in memory, and once as
+//! system calls on the kernel's ext4.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,11 +18,11 @@ use stetfs_testkit::rng::Rng;
 const SIZE_MIB: u64 = 3072;
 const BLOCK: usize = 4096;
 const MIB: usize = 1 << 20;
-/// Blocks of the file that is overwritten and read.
+/// Number of blocks of the file that is overwritten and read.
 const FILE_BLOCKS: u64 = 16_384;
 const SEQUENTIAL_MIB: u64 = 1024;
 
-/// A row: its name, unit, and how it is done on either side.
+/// A row: its name, its unit, and how either side does it.
 pub struct Row {
     /// Name.
     pub name: &'static str,
@@ -92,7 +92,7 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// How often a second `work(i)` is done, in the time that is given. The clock is looked at now and
+/// Returns how often per second `work(i)` is done, in the given time. Reads the clock only now and
 /// then.
 fn timed(seconds: u64, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     const AT_ONCE: u64 = 32;
@@ -108,7 +108,7 @@ fn timed(seconds: u64, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     Ok(count as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The sum of what some threads do.
+/// Runs `work` in several threads and returns the sum of their results.
 fn threads(count: u64, work: impl Fn(u64) -> Result<f64> + Sync) -> Result<f64> {
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..count)
@@ -137,7 +137,7 @@ fn name(i: u64) -> String {
 /// A volume in memory, mounted by the library.
 pub struct LibraryBed {
     fs: Fs,
-    /// The block device that it is on; nothing, when it is in memory as such.
+    /// The block device that it is on; None if it is in memory as such.
     dev: Option<Arc<RamDev>>,
     caller: Caller,
     dir: tempfile::TempDir,
@@ -146,10 +146,10 @@ pub struct LibraryBed {
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 impl LibraryBed {
-    /// A fresh volume with these mount options.
+    /// Makes and mounts a fresh volume with these mount options.
     ///
     /// # Errors
-    /// mke2fs or the mount.
+    /// Of mke2fs or the mount.
     pub fn new(options: &str) -> Result<Self> {
         let dir = scratch()?;
         let image = dir.path().join("image");
@@ -171,7 +171,7 @@ impl LibraryBed {
         })
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
@@ -179,7 +179,7 @@ impl LibraryBed {
     /// Unmounts; e2fsck must find nothing.
     ///
     /// # Errors
-    /// It did, or the unmount failed.
+    /// e2fsck found something, or the unmount failed.
     pub fn finish(self) -> Result<()> {
         self.fs.unmount()?;
         let image = self.dir.path().join("image");
@@ -344,10 +344,10 @@ pub struct KernelBed {
 }
 
 impl KernelBed {
-    /// A fresh volume in this mode.
+    /// Makes and mounts a fresh volume in this mode.
     ///
     /// # Errors
-    /// mke2fs, losetup, or mount.
+    /// Of mke2fs, losetup, or mount.
     pub fn new(mode: &str) -> Result<Self> {
         let scratch = scratch()?;
         let (image, dir) = (scratch.path().join("image"), scratch.path().join("mnt"));
@@ -363,12 +363,12 @@ impl KernelBed {
         })
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn dir(&self) -> &std::path::Path {
         &self.dir
     }
 
-    /// The block device.
+    /// Returns the block device.
     pub fn device(&self) -> &std::path::Path {
         self.device.device()
     }
@@ -376,7 +376,7 @@ impl KernelBed {
     /// Unmounts.
     ///
     /// # Errors
-    /// umount(8).
+    /// Of umount(8).
     pub fn finish(mut self) -> Result<()> {
         self.mount.take().context("is mounted")?.unmount()
     }
@@ -458,7 +458,8 @@ impl KernelBed {
         Ok(mib_per_second(start))
     }
 
-    /// Out of the page cache, which for the kernel is what the volume in memory is for the library.
+    /// Reads from the page cache, which is for the kernel what the volume in memory is for the
+    /// library.
     fn read_all(&self, seconds: u64) -> Result<f64> {
         self.write_all(seconds)?;
         let file = File::open(self.dir.join("big"))?;

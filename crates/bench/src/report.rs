@@ -8,11 +8,11 @@ use serde::Serialize;
 /// All samples of a run: `rows[row][column]`.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// What was measured on, in words.
+    /// The machine and the setting, in words.
     pub setting: BTreeMap<String, String>,
     /// Row names in the order of the first sample.
     pub order: Vec<String>,
-    /// The unit of each row; more is better, except of extents.
+    /// The unit of each row; more is better, except for extents.
     pub units: BTreeMap<String, String>,
     /// Samples.
     pub rows: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
@@ -20,7 +20,7 @@ pub struct Report {
     pub failures: Vec<String>,
 }
 
-/// The middle of `samples` (the mean of the two middle ones when their number is even).
+/// Returns the middle of `samples` (the mean of the two middle ones if their number is even).
 pub fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -33,7 +33,7 @@ pub fn median(samples: &[f64]) -> Option<f64> {
 }
 
 impl Report {
-    /// Of no samples, measured on this machine and what `setting` says of it.
+    /// Makes a report without samples about this machine, with what `setting` adds.
     ///
     /// # Errors
     /// The machine does not tell its kernel or processors.
@@ -51,7 +51,7 @@ impl Report {
         })
     }
 
-    /// Notes one sample.
+    /// Adds one sample.
     pub fn add(&mut self, row: &str, unit: &str, column: &str, value: f64) {
         if !self.order.iter().any(|r| r == row) {
             self.order.push(row.to_owned());
@@ -65,13 +65,13 @@ impl Report {
             .push(value);
     }
 
-    /// The median of a cell.
+    /// Returns the median of a cell.
     pub fn median(&self, row: &str, column: &str) -> Option<f64> {
         median(self.rows.get(row)?.get(column)?)
     }
 
-    /// The table: one line a row, the median of each of `columns`, then `ratios` (numerator,
-    /// denominator).
+    /// Returns the table: one line for each row, the median of each of `columns`, then `ratios`
+    /// (numerator, denominator).
     pub fn table(&self, columns: &[&str], ratios: &[(&str, &str)]) -> String {
         let mut out = String::new();
         let names = self.order.iter().map(|row| row.len());
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-/// A figure with three or four digits that count.
+/// Formats a figure with three or four significant digits.
 fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

@@ -1,9 +1,9 @@
-//! The workloads. Each gets a mounted system and returns one figure, more is better, and how often
-//! it did something.
+//! The workloads. Each runs on a mounted system. It returns one figure, of which more is better,
+//! and how often it did something.
 //!
-//! fio, postmark, dbench and fs_mark are run where they are the natural tool; servers and databases
-//! are the lab's; the rest are loops of the plain calls. A time limit or a fixed amount of work,
-//! never both, so that the figure is a plain quotient.
+//! fio, postmark, dbench and fs_mark are used where they are the natural tool. Servers and
+//! databases are the lab's. The rest are loops of plain calls. A row has a time limit or a fixed
+//! amount of work, never both, so that the figure is a plain quotient.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -217,21 +217,22 @@ fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<Done
     Ok(Done::rate(count, start))
 }
 
-/// fio: 4 KiB random overwrites of a written file of 64 MiB a job, fsync after each.
+/// Runs fio: random overwrites of 4 KiB of a written file, 64 MiB for each job, with an fsync after
+/// each.
 fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<Done> {
     let how = ["--rw=randwrite", "--size=64m", "--overwrite=1"];
     fio(running, effort, &how, &["write"], jobs)
 }
 
-/// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after
-/// each write.
+/// Runs fio: reads and overwrites of 4 KiB at random places of a written file of 256 MiB, with an
+/// fsync after each write.
 fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<Done> {
     let share = format!("--rwmixread={reads}");
     let how = ["--rw=randrw", "--size=256m", "--overwrite=1", &share];
     fio(running, effort, &how, &["read", "write"], 1)
 }
 
-/// Operations a second of these kinds, all of them of 4 KiB, an fsync after each write.
+/// Returns operations per second of these kinds, all of 4 KiB, with an fsync after each write.
 fn fio(
     running: &mut Running,
     effort: Effort,
@@ -280,7 +281,7 @@ fn fio(
     })
 }
 
-/// A file of `mib` MiB of random bytes, synced.
+/// Makes a file of `mib` MiB of random bytes, synced.
 fn fill(path: &Path, mib: usize) -> Result<File> {
     let mut file = OpenOptions::new()
         .create(true)
@@ -298,7 +299,7 @@ fn fill(path: &Path, mib: usize) -> Result<File> {
     Ok(file)
 }
 
-/// 4 KiB writes at random places of a written file of 256 MiB, then one fsync, all of it timed.
+/// Writes 4 KiB at random places of a written file of 256 MiB, then one fsync; all of it is timed.
 fn cached_writes(running: &mut Running, effort: Effort) -> Result<Done> {
     const FILE_MIB: usize = 256;
     let writes = 65_536 / effort.shrink;
@@ -319,7 +320,7 @@ fn cached_writes(running: &mut Running, effort: Effort) -> Result<Done> {
 
 const SEQUENTIAL_MIB: u64 = 1024;
 
-/// 1 GiB in calls of 1 MiB into a new file, then fsync, all of it timed.
+/// Writes 1 GiB in calls of 1 MiB into a new file, then one fsync; all of it is timed.
 fn sequential_write(running: &mut Running, effort: Effort) -> Result<Done> {
     let mib = SEQUENTIAL_MIB / effort.shrink;
     let mut file = File::create(running.dir().join("sequential"))?;
@@ -334,7 +335,7 @@ fn sequential_write(running: &mut Running, effort: Effort) -> Result<Done> {
     Ok(Done::rate(mib, start))
 }
 
-/// The same file read in calls of 1 MiB after the caches above the device were emptied.
+/// Reads the same file in calls of 1 MiB, after the caches above the device were emptied.
 fn sequential_read(running: &mut Running, effort: Effort) -> Result<Done> {
     let path = running.dir().join("sequential");
     sequential_write(running, effort)?;
@@ -351,7 +352,7 @@ fn sequential_read(running: &mut Running, effort: Effort) -> Result<Done> {
     Ok(Done::rate(mib, start))
 }
 
-/// A new file of 4 KiB, written, synced and closed, over and over in one directory.
+/// Writes, syncs and closes a new file of 4 KiB, over and over in one directory.
 fn create_fsync(running: &mut Running, effort: Effort) -> Result<Done> {
     let dir = running.dir().join("create");
     fs::create_dir(&dir)?;
@@ -365,7 +366,7 @@ fn create_fsync(running: &mut Running, effort: Effort) -> Result<Done> {
     })
 }
 
-/// A new empty file, closed and removed, over and over.
+/// Makes, closes and removes an empty file, over and over.
 fn create_unlink(running: &mut Running, effort: Effort) -> Result<Done> {
     let dir = running.dir().join("pairs");
     fs::create_dir(&dir)?;
@@ -382,8 +383,8 @@ fn drop_names() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").context("dropping cached names")
 }
 
-/// stat of 10,000 files in random order: with names cached for as long as the timed row lasts, or
-/// each once after the names were dropped.
+/// Calls stat for 10,000 files in random order: with cached names for as long as the timed row
+/// lasts, or once for each after the names were dropped.
 fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<Done> {
     const DIRS: u64 = 20;
     const FILES: u64 = 500;
@@ -416,8 +417,8 @@ fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<Done> {
     Ok(Done::spent(count, spent))
 }
 
-/// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, names dropped
-/// before.
+/// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, after the names
+/// were dropped.
 fn readdir(running: &mut Running, _effort: Effort) -> Result<Done> {
     const FILES: u64 = 20_000;
     make_tree(&running.dir().join("large"), 1, FILES, b"")?;
@@ -439,8 +440,8 @@ fn readdir(running: &mut Running, _effort: Effort) -> Result<Done> {
     Ok(Done::spent(count, spent))
 }
 
-/// postmark: 500 files of 500 to 10,000 bytes, 20,000 transactions; the wall clock of the whole run
-/// (its own figures have a resolution of one second).
+/// Runs postmark: 500 files of 500 to 10,000 bytes, 20,000 transactions. Takes the wall clock of
+/// the whole run, since its own figures have a resolution of a second.
 fn postmark(running: &mut Running, effort: Effort) -> Result<Done> {
     let transactions = 20_000 / effort.shrink;
     let dir = running.dir().join("postmark");
@@ -470,7 +471,7 @@ fn postmark(running: &mut Running, effort: Effort) -> Result<Done> {
     Ok(result)
 }
 
-/// dbench with four clients and its own load file.
+/// Runs dbench with four clients and its own load file.
 fn dbench(running: &mut Running, effort: Effort) -> Result<Done> {
     let out = Command::new("dbench")
         .arg("-D")

@@ -1,9 +1,8 @@
-//! Scale: what an operation costs on a volume of many files, beside many open files, with many
-//! clients.
+//! Scale: what an operation costs on a volume with many files, many open files, or many clients.
 //!
-//! Files are spread over directories of equally many. Each size is grown from the one before; then
-//! the volume is unmounted and mounted, so that nothing is in a cache, and names are taken by
-//! chance. What is found is compared with what was made.
+//! Each directory has the same number of files. Each size is grown from the one before. Then the
+//! volume is unmounted and mounted, so that nothing is in a cache, and names are chosen at random.
+//! What is found is compared with what was made.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -29,7 +28,7 @@ pub struct Scale {
     pub bytes: usize,
     /// Files in a directory.
     pub per_directory: u64,
-    /// Names that are looked at.
+    /// Number of names that are looked up.
     pub samples: u64,
     /// Seconds that clients work.
     pub seconds: u64,
@@ -38,8 +37,8 @@ pub struct Scale {
 /// A figure: what was done, its unit, and how much of it.
 pub type Figure = (&'static str, &'static str, f64);
 
-/// How many files this process may have open beside those it needs itself: as many as the system
-/// lets it ask for.
+/// Returns how many files this process may have open beside those it needs itself, with the limit
+/// raised as far as the system allows.
 fn descriptors() -> Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
@@ -56,10 +55,11 @@ fn descriptors() -> Result<u64> {
     Ok(most - OWN)
 }
 
-/// Descriptors that are left for other things.
+/// Number of descriptors that are left for other things.
 const OWN: u64 = 1000;
 
-/// A process that has files open and does nothing else: `cat`, which waits for its input's end.
+/// A process that holds files open and does nothing else: `cat`, which waits for the end of its
+/// input.
 struct Holder(Child);
 
 impl Holder {
@@ -92,7 +92,7 @@ pub struct Population<'a> {
 }
 
 impl<'a> Population<'a> {
-    /// None yet.
+    /// A population without files.
     pub fn new(running: &'a mut Running, scale: Scale) -> Self {
         let rng = Rng::new(42);
         Self {
@@ -112,15 +112,15 @@ impl<'a> Population<'a> {
         self.directory(number).join(format!("file-{number}"))
     }
 
-    /// The numbers of `samples` random files.
+    /// Returns the numbers of `samples` random files.
     fn sample(&mut self, samples: u64) -> Vec<u64> {
         (0..samples).map(|_| self.rng.below(self.count)).collect()
     }
 
-    /// Makes files until there are so many.
+    /// Makes files until there are `to` of them.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Of the file system.
     pub fn grow(&mut self, to: u64) -> Result<Figure> {
         let content = vec![b'x'; self.scale.bytes];
         let start = Instant::now();
@@ -139,10 +139,10 @@ impl<'a> Population<'a> {
         Ok(("create", "op/s", (to - from) as f64 / spent))
     }
 
-    /// What operations cost among so many files.
+    /// Measures what operations cost among these files.
     ///
     /// # Errors
-    /// What the file system says; something that is not as it was made.
+    /// Of the file system; something that is not as it was made.
     pub fn measure(&mut self) -> Result<Vec<Figure>> {
         let mounting = self.running.remount()?;
         let mut figures = vec![("mount", "s", mounting.as_secs_f64())];
@@ -192,7 +192,7 @@ impl<'a> Population<'a> {
         Ok(figures)
     }
 
-    /// What the server has in memory.
+    /// Returns the memory of the server.
     fn memory(&self) -> Result<Option<Figure>> {
         let Some(server) = self.running.server() else {
             return Ok(None);
@@ -201,14 +201,14 @@ impl<'a> Population<'a> {
         Ok(Some(("memory of the server", "MiB", kib / 1024.0)))
     }
 
-    /// What it costs to open so many files and to use them while all are open.
+    /// Measures what it costs to open this many files, and to use them while all are open.
     ///
-    /// What one process may have open is limited: the files are opened here in parts, and all parts
-    /// but the last are handed to a process each that holds them. The parts are of every so many
-    /// files, so that those which are used lie among all.
+    /// One process may have only so many files open. So this process opens them in parts, and hands
+    /// each part but the last to a process that holds it. A part takes every n-th file, so that the
+    /// files that are used lie among all.
     ///
     /// # Errors
-    /// What the file system says; there are fewer files, or the system lets fewer be open.
+    /// Of the file system; there are fewer files, or the system lets fewer be open.
     pub fn open(&mut self, files: u64) -> Result<Vec<Figure>> {
         ensure!(files <= self.count, "there are only {} files", self.count);
         let parts = files.div_ceil(descriptors()?);
@@ -236,7 +236,7 @@ impl<'a> Population<'a> {
         let mut page = [b'y'; BLOCK];
         let start = Instant::now();
         for number in 0..used {
-            // Nothing that is there already: a scheme may see that.
+            // Write new content each time: a scheme may notice what is already there.
             page[..8].copy_from_slice(&number.to_le_bytes());
             let file = &opened[self.rng.below(opened.len() as u64) as usize];
             file.write_all_at(&page, 0)?;
@@ -245,7 +245,7 @@ impl<'a> Population<'a> {
         let seconds = start.elapsed().as_secs_f64();
         figures.push(("overwrite + fsync", "op/s", used as f64 / seconds));
         figures.extend(self.memory()?);
-        // What was written is gone with the next figure's sizes.
+        // Restore the sizes that the next figure expects.
         for file in &opened {
             if file.metadata()?.len() != self.scale.bytes as u64 {
                 file.set_len(self.scale.bytes as u64)?;
@@ -255,10 +255,10 @@ impl<'a> Population<'a> {
         Ok(figures)
     }
 
-    /// What so many clients do together.
+    /// Measures what this many clients do together.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Of the file system.
     pub fn clients(&mut self, clients: u64) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         let dir = self.running.dir().join("clients");
@@ -296,7 +296,7 @@ impl<'a> Population<'a> {
         Ok(figures)
     }
 
-    /// Operations a second of so many threads.
+    /// Returns operations per second of this many threads.
     fn together(
         &self,
         clients: u64,

@@ -1,10 +1,10 @@
 //! What is measured: the kernel's ext4, XFS and Btrfs, stetfs and the floor, each mounted on a
 //! fresh volume of its own.
 //!
-//! Kernel and stetfs get the same kind of device (never a plain file against a loop device, which
-//! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or
-//! zram. Schemes that have memory beside the volume get a file in memory for that, as if it were
-//! memory that keeps what it has.
+//! The kernel's file systems and stetfs get the same kind of device: a loop device over a sparse
+//! file in memory or on the disk, or zram. (A plain file against a loop device would be unfair: the
+//! loop device hands each request to another thread.) A scheme that has memory beside the volume
+//! gets a file in memory for that, as if it were non-volatile.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use stetfs_testkit::mounted::serve;
 /// How long a server may take to mount, or to commit and leave.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The kind of device under kernel and stetfs.
+/// The kind of device under the kernel's file systems and stetfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Medium {
     /// A loop device on a sparse file in memory
@@ -31,13 +31,13 @@ pub enum Medium {
     Zram,
 }
 
-/// Whether a volume's inode tables are written when it is made.
+/// How a volume's inode tables are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tables {
-    /// All of them, so that nobody does it later.
+    /// Written with the volume, so that nobody does it later.
     Written,
-    /// None, and the kernel does not do it later either: for volumes that are larger than what
-    /// they lie on.
+    /// Not written, and the kernel does not do it later either: for volumes that are larger than
+    /// what they lie on.
     Sparse,
 }
 
@@ -52,7 +52,7 @@ pub enum System {
     Btrfs,
     /// stetfs with this `data=` mode, or with this scheme in its own.
     Stetfs(How),
-    /// The kernel's ext4 with this `data=` mode, and this scheme below it, with its options behind
+    /// The kernel's ext4 with this `data=` mode, and this scheme below it, with its options after
     /// commas.
     Below {
         /// The scheme.
@@ -60,21 +60,21 @@ pub enum System {
         /// The kernel's mode.
         mode: String,
     },
-    /// Everything in memory, behind the same server.
+    /// The floor: everything in memory, behind the same server.
     Floor,
 }
 
 /// How stetfs journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The default scheme with this `data=` mode.
+    /// The default scheme, with this `data=` mode.
     Mode(String),
-    /// This scheme, with its options behind commas.
+    /// This scheme, with its options after commas.
     Scheme(String),
 }
 
 impl System {
-    /// The column's name.
+    /// Returns the column's name.
     pub fn name(&self) -> String {
         match self {
             Self::Kernel(mode) => format!("kernel-{mode}"),
@@ -86,7 +86,7 @@ impl System {
         }
     }
 
-    /// Makes a volume: with the defaults of its own program, tables written out or not.
+    /// Makes a volume with the defaults of its own program, and with its tables written or not.
     fn format(&self, device: &Path, tables: Tables) -> Result<()> {
         let tables = match tables {
             Tables::Written => "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
@@ -120,7 +120,7 @@ impl System {
     }
 }
 
-/// Where things are, and how large a volume is made.
+/// The places of everything, and the size of a volume.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// Scratch directory in memory.
@@ -146,11 +146,11 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// On a loop device in memory, with volumes of so many MiB; the programs are those beside this
-    /// one. `dir` is in memory, `disk` on the disk.
+    /// A bench on a loop device in memory, with volumes of this many MiB and the programs beside
+    /// this one. `dir` is in memory, `disk` on the disk.
     ///
     /// # Errors
-    /// This program does not know where it is.
+    /// This program does not know its own path.
     pub fn new(dir: &Path, disk: &Path, size_mib: u64) -> Result<Self> {
         let here = std::env::current_exe()?;
         Ok(Self {
@@ -228,11 +228,11 @@ impl Drop for Device {
 enum Mounted {
     Kernel(KernelMount),
     Server(Child),
-    /// By the kernel, on a device of ours.
+    /// Mounted by the kernel, on a device of ours.
     Front,
 }
 
-/// A field of `/proc/PROCESS/status`, in KiB.
+/// Returns a field of `/proc/PROCESS/status`, in KiB.
 ///
 /// # Errors
 /// There is no such process or field.
@@ -246,7 +246,7 @@ pub fn memory_kib(process: &str, field: &str) -> Result<u64> {
     Ok(number.parse()?)
 }
 
-/// A mounted system; dropped: unmounted, its device gone.
+/// A mounted system. Dropping it unmounts it and removes its device.
 #[derive(Debug)]
 pub struct Running {
     system: System,
@@ -258,19 +258,19 @@ pub struct Running {
     to: Option<Traffic>,
 }
 
-/// What a mount asked of others since some moment.
+/// The traffic that a mount has caused since some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes written to the device; none without one.
+    /// Bytes written to the device; None if there is no device.
     pub bytes: Option<u64>,
     /// Flushes of the device.
     pub flushes: Option<u64>,
-    /// Requests to the server; none without one.
+    /// Requests to the server; None if there is no server.
     pub requests: Option<u64>,
 }
 
 impl Traffic {
-    /// Of a block device since it is there.
+    /// Returns the traffic of a block device since it was made.
     ///
     /// # Errors
     /// The kernel does not tell.
@@ -291,7 +291,7 @@ impl Traffic {
         })
     }
 
-    /// What came since another moment.
+    /// Returns the traffic since another moment.
     pub fn since(&self, from: &Self) -> Self {
         let less = |to: Option<u64>, from: Option<u64>| Some(to?.saturating_sub(from?));
         Self {
@@ -303,10 +303,10 @@ impl Traffic {
 }
 
 impl Running {
-    /// A fresh volume, mounted.
+    /// Makes and mounts a fresh volume.
     ///
     /// # Errors
-    /// What the tools say.
+    /// Of the tools.
     pub fn start(system: &System, bench: &Bench) -> Result<Self> {
         let dir = bench.dir.join(format!("mnt-{}", system.name()));
         fs::create_dir_all(&dir)?;
@@ -332,17 +332,17 @@ impl Running {
         Ok(running)
     }
 
-    /// What it is.
+    /// Returns which system this is.
     pub fn system(&self) -> &System {
         &self.system
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The process that serves it, when there is one.
+    /// Returns the process that serves it, if there is one.
     pub fn server(&self) -> Option<u32> {
         match &self.mounted {
             Some(Mounted::Server(child)) => Some(child.id()),
@@ -354,29 +354,29 @@ impl Running {
         }
     }
 
-    /// What comes now is measured.
+    /// Begins a measurement.
     ///
     /// # Errors
-    /// Of the system's counts.
+    /// Of the system's counters.
     pub fn begin(&mut self) -> Result<()> {
         self.from = self.count()?;
         self.to = None;
         Ok(())
     }
 
-    /// What was measured is over.
+    /// Ends the measurement.
     ///
     /// # Errors
-    /// Of the system's counts.
+    /// Of the system's counters.
     pub fn end(&mut self) -> Result<()> {
         self.to = Some(self.count()?);
         Ok(())
     }
 
-    /// The traffic of what was measured, which ends now unless it has ended.
+    /// Returns the traffic of the measurement; ends it if it has not ended.
     ///
     /// # Errors
-    /// Of the system's counts.
+    /// Of the system's counters.
     pub fn traffic(&mut self) -> Result<Traffic> {
         if self.to.is_none() {
             self.end()?;
@@ -384,7 +384,7 @@ impl Running {
         Ok(self.to.unwrap_or_default().since(&self.from))
     }
 
-    /// Since the device or the mount is there.
+    /// Returns the traffic since the device or the mount was made.
     fn count(&self) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         if let Some(device) = &self.device {
@@ -399,7 +399,7 @@ impl Running {
         Ok(traffic)
     }
 
-    /// What the server counts.
+    /// Returns the server's counters.
     fn stats(&self) -> Result<serde_json::Value> {
         let words = [
             OsStr::new("stats"),
@@ -465,7 +465,7 @@ impl Running {
         Ok(())
     }
 
-    /// The options of a scheme, with memory beside the volume if it has some.
+    /// Returns the options of a scheme, with memory beside the volume if it has some.
     fn with_memory(&self, scheme: &str) -> Result<String> {
         let name = scheme.split(',').next().unwrap_or(scheme);
         let about = stetfs_schemes::find(name)?.about;
@@ -502,11 +502,11 @@ impl Running {
         }
     }
 
-    /// Empties the caches above the device: unmounts and mounts again. The floor, which keeps its
-    /// data nowhere else, only loses the kernel's pages of `files`.
+    /// Empties the caches above the device: unmounts and mounts again. The floor keeps its data
+    /// nowhere else, so it only loses the kernel's pages of `files`.
     ///
     /// # Errors
-    /// What unmounting and mounting say.
+    /// Of unmounting and mounting.
     pub fn cool(&mut self, files: &[&Path]) -> Result<()> {
         if self.system == System::Floor {
             for path in files {
@@ -519,10 +519,10 @@ impl Running {
         self.remount().map(drop)
     }
 
-    /// Unmounts and mounts again; how long mounting took.
+    /// Unmounts and mounts again; returns the time that mounting took.
     ///
     /// # Errors
-    /// What unmounting and mounting say.
+    /// Of unmounting and mounting.
     pub fn remount(&mut self) -> Result<Duration> {
         self.unmount()?;
         let start = Instant::now();
@@ -530,11 +530,11 @@ impl Running {
         Ok(start.elapsed())
     }
 
-    /// How many extents a file has, as filefrag counts them: of a volume of stetfs on a mount by
-    /// the kernel, since FUSE has no FIEMAP. The caches are empty afterwards.
+    /// Returns the number of a file's extents, as filefrag counts them. A volume of stetfs is
+    /// mounted by the kernel for that, since FUSE has no FIEMAP. The caches are empty afterwards.
     ///
     /// # Errors
-    /// What mounting and filefrag say.
+    /// Of mounting and filefrag.
     pub fn extents(&mut self, name: &str) -> Result<u64> {
         self.unmount()?;
         let own = match (&self.system, &self.device) {
@@ -560,7 +560,7 @@ impl Running {
             .with_context(|| format!("filefrag said {text}"))
     }
 
-    /// Unmounts and has the file system's checker judge the volume.
+    /// Unmounts the volume and has the file system's own checker judge it.
     ///
     /// # Errors
     /// The unmount failed, or the checker found something.

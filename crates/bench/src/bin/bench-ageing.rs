@@ -1,5 +1,6 @@
-//! Measures how files age: stetfs and the kernel's file systems on the same overwrites and the same
-//! kind of device, interleaved, medians of several rounds, ratios, JSON. See `bench-ageing --help`.
+//! Measures how files age: stetfs and the kernel's file systems, by turns, with the same overwrites
+//! on the same kind of device. Prints medians of several rounds and ratios, and writes JSON. See
+//! `bench-ageing --help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,45 +14,45 @@ use stetfs_bench::report::Report;
 use stetfs_bench::systems::{Bench, How, Medium, Running, System};
 use stetfs_testkit::host;
 
-/// How files age: stetfs and the kernel's file systems on the same overwrites and the same kind of
+/// How files age: stetfs and the kernel's file systems with the same overwrites on the same kind of
 /// device. Needs root (device, mount).
 #[derive(Parser)]
 struct Args {
-    /// stet, stet-disk, stet-switch: stetfs with scheme=stet for flash, for a disk that turns, with
-    /// every block switched; jbd2: with data=journal; ordered, journal: the kernel's ext4; xfs,
-    /// with a reflinked copy of the file; btrfs
+    /// Systems to measure. stet, stet-disk, stet-switch: stetfs with scheme=stet for flash, for a
+    /// disk that turns, with every block switched; jbd2: stetfs with data=journal; ordered,
+    /// journal: the kernel's ext4; xfs, with a reflinked copy of the file; btrfs
     #[arg(long, value_delimiter = ',', default_values = SYSTEMS,
         value_parser = PossibleValuesParser::new(SYSTEMS))]
     systems: Vec<String>,
-    /// The volume's size is written so many times
+    /// Number of times that the volume's size is written
     #[arg(long, value_name = "N", default_value_t = 2)]
     volumes: u64,
-    /// Size of a volume
+    /// Size of each volume
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     size: u64,
-    /// The file's part of the volume
+    /// Part of the volume that the file takes
     #[arg(long, value_name = "PERCENT", default_value_t = 30,
         value_parser = clap::value_parser!(u64).range(1..=90))]
     share: u64,
-    /// Overwrites for each fsync, a run each
+    /// Numbers of overwrites from one fsync to the next; each number is a run of its own
     #[arg(long, value_delimiter = ',', default_value = "64,1",
         value_parser = clap::value_parser!(u64).range(1..))]
     sync_every: Vec<u64>,
-    /// Medians of so many
+    /// Number of rounds; the medians are printed
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// The device
+    /// Kind of device
     #[arg(long, value_enum, default_value = "loop")]
     medium: Medium,
     /// The stetfs program [default: beside this program]
     #[arg(long)]
     stetfs: Option<PathBuf>,
-    /// Writes every sample
+    /// Write every sample to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
 }
 
-/// Their names on the command line, and what is mounted.
+/// The systems: the names on the command line, and what is mounted.
 const SYSTEMS: [&str; 8] = [
     "stet",
     "stet-disk",
@@ -80,7 +81,7 @@ fn system(name: &str) -> Result<System> {
     })
 }
 
-/// The programs that a system needs.
+/// Returns the programs that a system needs.
 fn programs(name: &str) -> &'static [&'static str] {
     match name {
         "xfs" => &["filefrag", "mkfs.xfs", "xfs_repair"],

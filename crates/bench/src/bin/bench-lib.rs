@@ -1,6 +1,6 @@
 //! Measures the library without FUSE: a volume on a block device in memory, or with `dax` in memory
-//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; SQLite on
-//! both; and what mounting a large volume takes. See `bench-lib --help`.
+//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory. Also
+//! measures SQLite on both, and the mount of a large volume. See `bench-lib --help`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -28,31 +28,31 @@ const LIBRARY: [&str; 4] = [
 
 /// The library without FUSE: a volume on a block device in memory, or with `dax` in memory as such,
 /// beside the kernel's ext4 with data=journal on a loop device over memory. The kernel's column
-/// needs root; without, it is left out.
+/// needs root; without root it is left out.
 #[derive(Parser)]
 struct Args {
-    /// Medians of so many
+    /// Number of rounds; the medians are printed
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Length of timed rows
+    /// Seconds of each timed row
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// A column of the library with these mount options; may be given several times
+    /// Add a column for the library with these mount options; may be given several times
     #[arg(long, value_name = "OPTIONS", default_values = LIBRARY)]
     library: Vec<String>,
-    /// Only rows whose name contains one of these; "mount" is the large volume
+    /// Run only rows whose name contains one of these; "mount" is the large volume
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Files on the large volume
+    /// Number of files on the large volume
     #[arg(long, default_value_t = 1_000_000)]
     files: u32,
     /// Size of the large volume
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     size: u64,
-    /// Writes every sample
+    /// Write every sample to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Only mounts the large volume in this image, and says what that took
+    /// Only mount the large volume in this image, and print what that took
     #[arg(long, value_name = "IMAGE", hide = true)]
     mount_only: Option<PathBuf>,
 }
@@ -113,7 +113,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The rows of SQLite, on each system.
+/// Runs the rows of SQLite on each system.
 fn databases(args: &Args, has_kernel: bool, report: &mut Report) -> Result<()> {
     for row in databases::ROWS.iter().filter(|row| args.wants(row.name)) {
         for options in &args.library {
@@ -191,7 +191,7 @@ fn large_volume(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Memory of this process that is its own, in KiB.
+/// Returns the private memory of this process, in KiB.
 fn private_kib() -> Result<u64> {
     memory_kib("self", "RssAnon")
 }

@@ -1,6 +1,6 @@
-//! Measures mounts: the kernel's file systems, stetfs and the floor on the same workloads and the
-//! same kind of device, interleaved, medians of several rounds, ratios, JSON. See `bench-mount
-//! --help`.
+//! Measures mounts: the kernel's file systems, stetfs and the floor, by turns, with the same
+//! workloads on the same kind of device. Prints medians of several rounds and ratios, and writes
+//! JSON. See `bench-mount --help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -14,45 +14,46 @@ use stetfs_bench::rows::{ROWS, Row};
 use stetfs_bench::systems::{Bench, How, Medium, Running, System, Traffic};
 use stetfs_testkit::host;
 
-/// Mounts beside each other: the kernel's ext4, XFS and Btrfs, stetfs, and a floor that keeps
-/// everything in memory, on the same workloads and the same kind of device. Needs root (device,
-/// mount, names' cache).
+/// Mounts side by side: the kernel's ext4, XFS and Btrfs, stetfs, and a floor that keeps everything
+/// in memory, with the same workloads on the same kind of device. Needs root (device, mount, cache
+/// of names).
 #[derive(Parser)]
 struct Args {
-    /// The device under kernel and stetfs
+    /// Kind of device under the kernel's file systems and stetfs
     #[arg(long, value_enum, default_value = "loop")]
     medium: Medium,
-    /// Journaling modes
+    /// Journaling modes (data=) to measure
     #[arg(long, value_delimiter = ',', default_value = "journal,ordered")]
     modes: Vec<String>,
-    /// More columns for stetfs: schemes, each with its options behind colons (ubj:cow=range); what
-    /// has memory beside the volume gets a file in memory
+    /// More columns for stetfs: schemes, each with its options after colons (ubj:cow=range). A
+    /// scheme that has memory beside the volume gets a file in memory (--nvm)
     #[arg(long, value_delimiter = ',')]
     schemes: Vec<String>,
-    /// Size of that
+    /// Size of the memory beside a volume
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     nvm: u64,
-    /// Schemes below the kernel's ext4, written as for --schemes; jbd2 is its own journaling,
-    /// passed on by a server of ours
+    /// Schemes to measure below the kernel's ext4, written as for --schemes; jbd2 is the kernel's
+    /// own journaling, passed on by a server of ours
     #[arg(long, value_delimiter = ',')]
     below: Vec<String>,
-    /// Whose columns: kernel (its ext4), xfs and btrfs (with their own defaults), stetfs, floor
+    /// Systems to measure: kernel (its ext4), xfs and btrfs (with their own defaults), stetfs,
+    /// floor
     #[arg(long, value_delimiter = ',', default_value = "kernel,stetfs,floor")]
     systems: Vec<Whose>,
-    /// Only rows whose name contains one of these
+    /// Run only rows whose name contains one of these
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Medians of so many
+    /// Number of rounds; the medians are printed
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Length of timed rows
+    /// Seconds of each timed row
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// Counted rows do 1/N of their work
+    /// Do 1/N of the work of counted rows
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     shrink: u64,
-    /// Size of a volume
+    /// Size of each volume
     #[arg(long, value_name = "MIB", default_value_t = 6144)]
     size: u64,
     /// The stetfs program [default: beside this program]
@@ -64,7 +65,7 @@ struct Args {
     /// Mount options for the floor, comma separated
     #[arg(long, default_value = "")]
     floor_options: String,
-    /// Writes every sample
+    /// Write every sample to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -143,7 +144,7 @@ fn columns(args: &Args) -> Vec<System> {
     systems
 }
 
-/// What a row did, and what that took of others.
+/// Runs a row; returns what it did and the traffic that this caused.
 fn measure(bench: &Bench, effort: Effort, system: &System, row: &Row) -> Result<(Done, Traffic)> {
     host::needs(true, *system != System::Kernel(String::new()), row.programs)
         .map_err(|m| anyhow::anyhow!("{m}"))?;

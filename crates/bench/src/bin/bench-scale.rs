@@ -1,5 +1,5 @@
 //! Measures how the cost of an operation grows with the number of files, of open files and of
-//! clients: stetfs and the kernel's ext4 on the same kind of device, by turns, with charts. See
+//! clients: stetfs and the kernel's ext4 by turns, on the same kind of device, with charts. See
 //! `bench-scale --help`.
 #![forbid(unsafe_code)]
 
@@ -14,11 +14,11 @@ use stetfs_bench::systems::{Bench, How, Medium, Running, System, Tables};
 use stetfs_chart::{Chart, Series};
 use stetfs_testkit::host;
 
-/// What an operation costs on a volume of many files, beside many open files and with many clients:
-/// stetfs beside the kernel's ext4. Needs root (device, mount).
+/// What an operation costs on a volume with many files, many open files or many clients: stetfs
+/// beside the kernel's ext4. Needs root (device, mount).
 #[derive(Parser)]
 struct Args {
-    /// What is measured: kernel-MODE (data=MODE), stetfs-MODE, or stetfs-SCHEME
+    /// Systems to measure: kernel-MODE (data=MODE), stetfs-MODE, or stetfs-SCHEME
     #[arg(
         long,
         value_delimiter = ',',
@@ -32,7 +32,7 @@ struct Args {
         default_value = "10000,100000,1000000,10000000"
     )]
     files: Vec<u64>,
-    /// Numbers of open files; none beyond the number of files
+    /// Numbers of open files; none above the number of files
     #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000")]
     open: Vec<u64>,
     /// Numbers of clients
@@ -41,16 +41,16 @@ struct Args {
     /// Size of the volume in GiB; it is sparse
     #[arg(long, default_value_t = 1024)]
     size: u64,
-    /// Bytes in a file
+    /// Bytes in each file
     #[arg(long, default_value_t = 0)]
     bytes: usize,
-    /// Files in a directory
+    /// Files in each directory
     #[arg(long, default_value_t = 10_000)]
     per_directory: u64,
-    /// Names that are looked at for a figure
+    /// Names that are looked up for each figure
     #[arg(long, default_value_t = 20_000)]
     samples: u64,
-    /// Seconds that clients work for a figure
+    /// Seconds that clients work for each figure
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// More mount options for stetfs, comma separated
@@ -59,13 +59,13 @@ struct Args {
     /// The stetfs program [default: beside this program]
     #[arg(long)]
     stetfs: Option<PathBuf>,
-    /// Keeps the volume on the disk (in TMPDIR) instead of in memory
+    /// Keep the volume on the disk (in TMPDIR) instead of in memory
     #[arg(long)]
     disk: bool,
-    /// Writes every figure
+    /// Write every figure to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Draws the charts into this directory, as SVG and PNG
+    /// Draw the charts into this directory, as SVG and PNG
     #[arg(long)]
     charts: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ fn system(name: &str) -> Result<System> {
     found.with_context(|| format!("no system is called {name}, see --help"))
 }
 
-/// What the figures of a row are said of.
+/// What the figures of a row are about.
 const FILES: &str = "files";
 const OPEN: &str = "open files";
 const CLIENTS: &str = "clients";
@@ -118,7 +118,8 @@ fn measure(args: &Args, bench: &Bench, name: &str, report: &mut Report) -> Resul
     running.stop()
 }
 
-/// One chart for each kind of figure: what an operation takes over how many there are.
+/// Makes a chart for each kind of figure: what an operation takes, over the number of files, open
+/// files or clients.
 fn charts(args: &Args, report: &Report) -> Vec<Chart> {
     let axes = [
         (FILES, &args.files),

@@ -27,7 +27,7 @@ fn main() -> Result<()> {
             other => dir = Some(PathBuf::from(other)),
         }
     }
-    // There is no image that a loop device could stand for.
+    // The floor has no image for which a loop device could stand.
     options.fuse.on_block = OnBlock::Never;
     let dir = check_dir(&dir.context("a mount point is needed")?)?;
     prepare_process(None);
