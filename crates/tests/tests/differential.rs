@@ -1,8 +1,8 @@
 //! The same stream of operations on several file systems: answers and trees must be equal.
 //!
-//! First the model against the kernel's ext4, which makes the model a judge; then stetfs, mounted
-//! by FUSE, against the kernel. `STETFS_LAB_SEED` replays one seed, `STETFS_LAB_STREAMS` sets how
-//! many are run.
+//! First the model runs against the kernel's ext4, which makes the model a judge. Then stetfs,
+//! mounted by FUSE, runs against the kernel. `STETFS_LAB_SEED` replays one seed,
+//! `STETFS_LAB_STREAMS` sets the number of streams.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::posix::Posix;
 use stetfs_testkit::world::{BASE, Moment, World, moment, tree};
 
-/// Number of streams, from the environment.
+/// Returns the number of streams, from the environment.
 fn streams(default: u64) -> u64 {
     std::env::var("STETFS_LAB_STREAMS")
         .ok()
@@ -43,7 +43,7 @@ fn seeds(first: u64, count: u64) -> Vec<u64> {
     }
 }
 
-/// Does `ops` on both; the answers must be equal.
+/// Does `ops` on both worlds; the answers must be equal.
 fn in_step(a: &mut dyn World, b: &mut dyn World, ops: &[Op]) -> Result<()> {
     for (i, op) in ops.iter().enumerate() {
         let (x, y) = (a.apply(op), b.apply(op));
@@ -70,8 +70,8 @@ fn mount_kernel(image: &Path, dir: &Path) -> Result<Posix> {
     Ok(Posix::new("kernel", dir, Box::new(remount))?)
 }
 
-/// A fresh volume in `dir` that the kernel has mounted: the image, where it is mounted, and the
-/// model beside it.
+/// Makes a fresh volume in `dir` and has the kernel mount it. Returns the image, its mount point,
+/// and the model beside it.
 fn model_beside_kernel(variety: Variety, dir: &Path) -> Result<((PathBuf, PathBuf), Model, Posix)> {
     let (image, mnt) = (dir.join("image"), dir.join("mnt"));
     std::fs::create_dir(&mnt)?;
@@ -88,8 +88,8 @@ fn model_and_kernel(variety: Variety, seed: u64) -> Result<()> {
         &mut kernel,
         &stream(seed, 400, variety.profile()),
     )?;
-    // Without, SEEK_DATA of the kernel's ext4 overlooks data without a place yet in files without
-    // extents.
+    // Without this sync, SEEK_DATA of the kernel's ext4 overlooks data that has no place yet, in
+    // files without extents.
     let _ = kernel.apply(&Op::Sync);
     let differences = tree::differences(&model.tree(), &tree::of_directory(&mnt.join(BASE))?);
     drop(kernel);
@@ -115,8 +115,8 @@ fn the_model_agrees_with_the_kernel() {
     }
 }
 
-/// When file and content were last changed, and the bytes that it takes, by inode; the inode of
-/// each path.
+/// By inode: when file and content were last changed, and the bytes that the file takes. By path:
+/// its inode.
 #[derive(Default)]
 struct Times {
     of: BTreeMap<u64, (Moment, Moment, u64)>,
@@ -145,20 +145,20 @@ impl Times {
     }
 }
 
-/// The model's times and blocks: whether the kernel's change when they do.
+/// Checks that the kernel's times and blocks change whenever the model's do.
 fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
     let dir = scratch()?;
     let ((_, mnt), mut model, mut kernel) = model_beside_kernel(variety, dir.path())?;
     let mut before = Times::below(&mnt.join(BASE))?;
     for (i, op) in stream(seed, 300, variety.profile()).iter().enumerate() {
-        // Longer than a tick, by which kernels before 6.13 count.
+        // Longer than a tick, which is the resolution of kernels before 6.13.
         std::thread::sleep(Duration::from_millis(11));
         model.set_time(moment(i));
         let (x, y) = (model.apply(op), kernel.apply(op));
         ensure!(x == y, "step {i} {op:?}: {x:?} {y:?}");
         let after = Times::below(&mnt.join(BASE))?;
-        // The kernel notes a change before it finds that the file cannot be preallocated; in the
-        // model what fails changes nothing.
+        // The kernel records a change before it finds that the file cannot be preallocated. In the
+        // model an operation that fails changes nothing.
         let paths = model.tree().into_iter().filter(|_| x.is_ok());
         for (path, facts) in paths {
             let ino = after.inodes.get(&path).context("a path of the model")?;
@@ -169,7 +169,7 @@ fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
                 ("mtime", mtime, old.map(|old| old.0), facts.mtime),
                 ("ctime", ctime, old.map(|old| old.1), facts.ctime),
             ] {
-                // What an operation has set changes when it is something else.
+                // A time that an operation has set changes if it is another one.
                 let by_hand = matches!(op, Op::Utimes { .. }) && what == "mtime";
                 let changes = model == Some(moment(i));
                 let changed = then != Some(now);
@@ -181,7 +181,7 @@ fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
             }
             if let Some(blocks) = &facts.blocks {
                 let least = blocks.iter().map(|(_, n)| n).sum::<u64>() * u64::from(variety.block);
-                // Beside them there are blocks of the map and of attributes.
+                // Besides these, the map and the attributes take blocks.
                 let most = least + least / 8 + 8 * u64::from(variety.block);
                 let fits = (least..=most).contains(&bytes);
                 ensure!(fits, "{}: {bytes} bytes, {least} to {most}", shown());
@@ -259,7 +259,7 @@ fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<
     Ok(())
 }
 
-/// Without the times that two runs cannot share: those within a day of now.
+/// Removes the times that two runs cannot share: those within a day of now.
 fn without_now(mut tree: tree::Tree) -> tree::Tree {
     let now = std::time::UNIX_EPOCH
         .elapsed()

@@ -2,9 +2,9 @@
 //! half done appears.
 //!
 //! Each request of a workload to one of its media fails once, or from then on for good. The
-//! workload stops at the first answer that is not the model's; then the power is cut, and what is
-//! on the device must be a state that the model allows. `STETFS_LAB_CUTS=N` tries N requests of
-//! each run (default 16; 0: all).
+//! workload stops at the first answer that is not the model's. Then the power is cut, and the
+//! device must hold a state that the model allows. `STETFS_LAB_CUTS=N` tries N requests of each run
+//! (default 16; 0: all).
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -37,7 +37,7 @@ use stetfs_testkit::world::model::Model;
 use stetfs_testkit::world::op::{Durable, Op};
 use stetfs_testkit::world::{Outcome, Reply, World};
 
-/// How many requests of a run are let fail.
+/// Returns how many requests of a run fail, each in a run of its own.
 fn tries() -> u64 {
     std::env::var("STETFS_LAB_CUTS")
         .ok()
@@ -49,14 +49,14 @@ fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
     Ok(Library::mount(dev.clone() as Arc<dyn BlockDev>, target.options())?.0)
 }
 
-/// What the script came to.
+/// The result of a script.
 struct Ran {
-    /// The states that may be found: from the newest that was vouched for to the one after the
+    /// The states that may be found: from the newest that a sync vouched for, to the one after the
     /// operation that failed.
     allowed: Allowed,
     /// The answer that was not the model's.
     told: Option<Outcome>,
-    /// What the scheme and its mode promise.
+    /// The promise of the scheme in its mode.
     promise: DataPromise,
 }
 
@@ -72,7 +72,7 @@ fn run_with(
     })
 }
 
-/// Runs the script on a volume that fails, or refuses, from `begins` on.
+/// Runs the script on a volume that fails or refuses as soon as `begins` is set.
 fn run_on(
     target: &Target,
     script: Script,
@@ -97,7 +97,7 @@ fn run_on(
         }
         match (&expected, &found) {
             (_, Err(Errno::IO | Errno::ROFS)) => {}
-            // What is left of a write fails when it is tried again.
+            // After a short write, the rest fails when it is tried again.
             (Ok(Reply::Count(all)), Ok(Reply::Count(some))) if some < all => {}
             _ => bail!(
                 "{op:?}: {found:?} tells nobody that the device failed, expected {expected:?}"
@@ -117,7 +117,7 @@ fn run_on(
     })
 }
 
-/// The model's states of the script without remounts.
+/// Returns the model's states of the script without remounts.
 fn states(target: &Target, script: Script) -> Vec<Model> {
     let mut model = Model::new(target.volume.rules());
     let mut states = vec![model.clone()];
@@ -132,7 +132,7 @@ fn states(target: &Target, script: Script) -> Vec<Model> {
     states
 }
 
-/// Each request to a medium, counted from the home device on.
+/// Lets each request to a medium fail; media are counted from the home device on.
 fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<String> {
     let contents = target.contents()?;
     let kind = contents
@@ -140,7 +140,7 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
         .nth(medium)
         .context("there is no such medium")?
         .0;
-    // How many requests there are.
+    // Count the requests.
     let media = Media::new(&contents);
     let never = Fault::nth_of_any(u64::MAX);
     let ran = run_with(target, script, &media, (medium, never))?;
@@ -162,13 +162,13 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
     };
     for nth in (rng.below(step)..requests).step_by(step as usize) {
         let fault = match (kind, rng.below(4)) {
-            // A page that cannot be read is lost, whatever was promised of it.
+            // A page that cannot be read is lost, whatever was promised about it.
             (Kind::Nand | Kind::Nand16k, 0) => Fault::nth(Write, nth / 2).times(2),
             (Kind::Nand | Kind::Nand16k, 1) => Fault::nth(Erase, nth % 8),
             (Kind::Nand | Kind::Nand16k, _) => Fault::nth(Write, nth / 2),
             (_, 0) => Fault::nth_of_any(nth).for_good(),
             (Kind::Block, 1) => Fault::nth_of_any(nth).failing(Failure::Torn { sectors: 1 }),
-            // A line that has gone bad, and is not written either.
+            // A line that has gone bad and is not written either.
             (Kind::Pmem, 1) => Fault::nth(Read, nth / 2).for_good(),
             _ => Fault::nth_of_any(nth),
         };
@@ -195,13 +195,13 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
     ))
 }
 
-/// Each trial with an order of writes of its own, with faults of each of its media: lines of memory
-/// that go bad and stores that are lost, pages that cannot be programmed and blocks that cannot be
-/// erased. Scripts and varieties of volume by turns.
+/// Runs each trial that has an order of writes of its own, with faults of each of its media: lines
+/// of memory that go bad and stores that are lost, pages that cannot be programmed and blocks that
+/// cannot be erased. Scripts and varieties of volume take turns.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let scheme = find(scheme).expect("a scheme");
-    // Nothing is expected of the others.
+    // Schemes that are not atomic promise nothing here.
     if !scheme.about.atomic {
         return;
     }
@@ -239,8 +239,8 @@ macro_rules! tests {
 each_scheme!(tests);
 each_example!(tests);
 
-/// A device that has less room for an atomic write than it said a moment before: it refuses two of
-/// three, once `begins` is set.
+/// A device that can write less atomically than it said a moment before: it refuses two requests of
+/// three once `begins` is set.
 struct Shrinks {
     dev: Arc<dyn BlockDev>,
     begins: AtomicBool,
@@ -282,8 +282,8 @@ impl AtomicWrite for Shrinks {
     }
 }
 
-/// stet asks what an atomic write may hold, and a device that wears may have lost it when the write
-/// comes. Then the log takes what was meant for home, and nobody is told of anything.
+/// stet asks how long an atomic write may be, and a wearing device may allow less when the write
+/// comes. Then the log takes what was meant for home, and no caller gets an error.
 #[test]
 fn an_atomic_write_that_has_become_too_long_goes_to_the_log() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -405,7 +405,7 @@ fn a_device_that_cannot_be_written_is_mounted_read_only() {
     );
     library.apply(&Op::Readdir { path: ".".into() }).ok();
     library.unmount().expect("unmount");
-    // Left dirty, it cannot be recovered there, and must not be shown as if it were clean.
+    // A dirty volume cannot be recovered on this device, and must not be shown as if it were clean.
     let dev = Arc::new(SimOptions::default().build(image));
     let mut library = mounted(&target, &dev).expect("a mount");
     library.apply(&op).expect("create");
@@ -438,7 +438,7 @@ fn an_image_in_use_is_refused() {
     };
     busy(&at("image"));
     first.unmount().expect("unmount");
-    // A device that the kernel has mounted.
+    // A device that has the kernel's mount on it.
     let device = Loop::attach(&at("image")).expect("a loop device");
     let mount = KernelMount::ext4(device.device(), &at("a"), "").expect("the kernel's mount");
     busy(device.device());
@@ -447,8 +447,8 @@ fn an_image_in_use_is_refused() {
     check(&at("image")).expect("a clean volume");
 }
 
-/// Space and inodes run out: the writer is told at once, a sync never is, and what was confirmed
-/// stays.
+/// Space and inodes run out: the writer is told at once, a sync never gets the error, and what was
+/// confirmed stays.
 #[test]
 fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -496,7 +496,7 @@ fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
                 durable: Durable::No,
             }) {
                 Ok(Reply::Count(10_000)) => written += 10_000,
-                // A short write: what is left does not fit, which the next call will say.
+                // A short write; the next call will say that the rest does not fit.
                 Ok(_) => {
                     let rest = Op::Append { slot: 0, payload };
                     break library.apply(&rest).expect_err("no room");
@@ -509,7 +509,7 @@ fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
         library
             .apply(&Op::Fsync { slot: 0 })
             .expect("what was taken can be made durable");
-        // Mounted again without an unmount: as after a crash.
+        // Mount again without an unmount, as after a crash.
         drop(library);
         let (mut library, _) = Library::mount(dev.clone(), options).expect("recovery");
         library

@@ -1,7 +1,7 @@
-//! What a process takes does not grow with what it has done: a thousand mounts, and files by the
-//! hundred thousand.
+//! The memory and descriptors of a process do not grow with what it has done: a thousand mounts,
+//! and hundreds of thousands of files.
 //!
-//! `STETFS_LAB_FILES=N` makes so many files (default 60,000); a million take some minutes.
+//! `STETFS_LAB_FILES=N` makes N files (default 60,000); a million take some minutes.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -11,11 +11,11 @@ use stetfs::{Caller, Fs, MountOptions, OpenFlags, open_device};
 use stetfs_testkit::host::{needs, run, scratch};
 use stetfs_testkit::skip_unless;
 
-/// Bytes of `memory=`, the least that there is.
+/// Bytes for `memory=`, the least that is allowed.
 const MEMORY: usize = 8 << 20;
 
-/// Resident memory in bytes, and open descriptors. Both tests are in one, since other threads of
-/// the process count too.
+/// Returns resident memory in bytes, and the number of open descriptors. Both checks are in one
+/// test, since the threads of a second test would count too.
 fn taken() -> (usize, usize) {
     let status = fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -64,7 +64,7 @@ fn nothing_grows_with_mounts_or_files() {
     .expect("a volume");
     let c = Caller::root();
 
-    // What the allocator keeps has its size after some.
+    // Compare only after some rounds, when the allocator's own memory has stopped growing.
     let (mut early, mut late) = ((0, 0), (0, 0));
     for n in 0..1000 {
         let fs = mount(&image);

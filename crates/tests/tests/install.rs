@@ -1,6 +1,6 @@
-//! `make install`: the shared library has its versions, programs in C find it by pkg-config and
-//! SQLite by its name, what cargo-c would make of the same Cargo.toml is no other, and `make
-//! uninstall` leaves nothing.
+//! `make install`: the shared library has its versions; programs in C find it by pkg-config, and
+//! SQLite by its name; cargo-c would make the same of the same Cargo.toml; and `make uninstall`
+//! leaves nothing.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -16,20 +16,20 @@ use tempfile::TempDir;
 
 /// What is installed, below a directory that stands for `/`.
 struct Installed {
-    /// The programs that it was made of, and the root.
+    /// The programs that were installed, and the root.
     dir: TempDir,
 }
 
 const PREFIX: &str = "/usr/local";
 
 impl Installed {
-    /// Without root: what `make install` does with what it has built.
+    /// Does, without root, what `make install` does with what it has built.
     fn new() -> Result<Self, Missing> {
         let programs = ["cc", "pkg-config", "readelf", "strip", "sqlite3"];
         needs(false, false, &programs)?;
         needs(false, false, &["mke2fs", "e2fsck"])?;
-        // The library is built with this test, into the same directory; the programs with the
-        // whole, into the one above.
+        // The library is built with this test, into the same directory; the programs are built with
+        // the whole workspace, into the directory above.
         let test = std::env::current_exe().expect("it runs");
         let dir = scratch().expect("a directory");
         let built = dir.path().join("built");
@@ -68,7 +68,7 @@ impl Installed {
         self.root().join(&PREFIX[1..]).join("lib").join(name)
     }
 
-    /// What pkg-config says of it.
+    /// Asks pkg-config about it.
     fn ask(&self, option: &str) -> String {
         let mut ask = Command::new("pkg-config");
         ask.env("PKG_CONFIG_PATH", self.lib("pkgconfig"));
@@ -82,7 +82,7 @@ impl Installed {
     }
 }
 
-/// The package of the library, as Cargo reads it.
+/// Returns the library's package, as Cargo reads it.
 fn package() -> Value {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../ffi/Cargo.toml");
     let args = ["metadata", "--no-deps", "--offline", "--format-version=1"];
@@ -138,7 +138,7 @@ fn the_library_has_its_versions() {
     run("cc", &args).expect("it compiles");
     let needed = dynamic(&program);
     assert!(needed.contains(&format!("[{soname}]")), "{needed}");
-    // Without the link that is only for building.
+    // Without the link that only a build needs.
     fs::remove_file(installed.lib("libstetfs.so")).expect("removed");
     let mut ran = Command::new(&program);
     ran.arg(&image).env("LD_LIBRARY_PATH", installed.lib(""));
@@ -175,7 +175,7 @@ fn the_library_has_its_versions() {
     assert_eq!(String::from_utf8_lossy(&left), "");
 }
 
-/// cargo-c makes its file of what the package says in `metadata.capi`.
+/// cargo-c makes its pkg-config file from the package's `metadata.capi`.
 #[test]
 fn both_pkg_config_files_say_the_same() {
     let installed = match Installed::new() {

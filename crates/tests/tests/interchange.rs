@@ -1,9 +1,10 @@
 //! Journals change hands: the kernel and e2fsck replay ours after a crash, we replay the kernel's.
 //!
-//! Ours: a workload on the simulated device, cut at some moments; the state that is left goes to
-//! the kernel (mount), to e2fsck, and to us. All three must find the same tree, one that the model
-//! allows. The kernel's: a workload on its ext4, the file under its loop device copied while it is
-//! mounted, as a power cut would leave it; the copy goes to the kernel and to us.
+//! *Ours.* A workload runs on the simulated device and is cut at some moments. The kernel (by a
+//! mount), e2fsck and we recover each state that is left. All three must find the same tree, and
+//! the model must allow it. *The kernel's.* A workload runs on the kernel's ext4. The file under
+//! its loop device is copied while it is mounted, as a power cut would leave it. The kernel and we
+//! recover the copy.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -28,7 +29,7 @@ use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::posix::Posix;
 use stetfs_testkit::world::{BASE, World, tree};
 
-/// Volumes whose journals have each kind of record: 32- and 64-bit tags, no checksum, checksum v1
+/// Volumes whose journals have every kind of record: 32- and 64-bit tags; no checksum, checksum v1
 /// (by mount option), v3.
 const VARIETIES: [Variety; 5] = [EXT4_4K, EXT4_1K, EXT4_PLAIN, NARROW, EXT3_1K];
 
@@ -41,7 +42,7 @@ const NARROW: Variety = Variety {
     extents: true,
 };
 
-/// The scheme whose log the kernel replays, and which replays the kernel's.
+/// Returns the scheme whose log the kernel replays, and which replays the kernel's.
 fn jbd2() -> &'static Registration {
     find("jbd2").expect("a scheme")
 }
@@ -53,7 +54,7 @@ fn moments() -> usize {
         .unwrap_or(3)
 }
 
-/// What the kernel makes of an image; it replays the journal.
+/// Returns the tree after the kernel has mounted an image and replayed its journal.
 fn by_kernel(image: &Path, dir: &Path, options: &str) -> Result<tree::Tree> {
     let mount = KernelMount::ext4(image, dir, options).context("the kernel's mount")?;
     let seen = tree::of_directory(&mount.dir().join(BASE));
@@ -62,8 +63,8 @@ fn by_kernel(image: &Path, dir: &Path, options: &str) -> Result<tree::Tree> {
     seen
 }
 
-/// What e2fsck makes of it: the journal is replayed, orphans are cleared, and nothing else may be
-/// wrong.
+/// Returns the tree after e2fsck: it replays the journal and clears orphans, and must find nothing
+/// else wrong.
 fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
     let out = Command::new("e2fsck").arg("-fy").arg(image).output()?;
     let text = String::from_utf8_lossy(&out.stdout);
@@ -72,8 +73,7 @@ fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
         "e2fsck -fy: {}\n{text}",
         out.status
     );
-    // The counts in the superblock are brought up to date by whoever recovers; everything else must
-    // be right.
+    // Recovery brings the counts in the superblock up to date; everything else must be right.
     let excused = [
         "Fix? yes",
         "Free blocks count wrong (",
@@ -93,7 +93,7 @@ fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
     by_kernel(image, dir, "ro,noatime")
 }
 
-/// What we make of it.
+/// Returns the tree after our own recovery.
 fn by_us(image: &Path, target: &Target, dir: &Path) -> Result<tree::Tree> {
     let dev = Arc::new(RamDev::from_file(image)?);
     let (mut library, _) = Library::mount(dev.clone(), target.options()).context("our mount")?;
@@ -138,7 +138,7 @@ fn our_journal(target: &Target, script: Script) -> Result<()> {
         }
         let mut judged = || -> Result<()> {
             let ours = by_us(&at("us"), target, &at("mnt")).context("stetfs")?;
-            // A torn superblock is mended by us only; the kernel wants e2fsck first.
+            // Only we repair a torn superblock; the kernel needs e2fsck first.
             let torn = image::superblock_is_torn(left);
             if !torn {
                 let kernel = by_kernel(&at("kernel"), &at("mnt"), "noatime")?;
@@ -167,8 +167,8 @@ fn our_journal(target: &Target, script: Script) -> Result<()> {
     Ok(())
 }
 
-/// The base directory's times change when orphans are cleared or not; the model has no say in ctime
-/// anyway.
+/// Removes the times of the base directory, which depend on whether orphans are cleared; the model
+/// does not know ctime anyway.
 fn without_ctimes(mut tree: tree::Tree) -> tree::Tree {
     for facts in tree.values_mut() {
         facts.ctime = None;
@@ -210,9 +210,9 @@ fn kernels_journal(variety: Variety, mode: &str, more: &str, script: Script) -> 
             let _ = kernel.apply(op);
         }
         if i % 40 == 39 {
-            // No sync: what the device has got is what a power cut would leave.
+            // No sync: the device has what a power cut would leave.
             fs::copy(at("image"), at("ours"))?;
-            // Of the same moment: the kernel may be writing.
+            // A copy of the copy, since the kernel may be writing.
             fs::copy(at("ours"), at("theirs"))?;
             let target = Target::new("jbd2", Some("journal"), variety)?;
             let expected = at_rest(&at("theirs"), &dir.path().join("mnt2"), &options)?;

@@ -1,9 +1,9 @@
-//! Random operation sequences through the library against the in-memory model, on every variety of
-//! volume and in every trial of every scheme: equal answers, equal trees; after unmount e2fsck
-//! finds nothing and the kernel sees the same.
+//! Random sequences of operations through the library, against the model in memory, on every
+//! variety of volume and in every trial of every scheme. Answers and trees are equal; after the
+//! unmount e2fsck finds nothing and the kernel sees the same.
 //!
-//! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets how many sequences are
-//! run a variety and trial.
+//! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets the number of sequences
+//! for each variety and trial.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -83,7 +83,7 @@ impl Bed {
         equal("the model", &model.tree(), "the mount", &before)?;
         library.unmount().context("unmounting")?;
         if self.trial.keeps_cache() {
-            // What was left in the cache goes home.
+            // Content that an unmount left in the cache goes home.
             let mut options = options;
             options.apply("keep-cache=off")?;
             let mut library = Library::mount_as_it_is(medium.media(), options)?.0;
@@ -115,7 +115,7 @@ fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<
     Ok(())
 }
 
-/// Sequences on one variety of volume in one trial.
+/// Runs sequences on one variety of volume in one trial.
 fn sequences(scheme: &'static Registration, trial: &'static Trial, variety: Variety) {
     let bed = Bed::new(scheme, trial, variety).expect("a volume");
     let config = Config {
@@ -125,7 +125,7 @@ fn sequences(scheme: &'static Registration, trial: &'static Trial, variety: Vari
         failure_persistence: None,
         ..Config::default()
     };
-    // The operations are drawn by our own generator: shrinking leaves some out.
+    // Our own generator draws the operations; shrinking leaves some out.
     let seeds = prop::collection::vec(any::<u64>().no_shrink(), 1..250);
     let drawn = move |seed| operation(seed, variety.profile());
     let strategy = seeds.prop_map(move |seeds| seeds.into_iter().map(drawn).collect::<Vec<_>>());
@@ -148,8 +148,8 @@ fn sequences(scheme: &'static Registration, trial: &'static Trial, variety: Vari
     }
 }
 
-/// Each trial of a scheme and each variety of volume, paired by turns: twice round, each time with
-/// other partners. Flash, which takes ten times as long, once.
+/// Pairs each trial of a scheme with varieties of volume by turns: two rounds, each with other
+/// partners. Flash takes ten times as long and gets one round.
 fn every_trial(scheme: &str) {
     if let Err(missing) = needs(false, false, &["mke2fs", "e2fsck"]) {
         eprintln!("SKIPPED: model test: {missing}");

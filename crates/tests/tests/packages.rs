@@ -1,9 +1,10 @@
-//! What is installed is built once, and has in it what it needs.
+//! Everything that is installed is built once, and contains only what it needs.
 //!
-//! Cargo turns on what any package of a call asks for, so a crate that two programs share is
-//! compiled once only if both ask for the same features of it and of all that it depends on. `make
-//! install` once compiled everything above the schemes a second time, since the lab asked for more
-//! of two compressors than the command; and the command had proptest and a library of C in it.
+//! Cargo turns on every feature that any package of a call asks for. So a crate that two programs
+//! share is compiled once only if both ask for the same features of it and of all that it depends
+//! on. `make install` once compiled everything above the schemes twice, since the lab asked for
+//! more of two compressors than the command did; and the command contained proptest and a C
+//! library.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,11 +14,11 @@ use stetfs_testkit::host::needs;
 use stetfs_testkit::skip_unless;
 
 const COMMAND: [&str; 1] = ["stetfs-cli"];
-/// What `make install` builds then.
+/// The packages that `make install` builds after the command.
 const BESIDE: [&str; 2] = ["stetfs-lab", "stetfs-ffi"];
 const BENCH: [&str; 1] = ["stetfs-bench"];
 
-/// Each package of these programs, as cargo names it, with its features.
+/// Returns each package of these programs, as cargo names it, with its features.
 fn packages(of: &[&str]) -> BTreeMap<String, String> {
     let mut tree = Command::new("cargo");
     tree.args(["tree", "--locked", "--offline", "--edges", "normal,build"])
@@ -47,7 +48,7 @@ fn what_is_installed_is_compiled_once() {
         assert!(command.keys().filter(is_shared).count() > 50, "{others:?}");
         for (package, features) in &command {
             let theirs = beside.get(package).unwrap_or(features);
-            // zstd asks for threads in what compiles C, on which no library rests.
+            // zstd asks for threads in the crate that compiles C; no library depends on that.
             let is_of_c = package.starts_with("cc v");
             assert!(
                 features == theirs || is_of_c,

@@ -1,14 +1,14 @@
-//! A volume and the memory beside it, each of its own moment: what a backup that was put back, a
-//! copy that was mounted by mistake, a memory file that was lost and made anew come to.
+//! A volume and the memory beside it, each from another moment: a backup that was restored, a copy
+//! that was mounted by mistake, a memory file that was lost and made anew.
 //!
-//! Every volume of a history is put together with every memory of it. A mount must find everything
-//! that was confirmed, in the volume's time and in the memory's, or be refused by name and leave
-//! both as they were; those that belong together, and a closed volume with any memory in which
-//! nothing is left, must mount. One thing cannot be told: an older memory beside a volume that has
-//! had no checkpoint since, and, where data go home by themselves, an older volume. To a volume
-//! with a cache nothing at all is written between checkpoints.
+//! Every volume of a history is paired with every memory of it. A mount must find everything that
+//! was confirmed by the time of the volume and by that of the memory; or it must be refused by
+//! name, and leave both as they were. Pairs that belong together must mount; so must a closed
+//! volume with any memory that is empty. Two pairs cannot be told apart from right ones: an older
+//! memory beside a volume that has had no checkpoint since; and, where data go home by themselves,
+//! an older volume. (Between checkpoints, nothing at all is written to a volume with a cache.)
 //!
-//! The table is printed with `--nocapture`.
+//! `--nocapture` prints the table.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use stetfs_testkit::skip_unless;
 
 const BYTES: u64 = 512 << 10;
 
-/// Files by name, each with the byte that it is full of and how many these are.
+/// Files by name, each with the byte that fills it and the number of these bytes.
 type Files = BTreeMap<String, (u8, usize)>;
 
 struct Machine {
@@ -61,14 +61,14 @@ impl Machine {
         Fs::mount(media, options).map(|(fs, _)| fs)
     }
 
-    /// What a power cut leaves.
+    /// Returns what a power cut leaves.
     fn left(&self) -> (Image, Image) {
         let pmem = self.pmem.as_ref().expect("memory");
         (self.dev.stable(), pmem.stable())
     }
 }
 
-/// Does things, all of which are confirmed.
+/// Changes files; every change is confirmed.
 fn work(fs: &Fs, files: &mut Files, seed: u64) {
     let (c, rw) = (Caller::root(), OpenFlags::READ | OpenFlags::WRITE);
     let mut rng = Rng::new(seed);
@@ -94,7 +94,7 @@ fn work(fs: &Fs, files: &mut Files, seed: u64) {
     }
 }
 
-/// How many files are not as they were confirmed.
+/// Returns the number of files that are not as they were confirmed.
 fn missing(fs: &Fs, files: &Files) -> usize {
     let c = Caller::root();
     let names = (0..24).map(|n| format!("file{n}"));
@@ -113,15 +113,15 @@ fn missing(fs: &Fs, files: &Files) -> usize {
     names.filter(is_wrong).count()
 }
 
-/// A moment of a volume's history.
+/// A moment in a volume's history.
 #[derive(Clone)]
 struct Moment {
     name: &'static str,
     image: Image,
     files: Files,
-    /// All of it is at home.
+    /// True if everything is home.
     is_closed: bool,
-    /// It is the same volume.
+    /// True if it is the same volume.
     is_ours: bool,
 }
 
@@ -132,7 +132,7 @@ fn fresh() -> Image {
     Image::from_file(&path).expect("its content")
 }
 
-/// Of which epoch a volume in use is, and its newest checkpoint.
+/// Returns the epoch of a volume in use, and its newest checkpoint.
 fn checkpoint(image: &Image) -> Option<(u64, u64)> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     image.read(SUPERBLOCK_OFFSET, &mut raw);
@@ -153,8 +153,8 @@ fn is_sound(image: &Image) -> bool {
     check(&path).is_ok()
 }
 
-/// Two epochs of a volume, and the volumes and memories that are left of it. Those of the last
-/// crash belong together.
+/// Returns the volumes and memories that two epochs of a volume leave. Those of the last crash
+/// belong together.
 fn history(scheme: &str) -> (Vec<Moment>, Vec<Moment>) {
     let (mut volumes, mut memories) = (Vec::new(), Vec::new());
     let mut note = |name, machine: &Machine, files: &Files, is_closed| {
@@ -235,10 +235,11 @@ fn history(scheme: &str) -> (Vec<Moment>, Vec<Moment>) {
     (volumes, memories)
 }
 
-/// What became of a pair.
+/// The result of a pair.
 enum Outcome {
     Refused(String),
-    /// So many files of the volume's and of the memory's time are not there.
+    /// It was mounted. The numbers are of files from the volume's and from the memory's time that
+    /// are missing.
     Used(usize, usize),
     /// It was mounted, and failed later or left something that e2fsck must repair.
     Damaged,
@@ -249,7 +250,7 @@ fn pair(scheme: &str, volume: &Moment, memory: Option<&Moment>) -> Outcome {
     match machine.mount(scheme) {
         Err(error) => {
             let name = error.to_string();
-            // What was refused is as it was.
+            // A refused pair is as it was.
             let nvm = machine.pmem.as_ref().map(|pmem| pmem.newest());
             let is_same = machine.dev.newest() == volume.image
                 && nvm.as_ref() == memory.map(|memory| &memory.image);
@@ -271,19 +272,19 @@ fn pair(scheme: &str, volume: &Moment, memory: Option<&Moment>) -> Outcome {
     }
 }
 
-/// A way of a scheme that has memory beside the volume.
+/// A trial of a scheme with memory beside the volume.
 struct Beside {
     /// Its mount options.
     options: String,
-    /// That memory is a cache.
+    /// True if that memory is a cache.
     caches: bool,
-    /// Data go home by themselves, before the commit.
+    /// True if data go home by themselves, before the commit.
     is_ordered: bool,
-    /// An unmount leaves content in the memory.
+    /// True if an unmount leaves content in the memory.
     keeps: bool,
 }
 
-/// Each trial with memory beside the volume and an order of its own.
+/// Returns each trial with memory beside the volume and an order of its own.
 fn beside() -> impl Iterator<Item = Beside> {
     SCHEMES.iter().flat_map(|scheme| {
         let beside = orders(scheme).filter(|trial| trial.ground.has_nvm());
@@ -296,7 +297,7 @@ fn beside() -> impl Iterator<Item = Beside> {
     })
 }
 
-/// Of these the ones whose memory holds nothing when the volume is closed.
+/// Returns those trials whose memory is empty when the volume is closed.
 fn emptied() -> impl Iterator<Item = Beside> {
     beside().filter(|way| !way.keeps)
 }
@@ -343,7 +344,7 @@ fn nothing_confirmed_is_given_up_in_silence() {
                     Outcome::Used(_, 0) if cannot_be_told => {
                         ("of the memory's time: cannot be told".into(), true)
                     }
-                    // The structure is of the memory's time, data of either.
+                    // Structure is as old as the memory; data are as old as either.
                     Outcome::Used(lost, of_memory) => (
                         format!("LOST {lost} files, {of_memory} of the memory's time"),
                         cannot_be_told && way.is_ordered,
@@ -364,9 +365,9 @@ fn nothing_confirmed_is_given_up_in_silence() {
     );
 }
 
-/// Bits of everything that recovery reads: none of them changes what is found, unless it is
-/// refused. What cached blocks hold is not among it: of metadata ext4 has checksums, of data
-/// nobody.
+/// Flips bits in everything that recovery reads. None of them changes what is found, unless the
+/// mount is refused. The content of cached blocks is not tested: ext4 has checksums of metadata,
+/// nobody of data.
 #[test]
 fn no_flipped_bit_passes_unseen() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -381,7 +382,7 @@ fn no_flipped_bit_passes_unseen() {
         work(&fs, &mut files, 2);
         work(&fs, &mut files, 3);
         let home = machine.dev.stable();
-        // After a moment everything that was stored is there.
+        // After a while everything that was stored is in the memory.
         let nvm = machine.pmem.as_ref().expect("memory").newest();
         let content = nvm.to_bytes();
         let end = if way.caches {
@@ -392,7 +393,7 @@ fn no_flipped_bit_passes_unseen() {
         } else {
             BYTES
         };
-        // What is not zero is more likely to be read.
+        // Bytes that are not zero are more likely to be read.
         let used: Vec<u64> = (0..end).filter(|at| content[*at as usize] != 0).collect();
         let (mut refused, mut harmless) = (0, 0);
         for seed in 0..TRIES {
@@ -424,9 +425,9 @@ fn no_flipped_bit_passes_unseen() {
     }
 }
 
-/// What knowing of what time a volume is costs: nothing at a commit, and no flush at all; at each
-/// checkpoint one write of a sector to the volume and twice a line and a fence in the memory; each
-/// commit of `dj` one line.
+/// The cost of knowing from which time a volume is. A commit costs nothing, and no flush at all.
+/// Each checkpoint costs one write of a sector to the volume, and in the memory two lines with a
+/// fence each. Each commit of `dj` costs one line.
 #[test]
 fn a_checkpoint_costs_a_sector_and_two_fences() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -477,8 +478,8 @@ fn a_checkpoint_costs_a_sector_and_two_fences() {
     }
 }
 
-/// The power goes off at every change that a mount and the unmount after it make, of a volume that
-/// is fresh, closed, kept or crashed: what is left mounts, and everything is there.
+/// The power goes off at every change that a mount and the following unmount make, of a volume that
+/// is fresh, closed, kept or crashed. The pair that is left mounts, and everything is there.
 #[test]
 fn every_cut_of_a_mount_and_its_unmount_leaves_a_pair() {
     skip_unless!(needs(false, false, &["mke2fs"]));

@@ -1,5 +1,5 @@
-//! Programs that people use, on a mount; afterwards e2fsck, and an independent reader of the
-//! format.
+//! Programs that people use, on a mount. Afterwards e2fsck and an independent reader of the format
+//! judge the volume.
 //!
 //! `STETFS_LAB_SECONDS=N` sets how long the timed programs run (default 3).
 #![forbid(unsafe_code)]
@@ -16,20 +16,20 @@ use stetfs_testkit::skip_unless;
 
 const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 
-/// Shortcut-JFS on an ordinary file, which survives the server.
+/// Shortcut-JFS on an ordinary file, which survives the death of the server.
 const SHORTCUT: &str = "scheme=shortcut,variant=adp-s,durability=process";
 
 fn seconds() -> String {
     std::env::var("STETFS_LAB_SECONDS").unwrap_or_else(|_| "3".to_owned())
 }
 
-/// Schemes with memory beside the volume, in an ordinary file as well ([`Bed::new`] says in which).
+/// Schemes with memory beside the volume, also in an ordinary file ([`Bed::new`] chooses it).
 const DJ: &str = "scheme=dj,durability=process";
 const UBJ: &str = "scheme=ubj,durability=process";
 const TINCA: &str = "scheme=tinca,durability=process";
 const SPINDLE: &str = "scheme=spindle,durability=process";
 
-/// Bytes of that memory: so little that a cache in it evicts.
+/// Bytes of that memory: so few that a cache in it must evict.
 const NVM: u64 = 16 << 20;
 
 /// A volume, its mount point, and the mount.
@@ -100,7 +100,7 @@ impl Bed {
             .expect("the server is gone");
     }
 
-    /// Unmounts, and has e2fsck look.
+    /// Unmounts, and has e2fsck judge the volume.
     fn finish(mut self) {
         self.unmount();
         check(&self.image()).expect("a clean volume");
@@ -112,7 +112,7 @@ fn sh(script: &str) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// The source tree that this test belongs to.
+/// Returns the source tree that this test belongs to.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -185,9 +185,9 @@ fn cargo_build() {
     bed.finish();
 }
 
-/// A database loses its file system in the middle of writing: what it had committed is there.
-/// (`synchronous=extra`, because with `full` SQLite does not sync the directory after it has
-/// removed its journal, and so does not confirm that.)
+/// A database loses its file system in the middle of writing; everything that it had committed is
+/// there. (`synchronous=extra`: with `full`, SQLite does not sync the directory after it has
+/// removed its journal, and so does not confirm the removal.)
 fn sqlite_survives(journal: &'static str, options: &'static str) {
     let mut bed = Bed::new(EXT4_4K, 64, options);
     let db = bed.dir().join("db");
@@ -261,7 +261,7 @@ fn sqlite_after_sigkill_of_the_server() {
     sqlite_survives("delete", SPINDLE);
 }
 
-/// tar, copies, moves, and comparisons with the original; then a reader that is not ours.
+/// Runs tar, copies, moves, and comparisons with the original; then an independent reader.
 fn tree_survives(variety: Variety, options: &'static str) {
     let mut bed = Bed::new(variety, 256, options);
     let (dir, source) = (bed.dir(), sources());
@@ -293,8 +293,8 @@ fn tree_survives(variety: Variety, options: &'static str) {
     assert_eq!(link.display().to_string(), "three/format");
 }
 
-/// Compares a directory on the volume, as the other reader sees it, with the original; returns how
-/// many files that were.
+/// Compares a directory on the volume, as the independent reader sees it, with the original;
+/// returns the number of files.
 fn compare(reader: &ext4_view::Ext4, original: &Path, path: &str) -> usize {
     let mut files = 0;
     for entry in fs::read_dir(original).expect("a directory") {

@@ -1,13 +1,13 @@
-//! Scheme `jftl` on an image file on XFS and Btrfs, where a remap is a clone: processes that are
-//! killed, power cuts of the host, small blocks, and hosts that cannot.
+//! Scheme `jftl` on an image file on XFS and Btrfs, where a remap is a clone: killed processes,
+//! power cuts of the host, small blocks, and hosts that cannot clone.
 //!
-//! The power cut is XFS's own (XFS_IOC_GOINGDOWN without flushing its log, by
-//! `xfs_io -c shutdown`): from then on nothing reaches the medium, and what the next mount of the
-//! XFS finds is what had been made durable.
+//! The power cut is XFS's own (XFS_IOC_GOINGDOWN without a flush of its log, by `xfs_io -c
+//! shutdown`). From then on nothing reaches the medium, and the next mount of the XFS finds what
+//! had been made durable.
 //!
-//! What is written is known from its number: step `n` fills a range of one file, drawn from `n`,
-//! with `n`, and syncs. A process does that and tells each number when it is confirmed; whoever
-//! judges draws the same ranges.
+//! The number of a step determines what it writes: step `n` fills a range of one file, drawn from
+//! `n`, with `n`, and syncs. A process does that and prints each number when it is confirmed; the
+//! judge draws the same ranges.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use stetfs_testkit::rng::Rng;
 use stetfs_testkit::skip_unless;
 
 const BLOCK: u64 = 4096;
-/// Blocks of the file, and the longest range.
+/// The file's blocks, and the longest range.
 const BLOCKS: u64 = 1024;
 const LONGEST: u64 = 64;
 const NAME: &[u8] = b"file";
@@ -32,7 +32,7 @@ const OPTIONS: &str = "scheme=jftl,data=journal,noatime";
 
 /// A host file system on a loop device.
 struct Host {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     mount: Option<KernelMount>,
     kind: &'static str,
     dir: tempfile::TempDir,
@@ -71,7 +71,7 @@ impl Host {
         self.dir.path().join("host/image")
     }
 
-    /// Cuts the power: whatever is not durable is gone.
+    /// Cuts the power: everything that is not durable is lost.
     fn cut(&mut self) -> Result<()> {
         let at = self.dir.path().join("host");
         run(
@@ -92,7 +92,7 @@ fn mount(image: &Path, options: &str) -> Result<Fs> {
     Ok(Fs::mount(open_device(image, &options, false)?, options)?.0)
 }
 
-/// The first block of step `n` and how many.
+/// Returns the first block of step `n` and the number of blocks.
 fn range(seed: u64, n: u64) -> (u64, u64) {
     let mut rng = Rng::new(seed ^ n << 32);
     let len = 1 + rng.below(LONGEST);
@@ -103,7 +103,7 @@ fn content(n: u64, len: u64) -> Vec<u8> {
     n.to_le_bytes().repeat((len * BLOCK / 8) as usize)
 }
 
-/// A new volume with the file, all of it step 0.
+/// Makes a volume with the file, all of it as step 0 leaves it.
 fn make(host: &Host, variety: Variety) -> Result<()> {
     let image = host.image();
     variety.make(&image, 48, 4)?;
@@ -119,7 +119,7 @@ fn make(host: &Host, variety: Variety) -> Result<()> {
     Ok(())
 }
 
-/// The process: does the steps from `first` on until it dies or the volume does.
+/// Does the steps from `first` on, until the process or the volume dies.
 fn work(image: &Path, seed: u64, first: u64) -> Result<()> {
     let fs = mount(image, OPTIONS)?;
     let c = Caller::root();
@@ -135,7 +135,7 @@ fn work(image: &Path, seed: u64, first: u64) -> Result<()> {
     Ok(())
 }
 
-/// Not a test of its own: what the others start.
+/// No test of its own: the other tests start it as a process.
 #[test]
 fn worker() {
     let Ok(image) = std::env::var("STETFS_LAB_REFLINK_IMAGE") else {
@@ -173,7 +173,7 @@ impl Worker {
         Ok(Self { child, lines })
     }
 
-    /// The next step that it confirms; none when it has ended.
+    /// Returns the next step that the process confirms; None if it has ended.
     fn next(&mut self) -> Result<Option<u64>> {
         for line in self.lines.by_ref() {
             let line = line?;
@@ -185,7 +185,7 @@ impl Worker {
     }
 }
 
-/// The last step that the file shows, which is `confirmed` or the one after, each entirely.
+/// Returns the last step in the file. It must be `confirmed` or the one after, each as a whole.
 fn judge(fs: &Fs, seed: u64, confirmed: u64) -> Result<u64> {
     let ino = fs.lookup(&Caller::root(), fs.root(), NAME)?.ino;
     let mut is = vec![0; (BLOCKS * BLOCK) as usize];
@@ -220,8 +220,8 @@ fn judge(fs: &Fs, seed: u64, confirmed: u64) -> Result<u64> {
     Ok(last)
 }
 
-/// Lets a worker go on for a while and ends it by `end`, several times; all that it confirmed must
-/// be there.
+/// Lets a worker run for a while and ends it by `end`, several times. All that it confirmed must be
+/// there.
 fn ended_by(
     kind: &'static str,
     rounds: u64,
@@ -237,7 +237,7 @@ fn ended_by(
         for _ in 0..steps {
             confirmed = worker.next()?.context("it ended by itself")?;
         }
-        // In the middle of anything.
+        // At a random moment.
         std::thread::sleep(Duration::from_micros(Rng::new(round).below(20_000)));
         end(&mut host, &mut worker)?;
         while let Some(n) = worker.next()? {
@@ -248,7 +248,7 @@ fn ended_by(
             host.unmount()?;
             host.mount()?;
         }
-        // By us, or by whoever knows nothing of remaps.
+        // Recover with stetfs, or with a program that knows nothing of remaps.
         if round % 2 == 1 {
             replay(&host.image()).context("replay by e2fsck")?;
         }

@@ -1,5 +1,5 @@
-//! Damaged memory beside a volume: an error by name, or a mount that unmounts, and never a panic or
-//! a hang.
+//! Damaged memory beside a volume: a mount is refused by name, or it succeeds and unmounts. It
+//! never panics or hangs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn options(scheme: &str) -> MountOptions {
     MountOptions::parse(&format!("{scheme},memory=8M,commit=100")).expect("options")
 }
 
-/// The mount options of each trial with memory beside the volume and an order of its own.
+/// Returns the mount options of each trial with memory beside the volume and an order of its own.
 fn beside() -> impl Iterator<Item = String> {
     SCHEMES.iter().flat_map(|scheme| {
         let beside = orders(scheme).filter(|trial| trial.ground.has_nvm());
@@ -43,7 +43,7 @@ fn beside() -> impl Iterator<Item = String> {
     })
 }
 
-/// What a machine leaves that stopped in the middle of things.
+/// Returns what a machine leaves that stops in the middle of its work.
 fn left(scheme: &str) -> (Image, Image) {
     let dir = scratch().expect("a directory");
     let path = dir.path().join("image");
@@ -72,7 +72,7 @@ fn damage_is_told_and_never_a_panic() {
         for seed in 0..TRIES {
             let mut rng = Rng::new(seed);
             let mut nvm = nvm.clone();
-            // Headers, ring, logs and entries are in front; one word, or a few.
+            // Headers, ring, logs and entries are at the beginning; damage one word, or a few.
             for _ in 0..1 + rng.below(3) {
                 let at = if rng.chance(50) {
                     rng.below(512) / 8 * 8
@@ -91,7 +91,7 @@ fn damage_is_told_and_never_a_panic() {
             let (_, _, media) = media(&home, &nvm);
             match Fs::mount(media, options(scheme)) {
                 Ok((fs, _)) => {
-                    // What is in it may be damaged too.
+                    // The content may be damaged too, so an error is allowed.
                     let _ = fs.unmount();
                     used += 1;
                 }

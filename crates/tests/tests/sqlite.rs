@@ -1,7 +1,7 @@
-//! The shell of SQLite with our extension: what it answers is what it answers on ordinary files,
-//! nothing of what it had committed is gone when it is killed, and e2fsck finds nothing.
+//! SQLite's shell with our extension. It answers as on ordinary files, loses nothing committed when
+//! it is killed, and e2fsck finds nothing.
 //!
-//! `STETFS_SQLITE_KILLS=N` sets how often it is killed (default 30; `make sqlite-kills`: 1000).
+//! `STETFS_SQLITE_KILLS=N` sets the number of kills (default 30; `make sqlite-kills`: 1000).
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -19,7 +19,7 @@ use stetfs_testkit::skip_unless;
 const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 const PROGRAMS: [&str; 4] = ["sqlite3", "mke2fs", "e2fsck", "stdbuf"];
 
-/// The extension, which is built with this test, into the same directory.
+/// Returns the extension's path; it is built with this test, into the same directory.
 fn extension() -> PathBuf {
     let test = std::env::current_exe().expect("it runs");
     let found = test.with_file_name("libstetfs_ffi.so");
@@ -27,8 +27,8 @@ fn extension() -> PathBuf {
     found
 }
 
-/// A shell that has loaded the extension and opened `uri`, prints each line at once, and ends at
-/// the first error.
+/// Starts a shell that has loaded the extension and opened `uri`, prints each line at once, and
+/// ends at the first error.
 fn shell(uri: &str) -> Child {
     shell_with(uri, &["-bail"])
 }
@@ -49,7 +49,7 @@ fn shell_with(uri: &str, options: &[&str]) -> Child {
     child
 }
 
-/// What it was given may be more than it reads.
+/// Writes to the shell; it may end before it has read everything.
 fn say(child: &mut Child, text: &str) {
     let mut stdin = child.stdin.as_ref().expect("a pipe");
     let _ = stdin.write_all(text.as_bytes());
@@ -68,7 +68,7 @@ fn ask_shell(mut child: Child, sql: &str) -> Output {
     output
 }
 
-/// What it prints when all goes well.
+/// Returns what the shell prints if all goes well.
 fn answer(uri: &str, sql: &str) -> String {
     let output = ask(uri, sql);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -85,8 +85,8 @@ fn made(dir: &Path, name: &str) -> PathBuf {
 const IN_IMAGES: [&str; 3] = ["scheme=stet", "data=journal", "data=ordered"];
 const MODES: [&str; 6] = ["DELETE", "TRUNCATE", "PERSIST", "WAL", "MEMORY", "OFF"];
 
-/// Every kind of statement. What belongs to one connection or to the path is not printed.
-/// MODE, and OTHER for the name of another database, are put in.
+/// Every kind of statement, but without output that depends on the connection or the path. MODE,
+/// and OTHER for the name of another database, are replaced.
 const STATEMENTS: &str = "
 PRAGMA journal_mode = MODE;
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -152,7 +152,7 @@ SELECT count(*), sum(length(body)), total(number), group_concat(word) FROM t WHE
 PRAGMA integrity_check;
 ";
 
-/// The statements for a mode. Without a journal SQLite has no ROLLBACK.
+/// Returns the statements for a mode. Without a journal SQLite has no ROLLBACK.
 fn statements(mode: &str, other: &str) -> String {
     let ending = match mode {
         "OFF" => STATEMENTS
@@ -165,7 +165,7 @@ fn statements(mode: &str, other: &str) -> String {
     ending.replace("MODE", mode).replace("OTHER", other)
 }
 
-/// The same answers as on an ordinary file, through SQLite's own VFS.
+/// The answers are those on an ordinary file, through SQLite's own VFS.
 #[test]
 fn every_statement_in_every_mode() {
     skip_unless!(needs(false, false, &PROGRAMS));
@@ -216,8 +216,7 @@ fn every_statement_on_a_mount() {
     }
 }
 
-/// Where a file can have groups, nothing is made or deleted beside it: the directory does not
-/// change.
+/// If a file can have groups, nothing is made or deleted beside it: the directory does not change.
 #[test]
 fn a_group_on_a_mount_has_no_journal() {
     skip_unless!(needs(true, true, &PROGRAMS));
@@ -242,7 +241,7 @@ fn a_group_on_a_mount_has_no_journal() {
         std::thread::sleep(Duration::from_millis(20));
         answer(&uri, "UPDATE t SET x = 2;");
         assert_eq!(changed() == before, has_groups, "{name}");
-        // Who has no extension sees the same, by whatever journal.
+        // A process without the extension sees the same, with any journal.
         let plain = format!("file:{}/a.db", inside.display());
         assert_eq!(answer(&plain, "SELECT x FROM t;"), "2\n");
     }
@@ -250,8 +249,8 @@ fn a_group_on_a_mount_has_no_journal() {
     check(&image).expect("it is clean");
 }
 
-/// The mark goes while the database is open. The next transaction has a journal; one that has
-/// staged something fails, and leaves nothing.
+/// The mark is removed while the database is open. The next transaction has a journal; a
+/// transaction that has staged something fails, and leaves nothing.
 #[test]
 fn a_database_whose_mark_goes_has_a_journal() {
     skip_unless!(needs(true, true, &PROGRAMS));
@@ -292,11 +291,11 @@ fn a_database_whose_mark_goes_has_a_journal() {
     check(&image).expect("it is clean");
 }
 
-/// Rows of many pages.
+/// Inserts rows of many pages.
 const FILL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
     INSERT INTO t SELECT randomblob(3000) FROM n;";
 
-/// A connection that keeps its lock is told that the volume is full, and goes on.
+/// A connection that keeps its lock learns that the volume is full, and goes on.
 #[test]
 fn a_full_mount_says_so() {
     skip_unless!(needs(true, true, &PROGRAMS));
@@ -313,7 +312,7 @@ fn a_full_mount_says_so() {
         let uri = format!("file:{}/a.db?vfs=stetfs-mount", mount.display());
         let fill = format!(".shell head -c 200M /dev/zero >{}/fill", mount.display());
         answer(&uri, &format!("CREATE TABLE t (x); {FILL} {FILL}"));
-        // Each is told: of what is new, of more than a group takes, of what makes it longer.
+        // Each of these fails: new content, more than a group holds, a longer file.
         let sql = format!(
             "PRAGMA locking_mode = {locking}; PRAGMA cache_size = 5;\n{fill}\n\
             INSERT INTO t VALUES (zeroblob(9000000));\n\
@@ -360,7 +359,7 @@ fn another_process_is_told_who_has_the_image() {
     let refused = ask(&uri, "SELECT * FROM t;\n");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("database is locked"), "{said}");
-    // Without -bail, on a connection that works.
+    // Ask why, without -bail, on a connection that works.
     let why = format!(
         ".load {}\n.open '{uri}'\nSELECT * FROM t;\n.open :memory:\nSELECT stetfs_error();\n",
         extension().display()
@@ -385,7 +384,7 @@ fn another_process_is_told_who_has_the_image() {
     check(&image).expect("it is clean");
 }
 
-/// Transactions that say when they are committed.
+/// Returns transactions that print when they are committed.
 fn load(from: u64) -> String {
     let each = |n: u64| {
         let grow = n % 5 * 3000;
@@ -401,7 +400,7 @@ const BEGIN: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER, filler B
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
     INSERT INTO t SELECT i, 0, zeroblob(700) FROM n;";
 
-/// Lets a shell commit until `kill` ends it; the last transaction that it has told of.
+/// Lets a shell commit until `kill` ends it; returns the last transaction that it reported.
 fn killed_after(uri: &str, from: u64, kill: impl FnOnce(&mut Child), random: &mut Rng) -> u64 {
     let mut child = shell(uri);
     let (mut stdin, script) = (child.stdin.take().expect("a pipe"), load(from));
@@ -424,7 +423,7 @@ fn killed_after(uri: &str, from: u64, kill: impl FnOnce(&mut Child), random: &mu
     }
     std::thread::sleep(Duration::from_micros(random.below(3000)));
     kill(&mut child);
-    // What it said before it was dead counts as well.
+    // Reports from before its death count as well.
     let mut rest = String::new();
     out.read_to_string(&mut rest).expect("text");
     let whole = rest.rfind('\n').map_or("", |end| &rest[..end]);
@@ -434,7 +433,7 @@ fn killed_after(uri: &str, from: u64, kill: impl FnOnce(&mut Child), random: &mu
     told
 }
 
-/// All rows are of one transaction, not before `told`; which.
+/// Checks that all rows are of one transaction, not older than `told`; returns which.
 fn judge(uri: &str, told: u64) -> u64 {
     let found = answer(uri, "PRAGMA integrity_check; SELECT min(v), max(v) FROM t;");
     let (check, values) = found.split_once('\n').expect("two lines");
@@ -479,7 +478,7 @@ fn what_was_committed_survives_a_kill() {
     }
 }
 
-/// The server of the mount is killed: what it had staged is gone, what was committed is there.
+/// The server of the mount is killed. What was staged is gone; what was committed is there.
 #[test]
 fn what_was_committed_survives_the_death_of_the_server() {
     skip_unless!(needs(true, true, &PROGRAMS));

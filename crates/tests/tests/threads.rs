@@ -1,8 +1,9 @@
 //! Several threads on one mount.
 //!
-//! Some threads work in directories of their own, each against a model of its own: what the others
-//! do must not show. Others run wild in one common tree, and one syncs all the time. Afterwards
-//! each private tree is as its model, e2fsck finds nothing, and the kernel sees what the mount saw.
+//! Some threads work in directories of their own, each against a model of its own: the work of
+//! others must not show there. Others run wild in one common tree, and one syncs all the time.
+//! Afterwards each private tree equals its model, e2fsck finds nothing, and the kernel sees what
+//! the mount saw.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -33,7 +34,7 @@ fn steps() -> usize {
         .unwrap_or(600)
 }
 
-/// Against a model; a wrong answer is a panic that names the seed and the step.
+/// Works against a model; a wrong answer panics with the seed and the step.
 fn work_alone(library: &mut Library, variety: Variety, seed: u64) {
     let mut model = Model::new(variety.rules());
     for (i, op) in stream(
@@ -59,7 +60,7 @@ fn work_alone(library: &mut Library, variety: Variety, seed: u64) {
     );
 }
 
-/// In the common tree: any answer but those that mean damage.
+/// Works in the common tree; allows every answer that does not mean damage.
 fn run_wild(library: &mut Library, variety: Variety, seed: u64) {
     for (i, op) in stream(
         seed,
@@ -133,7 +134,7 @@ fn together(scheme: &Registration, trial: &Trial, variety: Variety, seed: u64) {
     let mut main = main;
     main.unmount().expect("unmount");
     if trial.keeps_cache() {
-        // What was left in the cache goes home.
+        // Content that an unmount left in the cache goes home.
         let mut options = options;
         options.apply("keep-cache=off").expect("an option");
         let (mut again, _) = Library::mount_as_it_is(medium.media(), options).expect("a mount");
@@ -160,7 +161,7 @@ fn together(scheme: &Registration, trial: &Trial, variety: Variety, seed: u64) {
     mount.unmount().expect("unmount");
 }
 
-/// Each trial with an order of writes of its own, on varieties by turns.
+/// Runs each trial that has an order of writes of its own; varieties of volume take turns.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let scheme = find(scheme).expect("a scheme");

@@ -1,7 +1,7 @@
 //! Mounts a volume and serves it in the foreground: `serve IMAGE DIR [OPTIONS]`.
 //!
-//! What `stetfs mount -f` does, without its messages; built with the tests, so that they never meet
-//! an older one.
+//! Does what `stetfs mount -f` does, without its messages. It is built with the tests, so they
+//! never run an older server.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn main() -> Result<()> {
         anyhow::bail!("usage: serve IMAGE DIR [OPTIONS]");
     };
     let mut options = Options::parse(rest.first().map_or("", String::as_str))?;
-    // A test that kills the server looks at the mount point itself.
+    // A test that kills the server deals with the mount point itself.
     options.fuse.auto_unmount = false;
     let image = PathBuf::from(image)
         .canonicalize()

@@ -14,7 +14,7 @@ fn long(n: usize) -> String {
     "x".repeat(n)
 }
 
-/// A path of `n` bytes below the directory, made of `./`.
+/// Returns a path of `n` bytes below the directory, made of `./`.
 fn winding(base: &std::path::Path, n: usize) -> String {
     let mut path = base.to_string_lossy().into_owned();
     path.push('/');

@@ -1,4 +1,4 @@
-//! Link counts, sizes and what else stat tells.
+//! Link counts, sizes, and other results of stat.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -114,8 +114,8 @@ pub(crate) const CASES: &[Case] = &[
                 .expect("create");
             file.write_all_at(&vec![7; 1 << 20], 0).expect("write");
             file.sync_all().expect("fsync");
-            // With FUSE's writeback cache the kernel learns how many blocks there are when the file
-            // is closed.
+            // With FUSE's writeback cache the kernel learns the number of blocks when the file is
+            // closed.
             drop(file);
             let file = File::options().write(true).open(d.at("f")).expect("open");
             let before = rustix::fs::fstat(&file)?.st_blocks;

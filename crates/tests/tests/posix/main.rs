@@ -1,7 +1,7 @@
-//! A table of what calls must answer, of the kind that pjdfstest has: errors, permissions, times,
+//! A table of the answers that calls must give, as pjdfstest has: errors, permissions, times,
 //! links.
 //!
-//! Every case runs in an empty directory of its own. The table is run on the kernel's ext4 too,
+//! Every case runs in an empty directory of its own. The table also runs on the kernel's ext4,
 //! which checks the table. The cases are in `errors.rs`, `permissions.rs`, `times.rs` and
 //! `links.rs`.
 #![forbid(unsafe_code)]
@@ -25,7 +25,8 @@ use stetfs_testkit::skip_unless;
 /// The directory of one case.
 pub(crate) struct Dir(PathBuf);
 
-/// What a case does: the answer of the call that it is about. Anything else that fails is a panic.
+/// Runs a case; returns the answer of the call that it is about. A failure of any other call
+/// panics.
 pub(crate) type Run = fn(&Dir) -> Result<(), Errno>;
 
 /// A line of the table.
@@ -62,33 +63,33 @@ pub(crate) struct Stamps {
 }
 
 impl Dir {
-    /// The path of a name in the directory.
+    /// Returns the path of a name in the directory.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// A file with some bytes.
+    /// Makes a file with some bytes.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         let path = self.at(name);
         fs::write(&path, b"content").expect("a file can be written");
         path
     }
 
-    /// A directory.
+    /// Makes a directory.
     pub(crate) fn dir(&self, name: &str) -> PathBuf {
         let path = self.at(name);
         fs::create_dir(&path).expect("a directory can be made");
         path
     }
 
-    /// A symbolic link.
+    /// Makes a symbolic link.
     pub(crate) fn link(&self, target: &str, name: &str) -> PathBuf {
         let path = self.at(name);
         rustix::fs::symlink(target, &path).expect("a link can be made");
         path
     }
 
-    /// Gives a file to somebody.
+    /// Gives a file to another owner.
     pub(crate) fn give(&self, name: &str, uid: u32, gid: u32, mode: u32) {
         let path = self.at(name);
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
@@ -97,17 +98,17 @@ impl Dir {
         rustix::fs::chmod(&path, Mode::from_raw_mode(mode)).expect("root may chmod");
     }
 
-    /// The mode, with its type bits.
+    /// Returns the mode, with its type bits.
     pub(crate) fn mode(&self, name: &str) -> u32 {
         rustix::fs::lstat(self.at(name)).expect("stat").st_mode
     }
 
-    /// The link count.
+    /// Returns the link count.
     pub(crate) fn links(&self, name: &str) -> u64 {
         rustix::fs::lstat(self.at(name)).expect("stat").st_nlink as u64
     }
 
-    /// The times.
+    /// Returns the times.
     pub(crate) fn stamps(&self, name: &str) -> Stamps {
         let s = rustix::fs::lstat(self.at(name)).expect("stat");
         Stamps {
@@ -140,7 +141,7 @@ pub(crate) fn as_user<T: Send>(
     })
 }
 
-/// Opens and closes.
+/// Opens and closes a file.
 pub(crate) fn open(path: &Path, flags: OFlags) -> Result<(), Errno> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).map(drop)
 }
@@ -151,7 +152,8 @@ pub(crate) const LONG_AGO: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// What a FUSE mount cannot do, with the reason. A case that passes unexpectedly is an error too.
+/// Cases that a FUSE mount cannot pass, with the reason. A case that passes unexpectedly is an
+/// error too.
 const KNOWN: &[(&str, &str)] = &[(
     "write: beyond what any file can have",
     "the kernel's writeback cache takes the write: the protocol has no way to tell it the largest \

@@ -29,7 +29,7 @@ fn chown(path: &std::path::Path, uid: Option<u32>, gid: Option<u32>) -> Result<(
     rustix::fs::chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// An ACL: owner rwx, one named user, group ---, a mask of rwx, others ---.
+/// Returns an ACL: owner rwx, one named user, group ---, a mask of rwx, others ---.
 fn acl_for(user: u32, perm: u8) -> Vec<u8> {
     let entry = |tag: u16, perm: u8, id: u32| {
         [
@@ -207,7 +207,7 @@ pub(crate) const CASES: &[Case] = &[
         "rename: a directory that may not be written into another place",
         Errno::ACCESS,
         |d| {
-            // Its ".." changes.
+            // A move to another parent changes its "..".
             d.dir("d");
             d.dir("other");
             d.give("d", ALICE, ALICE, 0o755);
@@ -321,7 +321,7 @@ pub(crate) const CASES: &[Case] = &[
         Ok(())
     }),
     works("create: the umask holds", |d| {
-        // In a process of its own: the mask belongs to the process.
+        // In a process of its own, since the umask belongs to the process.
         let script = format!("umask 027; : > '{0}/f'; mkdir '{0}/d'", d.at("").display());
         let done = std::process::Command::new("sh")
             .arg("-c")

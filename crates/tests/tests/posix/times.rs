@@ -1,4 +1,4 @@
-//! Which times a call changes, and which not.
+//! Which times a call changes, and which it leaves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -21,14 +21,14 @@ enum Changes {
     Both,
 }
 
-/// Does `call`; the times of each file must change as told.
+/// Does `call`; the times of each file must change as stated.
 fn changing(
     d: &Dir,
     files: &[(&str, Changes)],
     call: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let before: Vec<_> = files.iter().map(|(name, _)| d.stamps(name)).collect();
-    // Longer than the step of the kernel's clock.
+    // Longer than the resolution of the kernel's clock.
     sleep(Duration::from_millis(12));
     call()?;
     for ((name, expected), before) in files.iter().zip(before) {
@@ -220,7 +220,7 @@ pub(crate) const CASES: &[Case] = &[
         );
         Ok(())
     }),
-    // Out of the page cache: what the kernel has cached it reads without telling a FUSE server.
+    // Reads from the page cache, about which the kernel tells a FUSE server nothing.
     works(
         "reading from the volume changes an atime that is older than mtime",
         |d| {
