@@ -1,3 +1,3 @@
-//! Nothing but its test: whether the source is tidy. It is a package of its own so that it is built
-//! in a second, whatever has changed.
+//! Holds one test: whether the source is tidy. It is a package of its own so that it builds in a
+//! second, whatever has changed.
 #![forbid(unsafe_code)]

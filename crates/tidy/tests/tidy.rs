@@ -1,5 +1,5 @@
-//! The place is kept: lines and files that fit a screen and a mind, no file that nobody put there
-//! on purpose, a tour of the source that shows what is there, and no import circle.
+//! The source is tidy: lines and files have a limited length, every file has its place, the tour of
+//! the source shows every file, and no imports form a circle.
 #![forbid(unsafe_code)]
 
 #[path = "tidy/circles.rs"]
@@ -11,23 +11,24 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Columns of a line of code or text.
+/// Most columns of a line of code or text.
 const COLUMNS: usize = 100;
 
-/// Lines of a file of code.
+/// Most lines of a file of code.
 const LINES: usize = 1000;
 
-/// Where people put files, below the directory of the sources.
+/// The directories in which people put files.
 const PLACES: [&str; 6] = ["crates", "docs", "results", "fuzz", "scripts", ".ci"];
 
-/// What a package has beside its directories.
+/// The files that a package may have beside its directories.
 const OF_A_PACKAGE: [&str; 3] = ["Cargo.toml", "build.rs", "sources.rs"];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every file below the places and beside them, by its path from the top; not what tools make.
+/// Returns every file below and beside these directories, by its path from the top, without what
+/// tools make.
 fn files() -> BTreeSet<PathBuf> {
     let (top, mut found) = (top(), BTreeSet::new());
     let mut todo: Vec<PathBuf> = PLACES.iter().map(|place| top.join(place)).collect();
@@ -53,7 +54,7 @@ fn files() -> BTreeSet<PathBuf> {
             }
         }
     }
-    // In a worktree of git .git is a file.
+    // In a worktree, .git is a file.
     let beside = entries(&top).filter(|path| path.is_file() && !path.ends_with(".git"));
     found.extend(beside.map(|path| path.strip_prefix(&top).expect("below").to_owned()));
     found
@@ -68,8 +69,8 @@ fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|found| found == ending)
 }
 
-/// Numbers of lines that are too long. Rows of tables cannot be broken, and what a program makes of
-/// a document is its own.
+/// Returns the numbers of lines that are too long. Rows of tables cannot be broken, and documents
+/// that a program makes may have lines of any length.
 fn too_long(path: &Path, text: &str) -> Vec<usize> {
     let is_row = |line: &str| {
         let words = line.trim_start();
@@ -129,7 +130,7 @@ fn the_judge_of_lines_can_fail() {
     assert_eq!(too_long(Path::new("a.rs"), &made), [2, 5, 7]);
 }
 
-/// The place in a document that a heading makes, as GitHub spells it.
+/// Returns the anchor of a heading, as GitHub spells it.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .chars()
@@ -137,7 +138,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// Links of a document that lead nowhere: to no file, or to no heading.
+/// Returns the links of a document that lead to no file or to no heading.
 fn dead_links(path: &Path, text: &str) -> Vec<String> {
     let target = |rest: &str| rest.split_once(')').map(|(target, _)| target.to_owned());
     let links = text.split("](").skip(1).filter_map(target);
@@ -159,7 +160,7 @@ fn dead_links(path: &Path, text: &str) -> Vec<String> {
     here.filter(|link| !is_alive(link)).collect()
 }
 
-/// A plot once had another name, and the document went on showing the old one.
+/// A plot was once renamed, and the document went on showing the old one.
 #[test]
 fn links_lead_somewhere() {
     let documents = files().into_iter().filter(|path| has_ending(path, "md"));
@@ -181,7 +182,7 @@ fn the_judge_of_links_can_fail() {
     assert_eq!(dead, ["none.md", "README.md#none", "#h"]);
 }
 
-/// Tests and tools leave what they make elsewhere.
+/// Tests and tools must leave their files elsewhere.
 #[test]
 fn nothing_lies_about() {
     let endings = [
@@ -201,7 +202,7 @@ fn nothing_lies_about() {
             [".ci", "run"] => true,
             ["results", "traces", _] => has_ending(path, "txt"),
             ["crates", _, name] => OF_A_PACKAGE.contains(&name),
-            // pip's name for what a program in Python needs.
+            // pip's name for the requirements of a program in Python.
             ["scripts", _, "requirements.txt"] => true,
             ["scripts", "programs", "go", _, "go.mod" | "go.sum"] => true,
             _ => endings.iter().any(|ending| has_ending(path, ending)),
@@ -211,7 +212,7 @@ fn nothing_lies_about() {
     assert!(strays.is_empty(), "what are these? {strays:?}");
 }
 
-/// What ARCHITECTURE names of each crate is there, and what is there it names.
+/// ARCHITECTURE names every file of each crate, and no file that does not exist.
 #[test]
 fn the_tour_shows_what_is_there() {
     let tour = text(Path::new("ARCHITECTURE.md"));
@@ -226,7 +227,7 @@ fn the_tour_shows_what_is_there() {
         };
         let section = section.split("\n#").next().unwrap_or_default();
         let source = top().join("crates").join(&*name).join("src");
-        // Between backquotes, in rows of the table.
+        // Names are between backquotes, in rows of the table.
         let rows = section.lines().filter(|line| line.starts_with('|'));
         let quoted = rows.flat_map(|row| {
             row.split('|')

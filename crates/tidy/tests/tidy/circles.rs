@@ -1,8 +1,8 @@
-//! No import circle: whoever reads first what a module imports comes to an end.
+//! No import circle: a reader who first reads what a module imports comes to an end.
 //!
-//! A module is a file. It imports what it names by a path within its crate, in a `use` or not. That
-//! a parent declares a child imports nothing. A crate is a directory below `src` with a `lib.rs`
-//! or a `main.rs`.
+//! A module is a file. It imports what it names by a path within its crate, in a `use` or
+//! elsewhere. A parent that declares a child does not import it by that. A crate is a directory
+//! below `src` with a `lib.rs` or a `main.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ const REMAINING: [(&str, &str); 6] = [
     ),
 ];
 
-/// Its names from the root of the crate on.
+/// A module's names, from the root of the crate on.
 type Module = Vec<String>;
 
-/// What the modules of a crate import.
+/// The imports of a crate's modules.
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The module that is at this path below `src`.
+/// Returns the module at this path below `src`.
 fn module(path: &Path) -> Module {
     let path = path.with_extension("");
     let names = path.iter().map(|name| name.to_string_lossy().into_owned());
@@ -41,8 +41,8 @@ fn module(path: &Path) -> Module {
     names
 }
 
-/// Calls `see` with each path in the code of a module, or of one inside it, and where it is. A path
-/// within braces has what is before them, `before`.
+/// Calls `see` with each path in the code of a module and of the modules inside it, and with the
+/// module that has it. A path within braces is completed by `before`.
 fn paths(
     code: TokenStream,
     module: &Module,
@@ -78,7 +78,7 @@ fn paths(
             n += 3;
             continue;
         }
-        // Who may use it: `pub(in crate::a)` imports nothing.
+        // `pub(in crate::a)` says who may use something; it imports nothing.
         if first == "pub" && group(n + 1).is_some() {
             n += 2;
             continue;
@@ -87,7 +87,7 @@ fn paths(
             n += 2;
             continue;
         }
-        // What a macro calls its crate is the crate of whoever calls the macro.
+        // `$crate` in a macro is the crate of the caller.
         let mut is_path = !before.is_empty();
         let is_of_macro = n > 0 && is(n - 1, '$');
         let mut path = [before, &[first]].concat();
@@ -113,7 +113,8 @@ fn paths(
     }
 }
 
-/// The modules of the crate in which a path ends; of a macro's variable, all that it can be.
+/// Returns the modules of the crate in which a path ends. For a macro's variable, these are all
+/// that it can be.
 fn ends(modules: &BTreeSet<Module>, from: &Module, path: &[String]) -> Vec<Module> {
     let mut to = from.clone();
     for (n, name) in path.iter().enumerate() {
@@ -127,7 +128,7 @@ fn ends(modules: &BTreeSet<Module>, from: &Module, path: &[String]) -> Vec<Modul
                 return modules.iter().filter(is_below).cloned().collect();
             }
             _ if modules.contains(&below) => to = below,
-            // A crate from elsewhere, or a name that something else has imported.
+            // Another crate, or a name that some other import has brought.
             _ if n == 0 => return Vec::new(),
             _ => break,
         }
@@ -138,7 +139,7 @@ fn ends(modules: &BTreeSet<Module>, from: &Module, path: &[String]) -> Vec<Modul
     vec![to]
 }
 
-/// What each of these modules imports, by its code.
+/// Returns what each of these modules imports, according to its code.
 fn imports(sources: &BTreeMap<Module, String>) -> Imports {
     let modules: BTreeSet<Module> = sources.keys().cloned().collect();
     let of = |(module, code): (&Module, &String)| {
@@ -155,7 +156,7 @@ fn imports(sources: &BTreeMap<Module, String>) -> Imports {
     sources.iter().map(of).collect()
 }
 
-/// The shortest way from a module back to it, if there is one.
+/// Returns the shortest way from a module back to itself, if there is one.
 fn circle(imports: &Imports, module: &Module) -> Option<Vec<Module>> {
     let mut ways = vec![vec![module.clone()]];
     let mut seen = BTreeSet::new();
@@ -177,7 +178,7 @@ fn circle(imports: &Imports, module: &Module) -> Option<Vec<Module>> {
     None
 }
 
-/// What a module imports, and what that imports, and so on.
+/// Returns what a module imports, directly or not.
 fn reached<'a>(imports: &'a Imports, module: &Module) -> BTreeSet<&'a Module> {
     let mut todo: Vec<&Module> = imports[module].iter().collect();
     let mut reached = BTreeSet::new();
@@ -189,10 +190,10 @@ fn reached<'a>(imports: &'a Imports, module: &Module) -> BTreeSet<&'a Module> {
     reached
 }
 
-/// Modules of which each comes to each other one by its imports.
+/// Modules that all reach each other by their imports.
 struct Tangle {
     modules: BTreeSet<Module>,
-    /// The shortest circle of each of them, no circle twice.
+    /// The shortest circle of each module, each circle once.
     circles: Vec<Vec<Module>>,
 }
 
@@ -215,7 +216,7 @@ impl Tangle {
     }
 }
 
-/// Every tangle of these modules.
+/// Returns every tangle of these modules.
 fn tangles(sources: &BTreeMap<Module, String>) -> Vec<Tangle> {
     let imports = imports(sources);
     let reached: BTreeMap<&Module, BTreeSet<&Module>> = imports
@@ -243,7 +244,7 @@ fn tangles(sources: &BTreeMap<Module, String>) -> Vec<Tangle> {
     found
 }
 
-/// The code of each crate, by its directory.
+/// Returns the code of each crate, by its directory.
 fn crates() -> BTreeMap<PathBuf, BTreeMap<Module, String>> {
     let code: Vec<PathBuf> = files()
         .into_iter()
@@ -355,7 +356,8 @@ fn the_judge_of_circles_can_fail() {
             "{back}: {found:?}"
         );
     }
-    // Circles that share a module are one tangle; what only leads to one is not in it.
+    // Circles that share a module are one tangle; a module that only leads to a circle is not in
+    // it.
     let found = tangles_of(&[
         ("lib.rs", "use a::A;"),
         ("a.rs", "use crate::b::B;"),

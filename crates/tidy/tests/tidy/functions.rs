@@ -1,5 +1,5 @@
-//! No new function that does not fit a screen, and no new test that sleeps. The lists only become
-//! shorter: what is in them and no longer so is named, too.
+//! No new function is longer than a screen, and no new test sleeps. The lists of exceptions only
+//! become shorter: an entry that is no longer true fails as well.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,10 +8,10 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{files, has_ending, text};
 
-/// Lines of a function: from `fn` to its last brace.
+/// Most lines of a function, from `fn` to its last brace.
 const MOST_LINES: usize = 70;
 
-/// Functions that are longer and remain so for now.
+/// Functions that are longer for now.
 const LONG: [(&str, &str); 28] = [
     ("crates/chart/src/lib.rs", "draw"),
     ("crates/cli/src/crash/program.rs", "run"),
@@ -43,7 +43,7 @@ const LONG: [(&str, &str); 28] = [
     ("crates/testkit/src/world/model.rs", "apply"),
 ];
 
-/// Files with tests that sleep, where what they wait for tells nobody that it has happened.
+/// Files with tests that sleep because nothing tells them of the event that they wait for.
 const SLEEPING: [&str; 23] = [
     "crates/cli/tests/cli/copy.rs",
     "crates/cli/tests/cli/damaged.rs",
@@ -70,14 +70,14 @@ const SLEEPING: [&str; 23] = [
     "crates/tests/tests/sqlite.rs",
 ];
 
-/// The functions of this code that are too long, but for those in modules of tests.
+/// Collects the functions of this code that are too long, except those in test modules.
 fn long_in(code: TokenStream, found: &mut Vec<(String, usize)>) {
     let code: Vec<TokenTree> = code.into_iter().collect();
     let word = |n: usize| match code.get(n) {
         Some(TokenTree::Ident(word)) => word.to_string(),
         _ => String::new(),
     };
-    // Where the function began of which no body has come yet.
+    // The function that has begun and whose body has not come yet.
     let mut begun: Option<(String, usize)> = None;
     for (n, token) in code.iter().enumerate() {
         match token {
@@ -103,7 +103,7 @@ fn long_in(code: TokenStream, found: &mut Vec<(String, usize)>) {
     }
 }
 
-/// Whether a file is of tests alone.
+/// True if a file has only tests.
 fn is_test(path: &Path) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let has = |part: &str| path.components().any(|p| p.as_os_str() == part);
@@ -146,7 +146,7 @@ fn functions_fit_a_screen() {
 #[test]
 fn tests_wait_for_what_happens() {
     let known: BTreeSet<String> = SLEEPING.map(str::to_owned).into();
-    // Not in one piece, so that this file is none of them.
+    // In two pieces, so that this file does not contain it.
     let sleep = concat!("thread::sleep", "(");
     let sleeps = |path: &Path| text(path).contains(sleep);
     let found = code().filter(|path| is_test(path) && sleeps(path));
