@@ -19,10 +19,10 @@ use std::{env, fs, thread};
 use stetfs::{Caller, Fs, MountOptions, OpenFlags};
 use stetfs_media::FileOptions;
 
-/// Between two files, so that a few seconds do not use up the inodes of a small volume.
+/// The pause between two files, so that a few seconds do not use up the inodes of a small volume.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// The counters are told once in so many files.
+/// Number of files after which the counters are written again.
 const STATS_EVERY: u32 = 100;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What the file number `n` holds.
+/// Returns the content of file number `n`.
 fn content(n: u32) -> Vec<u8> {
     format!("{n}\n")
         .repeat(1 + n as usize * 7919 % 900)
@@ -56,7 +56,7 @@ fn write(image: &str, name: &str, stats: &str) -> Result<(), Box<dyn Error>> {
         volume.write(&me, file, 0, &content(n))?;
         volume.fsync(file, false)?;
         volume.release(file)?;
-        // Only now has it been promised.
+        // Only now may it be promised.
         writeln!(out, "{name}/{n}")?;
         out.flush()?;
         if n % STATS_EVERY == 0 {
@@ -70,8 +70,8 @@ fn write(image: &str, name: &str, stats: &str) -> Result<(), Box<dyn Error>> {
 fn check(dir: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = 0;
     for line in io::stdin().lock().split(b'\n') {
-        // The writer may have been killed within a line: that file was not told yet, or is told by
-        // a shorter name that is there too.
+        // The writer may have been killed within a line. Then that file was not reported yet, or a
+        // shorter name was, which exists too.
         let line = String::from_utf8(line?)?;
         let Some(n) = line.rsplit('/').next().and_then(|n| n.parse().ok()) else {
             continue;

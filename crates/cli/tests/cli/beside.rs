@@ -10,8 +10,8 @@ fn a_part_that_is_a_program_of_its_own() {
     let stetfs = dir.str("stetfs");
     let (script, lab) = (dir.str("script"), dir.path("stetfs-lab"));
     fs::write(&script, "#!/bin/sh\necho \"$0|$*\"\nexit 7\n").expect("a script");
-    // Written by another process: a program that this one has open for writing cannot be run, nor
-    // while a child of another test has not closed what it inherited.
+    // Another process writes it: a program that this process has open for writing cannot run, nor
+    // while a child of another test still has what it inherited.
     tool("install", &[STETFS, &stetfs]).ok();
     tool("install", &[&script, &dir.str("stetfs-lab")]).ok();
     let ran = tool(&stetfs, &["lab", "--help", "-x", "fig4"]);

@@ -1,4 +1,4 @@
-//! cp: a tree with one of everything goes in, is read by debugfs and e2fsck, and comes out the
+//! cp: a tree with one file of every kind goes in, debugfs and e2fsck read it, and it comes out the
 //! same.
 
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// One of everything.
+/// Makes a tree with one file of every kind.
 fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("text"), "some text\n").unwrap();
@@ -160,7 +160,7 @@ fn make_tree(root: &Path) {
         std::os::unix::fs::lchown(root.join("link"), Some(1000), Some(1001)).unwrap();
         std::os::unix::fs::chown(root.join("dir/large"), Some(70_000), Some(80_000)).unwrap();
     }
-    // Last and deepest first: each change of a name changes its directory's time.
+    // Set times last, and the deepest first: each new name changes its directory's time.
     for (i, name) in [
         "text",
         "sparse",
@@ -397,8 +397,8 @@ fn what_was_left_out_is_counted() {
     lab.volume(&["-b", "1K"]);
     let tree = lab.path("tree");
     fs::create_dir(&tree).unwrap();
-    // Two names of a file that the volume has no room for: neither is there in the end. Then it has
-    // none for anything.
+    // A file with two names has no room in the volume: neither name is left. Then nothing has any
+    // room.
     let big = File::create(tree.join("big")).unwrap();
     big.write_all_at(&vec![0x5a; 30 << 20], 0).unwrap();
     fs::hard_link(tree.join("big"), tree.join("big-2")).unwrap();
@@ -415,7 +415,7 @@ fn what_was_left_out_is_counted() {
         ],
     );
     stetfs(&["rm", "-r", &lab.place("/tree")]).ok();
-    // Copied, but not with all that belongs to it: that is another count.
+    // A file that is copied without all its attributes is counted apart.
     let odd = lab.str("odd");
     fs::write(&odd, "odd").unwrap();
     let large = vec![7; 5000];
@@ -430,8 +430,8 @@ fn what_was_left_out_is_counted() {
     assert_eq!(stetfs(&["cat", &lab.place("/odd")]).ok(), "odd");
 }
 
-/// Killed in the middle of a write into a file that is there, it leaves what cp(1) leaves: the
-/// file, with a beginning of the new content. The image needs its journal and nothing else.
+/// A copy that is killed while it writes into an existing file leaves what cp(1) leaves: the file,
+/// with a beginning of the new content. The image needs its journal replayed and nothing else.
 #[test]
 fn a_copy_that_is_killed_leaves_the_file_and_a_beginning() {
     let lab = Lab::new();
@@ -442,7 +442,7 @@ fn a_copy_that_is_killed_leaves_the_file_and_a_beginning() {
     let before = debugfs(&image, "stat /f");
     let inode = |stat: &str| stat.split_whitespace().nth(1).map(str::to_owned);
     for written in [0, 1, 2_500_000] {
-        // The pipe stays open: it waits for more.
+        // The pipe stays open, so the copy waits for more.
         let (read, write) = std::io::pipe().unwrap();
         let mut child = std::process::Command::new(crate::run::STETFS)
             .args(["cp", "/dev/stdin", &lab.place("/f")])
@@ -450,7 +450,7 @@ fn a_copy_that_is_killed_leaves_the_file_and_a_beginning() {
             .spawn()
             .unwrap();
         std::io::Write::write_all(&mut &write, &vec![b'n'; written]).unwrap();
-        // What was written into the pipe is read when the pipe is empty.
+        // Data has been read from the pipe when the pipe is empty.
         std::thread::sleep(std::time::Duration::from_millis(300));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -493,7 +493,7 @@ fn the_image_itself_is_left_alone() {
     assert_clean(&image);
 }
 
-/// Links are followed inside the image: an absolute one begins at its root.
+/// Links are followed inside the image: an absolute one begins at the image's root.
 #[test]
 fn an_absolute_link_leads_to_the_images_own_root() {
     let lab = Lab::new();

@@ -41,7 +41,7 @@ fn a_journal_survives() {
         assert!(count("states") > 100 && count("nested") > 1000, "{one}");
         assert!(count("recoveries") < count("states_distinct") + count("nested_distinct"));
         assert_eq!(count("e2fsck"), count("e2fsck_agreed"), "{one}");
-        // Two states of each workload, from which not every run can go on.
+        // Two states of each workload; not every run can go on from them.
         assert!(count("chains_drawn") == 6 && count("chains") <= 6, "{one}");
         assert!(
             count("chained") >= count("chained_moments")
@@ -55,13 +55,13 @@ fn a_journal_survives() {
         table.contains("jbd2 journal ext4-1k") && table.contains("violations"),
         "{table}"
     );
-    // What was not looked at stands beside the zeros.
+    // The numbers of what was not looked at stand beside the zeros.
     let (_, not) = table.split_once("NOT LOOKED AT").expect("what was not");
     let number = |not: &str, words: &str| -> Option<u64> {
         let line = not.lines().find(|line| line.contains(words))?;
         line.split_whitespace().last()?.parse().ok()
     };
-    // Each has had its first turn before any has its second.
+    // Each workload has had its first turn before any has its second.
     assert_eq!(number(not, "turns left"), Some(3), "{table}");
     assert_eq!(number(not, "never ran"), Some(0), "{table}");
     let few = stetfs(&["crash", "--workload", "log", "--budget", "1", "--jobs", "1"]).ok();
@@ -98,7 +98,7 @@ fn what_is_wrong_is_shown_and_replays() {
     let report = json(&fs::read_to_string(report).expect("the report"));
     let first = &report["explorations"][0]["violations"][0];
     assert_eq!(first["case"], case);
-    // What it was made down to is a workload that reads back and fails too.
+    // The reduced workload can be read back, and fails too.
     let minimized = first["minimized"].as_str().expect("a smaller workload");
     fs::write(lab.path("small"), minimized).expect("a workload");
     let small = stetfs(&["crash", "--scheme", "null", "--workload", &lab.str("small")]);
@@ -136,7 +136,7 @@ fn what_cannot_be_run_says_why() {
     }
 }
 
-/// Groups of writes: replayed as they are written, and left out where there are none.
+/// Groups of writes are replayed as they are written, and left out where a scheme has none.
 #[test]
 fn groups_are_explored_where_they_can_be() {
     let lab = Lab::new();

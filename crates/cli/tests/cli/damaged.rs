@@ -1,9 +1,9 @@
-//! Every command that takes an image, on images that are damaged: it ends, by itself, in little
-//! memory, with what it had to say, and writes nothing but what it was told to.
+//! Every command that takes an image, on damaged images. Each must end by itself, in little memory,
+//! with a message, and write only what it was told to write.
 //!
-//! The images come from numbers, so that each is the same everywhere; a failure names its number
-//! and keeps the image. `STETFS_DAMAGE_FROM=N` begins with number N, `STETFS_DAMAGE_SECONDS=N` goes
-//! on for that long (`make fuzz`).
+//! A number makes an image, the same one everywhere; a failure names the number and keeps the
+//! image. `STETFS_DAMAGE_FROM=N` begins with number N, `STETFS_DAMAGE_SECONDS=N` goes on for that
+//! long (`make fuzz`).
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,24 +18,24 @@ use stetfs_testkit::rng::Rng;
 
 use crate::run::{Lab, STETFS, stetfs};
 
-/// Images of one run of the tests.
+/// Number of images in one run of the tests.
 const IMAGES: u64 = 24;
 
-/// What a process may take: seconds of the processor, KiB of addresses, and of each file. A write
-/// beyond that is an error, as on a full disk, and not the end of the process.
+/// Limits of a process: seconds of the processor, KiB of addresses, and of each file. A longer
+/// write is an error, as on a full disk, and does not end the process.
 const LIMITS: &str = "ulimit -c 0; ulimit -t 60; ulimit -v 2097152; ulimit -f 65536; trap '' XFSZ; \
     exec \"$0\" \"$@\"";
 
-/// No command takes so long for 4 MiB, however busy the machine is.
+/// More than any command takes for 4 MiB, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Output that no command makes of 4 MiB.
+/// More output than any command makes of 4 MiB.
 const WORDS_MAX: u64 = 16 << 20;
 
-/// What may be copied out of 4 MiB, in which one file has two names.
+/// Most bytes that may be copied out of 4 MiB, in which one file has two names.
 const COPY_MAX: u64 = 12 << 20;
 
-/// A number's image: the volume, and what was done to it.
+/// Returns a number's image, and what was done to it.
 fn image(volumes: &[(Image, Vec<u64>)], number: u64) -> Image {
     let (image, targets) = &volumes[number as usize % volumes.len()];
     let mut image = image.clone();
@@ -63,7 +63,7 @@ fn volumes() -> Vec<(Image, Vec<u64>)> {
     clean.into_iter().chain(unclean).map(with_targets).collect()
 }
 
-/// Everything in a directory, and how much it takes on the disk.
+/// Collects everything in a directory; returns how much it takes on the disk.
 fn content(dir: &Path, all: &mut BTreeSet<PathBuf>) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).unwrap() {
@@ -78,7 +78,7 @@ fn content(dir: &Path, all: &mut BTreeSet<PathBuf>) -> u64 {
     bytes
 }
 
-/// Runs `stetfs ARGS` under the limits; `what` is told when it does not keep the law.
+/// Runs `stetfs ARGS` under the limits; fails with `what` if it breaks a rule.
 fn run(lab: &Lab, args: &[&str], what: &dyn Fn() -> String) {
     let (out, err) = (lab.path("words/out"), lab.path("words/err"));
     let mut child = Command::new("bash")
@@ -120,8 +120,8 @@ fn run(lab: &Lab, args: &[&str], what: &dyn Fn() -> String) {
     }
 }
 
-/// Every command that takes an image, each on `image` as it was, judged together with what is left
-/// behind.
+/// Runs every command that takes an image, each on `image` as it was, and judges the commands
+/// together with what they leave.
 fn try_all(lab: &Lab, image: &Image, commands: &[&[&str]], number: u64) {
     let (file, here, out) = (
         lab.path("here/disk.img"),
@@ -170,7 +170,7 @@ fn try_all(lab: &Lab, image: &Image, commands: &[&[&str]], number: u64) {
             "stetfs {args:?} left something: {}",
             what()
         );
-        // e2fsck, where we leave it a journal that we refuse, replays blocks beyond the end of the
+        // If we leave e2fsck a journal that we refuse, e2fsck replays blocks beyond the end of the
         // volume.
         let is_e2fscks = args.contains(&"-y");
         let grown = file.metadata().unwrap().len() > image.size();
@@ -238,7 +238,7 @@ fn commands_on_damaged_parts() {
     });
 }
 
-/// A fixed lot of numbers, or as many as there is time for.
+/// Calls `each` with a fixed set of numbers, or with as many as there is time for.
 fn each_number(mut each: impl FnMut(u64)) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let from = number("STETFS_DAMAGE_FROM").unwrap_or(0);

@@ -109,7 +109,7 @@ fn completions_are_scripts() {
     tool("bash", &["-n", &lab.str("c.bash")]).ok();
 }
 
-/// As bash asks for it: names that only this program knows, and lists with commas; nothing that is
+/// Completes as bash does: names that only this program knows, and lists with commas, but nothing
 /// hidden.
 #[test]
 fn names_are_completed() {

@@ -1,6 +1,6 @@
 //! nand export: a part's device as a file and to NBD clients, used by programs that know nothing of
-//! it. Whatever can hang has a time limit: a loop device on a server that is gone would otherwise
-//! take the whole machine along.
+//! it. Everything that can hang has a time limit: a loop device whose server is gone would
+//! otherwise hang the whole machine.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
 
-/// Runs a program for a minute at most.
+/// Runs a program for at most a minute.
 fn bounded(program: &str, args: &[&str]) -> Ran {
     let mut all = vec!["--kill-after=5", "60", program];
     all.extend(args);
@@ -181,13 +181,13 @@ fn the_file_is_the_device() {
         found
     };
     assert!(read() == model);
-    // The size is what it is.
+    // The size cannot change.
     file.set_len(size + 512).unwrap_err();
     file.set_len(0).unwrap_err();
     file.write_at(b"x", size).unwrap_err();
     rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096).unwrap_err();
     assert_eq!(file.read_at(&mut [0; 10], size - 3).unwrap(), 3);
-    // Nobody else gets the part, and nobody takes the directory away while the file is open.
+    // Nobody else can use the part, and nobody can unmount the directory while the file is open.
     stetfs(&["nand", "info", &export.nand]).fails(1, &["in use"]);
     stetfs(&["umount", &export.dir]).fails(1, &["in use"]);
     drop(file);
@@ -198,7 +198,7 @@ fn the_file_is_the_device() {
     export.down();
 }
 
-/// A file system that has never heard of us: made, mounted, filled, checked, compared; what it
+/// A file system that knows nothing of us is made, mounted, filled, checked and compared; what it
 /// logged is not programmed again.
 #[test]
 fn the_kernels_ext4_is_remapped_home() {
@@ -227,7 +227,7 @@ fn the_kernels_ext4_is_remapped_home() {
             "--verify=crc32c",
             "--do_verify=1",
             "--verify_fatal=1",
-            // Or it leaves a file where it was started.
+            // Without this, fio leaves a file in its working directory.
             "--verify_state_save=0",
         ];
         bounded("fio", &[&job[..], &verify[..], &[file.as_str()]].concat()).ok();
@@ -249,8 +249,8 @@ fn the_kernels_ext4_is_remapped_home() {
     export.down();
 }
 
-/// SIGKILL in the middle of writing: what was confirmed is there after the kernel has recovered its
-/// journal from the part.
+/// SIGKILL while it writes: after the kernel has recovered its journal from the part, everything
+/// confirmed is there.
 #[test]
 fn a_killed_server_loses_nothing_confirmed() {
     if !can_export(&["mkfs.ext4", "losetup", "e2fsck", "sync"], true) {
@@ -273,7 +273,7 @@ fn a_killed_server_loses_nothing_confirmed() {
             break;
         }
         confirmed.push(n);
-        // From here on everything fails, at the latest when the file system has noticed.
+        // From here on everything fails, at the latest once the file system has noticed.
         if n == 40 {
             kill_process(server, Signal::KILL).unwrap();
         }
@@ -291,7 +291,7 @@ fn a_killed_server_loses_nothing_confirmed() {
         File::open(path).unwrap().read_to_end(&mut found).unwrap();
         assert!(found == content(n), "file {n}");
     }
-    // The kernel's recovery wrote home what was in the log: from the copies there.
+    // The kernel's recovery wrote home what was in the log, from the copies there.
     let seen = export.stats();
     export.umount();
     bounded("e2fsck", &["-fn", &device]).ok();
@@ -300,7 +300,7 @@ fn a_killed_server_loses_nothing_confirmed() {
     export.down();
 }
 
-/// A signal takes the mount away, and waits for who has the file open.
+/// A signal unmounts, and then waits for the last user of the file.
 #[test]
 fn a_signal_waits_for_the_last_user() {
     if !can_export(&[], false) {
@@ -332,7 +332,7 @@ fn a_signal_waits_for_the_last_user() {
     wait_until("the part is free", || info().code == 0);
 }
 
-/// A server in the foreground, ended when the test ends.
+/// A server in the foreground; it ends with the test.
 struct Foreground(Child);
 
 impl Drop for Foreground {
@@ -394,7 +394,7 @@ fn nbd_clients_read_write_trim_and_zero() {
         !said.contains("failed") && !said.contains("error"),
         "{said}"
     );
-    // A whole image there and back, with the server ended by a signal in between.
+    // A whole image goes in and out; in between, a signal ends the server.
     let image = export.lab.path("image");
     let content: Vec<u8> = (0..size).map(|i| (i / 512 * 7 + i) as u8).collect();
     fs::write(&image, &content).unwrap();

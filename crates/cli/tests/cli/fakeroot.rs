@@ -1,5 +1,5 @@
-//! cp under fakeroot(1), which shows its process another machine: files that belong to others, and
-//! devices. An ordinary user builds the image of a system so.
+//! cp under fakeroot(1), which shows its process files that belong to others, and devices. This is
+//! how an ordinary user builds the image of a system.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +8,8 @@ use crate::run::{Lab, STETFS, assert_clean, debugfs, has, tool};
 
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// Makes a tree that only root can make, copies it into the image and out of it again, and tells
-/// what came out; without a copy it tells the same of the tree itself.
+/// Makes a tree that only root can make, copies it into the image and out again, and describes the
+/// result. Without a copy, it describes the tree itself.
 const SCRIPT: &str = r#"
 set -e
 umask 022
@@ -64,7 +64,7 @@ fn a_tree_that_fakeroot_shows_goes_in_and_comes_out() {
         lab.str("own")
     );
     let mut command = Vec::new();
-    // For root much of it is no show.
+    // Run as an ordinary user: for root much of this is real.
     if rustix::process::geteuid().is_root() && has("setpriv") {
         command.push("setpriv");
         command.extend(NOBODY);

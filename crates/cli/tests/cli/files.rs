@@ -1,12 +1,12 @@
-//! ls, cat, mkdir, rm on an image: what mke2fs -d put there is read, and debugfs reads what is
-//! changed.
+//! ls, cat, mkdir and rm on an image: they read what mke2fs -d put there, and debugfs reads what
+//! they change.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::run::{Lab, assert_clean, debugfs, json, stetfs, tool};
 
-/// An image filled by mke2fs from a directory.
+/// Makes an image that mke2fs fills from a directory.
 fn filled() -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.str("disk.img");
@@ -103,7 +103,7 @@ fn cat_prints_files_and_follows_links() {
     stetfs(&["cat", &lab.place("/docs")]).fails(1, &[&lab.place("/docs"), "is a directory"]);
     stetfs(&["cat", &lab.place("/none")]).fails(1, &[&lab.place("/none"), "no such file"]);
     stetfs(&["cat", "/etc/passwd"]).fails(2, &["not a place in an image"]);
-    // What is there is printed although something else is not.
+    // An existing file is printed although another one is missing.
     let both = stetfs(&["cat", &lab.place("/none"), &lab.place("/hello")]);
     assert_eq!((both.code, both.out.as_str()), (1, "hello, world\n"));
 }

@@ -1,11 +1,12 @@
-//! fsck: recovery by our code, judgement by e2fsck, the exit codes of fsck(8).
+//! fsck: our code recovers, e2fsck judges, and the exit codes are those of fsck(8).
 
 use std::fs;
 use std::path::Path;
 
 use crate::run::{Lab, assert_clean, debugfs, debugfs_write, dumpe2fs, json, sha256, stetfs, tool};
 
-/// An image whose journal, written by debugfs, holds block 3000 with 0x55 bytes, to be replayed.
+/// Makes an image whose journal, written by debugfs, holds block 3000 with bytes 0x55, to be
+/// replayed.
 fn dirty() -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(&[]);
@@ -42,7 +43,7 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
         json(&stetfs(&["info", "--json", &image]).ok())["state"],
         "needs recovery"
     );
-    // Without a terminal, as here, it is as with -p.
+    // Without a terminal, as here, fsck works as with -p.
     let ran = stetfs(&["fsck", &image]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(
@@ -54,15 +55,15 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
     assert_clean(&image);
 }
 
-/// Mounts whose log only stetfs can read: in memory since the scheme needs it, in memory since the
-/// options say so, and on a device.
+/// Options of mounts whose log only stetfs can read: in memory since the scheme needs it, in memory
+/// since the options say so, and on a device.
 const PRIVATE: [&str; 3] = [
     "scheme=shortcut,durability=process",
     "scheme=stet,dax,durability=process",
     "scheme=stet",
 ];
 
-/// A volume that was in use with these options when its power went: `kept` is in the log only.
+/// Returns a volume whose power went off during use with these options: `kept` is only in the log.
 fn cut_off(options: &str) -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(&[]);
@@ -78,8 +79,8 @@ fn cut_off(options: &str) -> (Lab, String) {
     (lab, image)
 }
 
-/// The memory beside a volume is gone, and with it what was committed last. Only who says so gets
-/// the rest repaired, by e2fsck; what had been brought home before is all there.
+/// The memory beside a volume is lost, with what was committed last. Only --forget-log makes e2fsck
+/// repair the rest; everything that was home is there.
 #[test]
 fn what_is_lost_is_given_up_at_the_users_wish_only() {
     let with_memory = stetfs_schemes::SCHEMES
@@ -128,7 +129,7 @@ fn what_is_lost_is_given_up_at_the_users_wish_only() {
         );
         assert_clean(&image);
         assert_eq!(debugfs(&image, "cat /home"), "h".repeat(9000));
-        // A plain volume again, for any scheme.
+        // The volume is plain again, so any scheme may mount it.
         let options = ::stetfs::MountOptions::default();
         let dev = ::stetfs::open_device(Path::new(&image), &options, false).unwrap();
         let (fs, report) = ::stetfs::Fs::mount(dev, options).unwrap();
@@ -141,7 +142,7 @@ fn what_is_lost_is_given_up_at_the_users_wish_only() {
     assert!(schemes >= 4);
 }
 
-/// A log that can be recovered is, whatever the user is ready to give up.
+/// A log that can be recovered is recovered, whatever the user would give up.
 #[test]
 fn nothing_is_given_up_that_can_be_recovered() {
     let (_lab, image) = cut_off(PRIVATE[0]);
@@ -159,7 +160,7 @@ fn a_log_that_only_stetfs_can_read_is_left_to_it() {
 fn is_left_to_stetfs(options: &str) {
     let (lab, image) = cut_off(options);
     let before = sha256(&image);
-    // Even when it is told to mend whatever it finds.
+    // Even if e2fsck may repair everything.
     let ran = tool("e2fsck", &["-fy", &image]);
     assert_eq!(ran.code, 8, "{ran:?}");
     assert!(format!("{ran:?}").contains("FEATURE_I31"), "{ran:?}");
@@ -197,7 +198,7 @@ fn a_volume_that_was_cut_off_is_read_as_it_would_be_recovered() {
             "what was synced"
         );
         assert_eq!(sha256(&image), before);
-        // Whoever writes recovers it on the way.
+        // A command that writes recovers the volume first.
         stetfs(&["mkdir", &format!("{image}:/dir")]).ok();
         assert_clean(&image);
     }
@@ -271,8 +272,8 @@ fn orphans_are_finished() {
     let file = lab.path("file");
     fs::write(&file, vec![1; 50_000]).unwrap();
     stetfs(&["cp", file.to_str().unwrap(), &lab.place("/doomed")]).ok();
-    // As after a crash while the deleted file was open: no name, no links, first of the orphan
-    // list.
+    // As after a crash while the deleted file was open: no name, no links, at the head of the
+    // orphan list.
     let stat = debugfs(&image, "stat /doomed");
     let ino = stat
         .split("Inode: ")

@@ -1,5 +1,5 @@
-//! Lines of /etc/fstab that mount ext4, and remounts: the kernel's own ext4 is asked which options
-//! there are. Needs root, FUSE and loop devices; skipped out loud where one is not.
+//! Lines of /etc/fstab that mount ext4, and remounts. The kernel's own ext4 says which options
+//! exist. Needs root, FUSE and loop devices; skipped with a message without them.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use crate::mounted::Mount;
 use crate::run::{Ran, assert_clean, stetfs, tool, wait_until};
 use crate::twice::{self, Loop};
 
-/// Options of ext4(5), of the kernel's table of them (`ext4_param_specs`) and of mount(8), with
-/// values that are right and wrong; but none that may stop this machine (`errors=panic`, `abort`).
+/// Options of ext4(5), of the kernel's table (`ext4_param_specs`) and of mount(8), with right and
+/// wrong values. None may stop this machine (`errors=panic`, `abort`).
 const OPTIONS: &str = "\
     bsddf minixdf grpid bsdgroups nogrpid sysvgroups resgid=5 resgid=root resgid=-1 resgid= \
     resuid=5 resuid=0x5 resuid=010 resuid=root resuid=4294967295 sb=1 sb=0x1 sb=0 sb=7 \
@@ -37,8 +37,8 @@ const OPTIONS: &str = "\
     nousers owner noowner group nogroup nofail _netdev x-systemd.automount X-mount.mkdir \
     comment=mine context=x fscontext=x defcontext=x rootcontext=x";
 
-/// What it refuses for how it was built, or for what the volume has, but not for the words; and
-/// what only the mount itself refuses here.
+/// Options that the kernel refuses because of its own build or of the volume, not because of the
+/// words; and options that only the mount itself refuses here.
 const BY_CHANCE: &[&str] = &[
     "sb=7",
     "data=x",
@@ -88,7 +88,7 @@ fn what_the_kernels_ext4_takes_is_taken() {
     }
 }
 
-/// One line with all of them that change nothing, which the log names once.
+/// One line with all options that change nothing; the log names them once.
 #[test]
 fn what_changes_nothing_is_named_once() {
     if !twice::can() {
@@ -124,7 +124,7 @@ fn what_changes_nothing_is_named_once() {
     ] {
         assert_eq!(named.matches(word).count(), 1, "{word}: {named}");
     }
-    // What is so anyway, and what has an effect.
+    // Options that describe what holds anyway, and options that have an effect.
     for word in [
         "block_validity",
         "data_err",
@@ -137,7 +137,7 @@ fn what_changes_nothing_is_named_once() {
     }
 }
 
-/// As root remounts it at the end of a boot, or to change a flag: with the line of /etc/fstab.
+/// Remounts as root does at the end of a boot, or to change a flag: with the line of /etc/fstab.
 #[test]
 fn a_remount_says_no_or_nothing() {
     if !twice::can() {
@@ -175,7 +175,7 @@ fn a_remount_says_no_or_nothing() {
         remount("rw,remount").ok();
         fs::write(m.file("file"), how).unwrap();
         m.down();
-        // What was mounted read-only has a server that cannot write.
+        // A volume that was mounted read-only has a server that cannot write.
         helper(&m, &[&m.image, &m.dir, "-o", &format!("ro,{how}")]).ok();
         remount("rw,remount").fails(32, &["mounted read-only", "-o rw"]);
         remount("ro,remount,noexec").ok();
@@ -185,7 +185,7 @@ fn a_remount_says_no_or_nothing() {
     }
 }
 
-/// Whatever stands for it: what df and the list of mounts show is the image.
+/// df and the list of mounts show the image, whatever stands for it.
 #[test]
 fn the_image_is_what_is_shown() {
     if !twice::can() {
@@ -201,7 +201,7 @@ fn the_image_is_what_is_shown() {
         for flag in ["noexec", "nosuid", "sync", "dirsync", "noatime"] {
             assert!(shown.contains(flag), "{how}: {shown}");
         }
-        // What these lists have no column for.
+        // Scheme and mode, for which these lists have no column.
         let listed = stetfs(&["mounts"]).ok();
         let row: Vec<&str> = listed
             .lines()
@@ -210,9 +210,9 @@ fn the_image_is_what_is_shown() {
             .split_whitespace()
             .collect();
         assert_eq!(row, [&m.image, &m.dir, "jbd2", "journal", "rw"], "{how}");
-        // The image itself is as it was in everybody's eyes.
+        // For everybody else the image is the file that it was.
         assert!(fs::metadata(&m.image).unwrap().is_file(), "{how}");
-        // And by its name it is unmounted.
+        // The image's name unmounts it, too.
         tool("umount", &[&m.image]).ok();
         wait_until("the image is released", || !twice::is_locked(&m.image));
         assert_clean(&m.image);

@@ -1,6 +1,6 @@
-//! Images that somebody made to do harm: names that lead elsewhere, directories that lead back,
-//! files without end, names that are commands to a terminal. Nothing of it leaves the directory
-//! that the user named, and every command comes to an end.
+//! Images that were made to do harm: names that lead elsewhere, directories that lead back, files
+//! without end, names that are commands to a terminal. Nothing leaves the directory that the user
+//! named, and every command ends.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Lab, debugfs, debugfs_write, json, stetfs, tool};
 
-/// An image of this tree, without checksums, so that its bytes can be changed. Its directories have
-/// no hash trees.
+/// Makes an image of this tree, without checksums and hash trees, so that its bytes can be changed.
 fn image_of(lab: &Lab, tree: &Path, kind: &str) -> String {
     let image = lab.str("disk.img");
     let features = "^metadata_csum,^dir_index,^64bit,^resize_inode";
@@ -23,7 +22,7 @@ fn image_of(lab: &Lab, tree: &Path, kind: &str) -> String {
     image
 }
 
-/// Changes bytes that are in the image once.
+/// Changes bytes that occur once in the image.
 fn change(image: &str, old: &[u8], new: &[u8]) {
     assert_eq!(old.len(), new.len());
     let mut bytes = fs::read(image).unwrap();
@@ -37,7 +36,7 @@ fn change(image: &str, old: &[u8], new: &[u8]) {
     fs::write(image, bytes).unwrap();
 }
 
-/// Everything below `dir`, without what is in `but`.
+/// Returns everything below `dir`, except what is in `but`.
 fn everything(dir: &Path, but: &Path) -> BTreeSet<PathBuf> {
     let mut all = BTreeSet::new();
     let mut todo = vec![dir.to_owned()];
@@ -71,7 +70,7 @@ fn names_that_lead_out_of_the_target() {
         fs::create_dir_all(tree.join("evil")).unwrap();
         fs::create_dir_all(tree.join("good")).unwrap();
         fs::write(tree.join("evil/some-name"), "evil").unwrap();
-        // What the name leads to when the image itself is walked by it.
+        // The file to which the name leads when the image itself is walked by it.
         fs::write(tree.join("pwn"), "evil").unwrap();
         fs::write(tree.join("good/file"), "good").unwrap();
         let image = image_of(&lab, &tree, "ext4");
@@ -91,7 +90,7 @@ fn names_that_lead_out_of_the_target() {
         for flag in ["-r", "-a"] {
             stetfs(&["cp", flag, &lab.place("/"), &out])
                 .fails(1, &[words, &lab.place("/evil"), "fsck -n"]);
-            // The rest is there, and nothing is anywhere else.
+            // The rest is copied, and nothing is anywhere else.
             assert_eq!(
                 fs::read_to_string(format!("{out}/good/file")).unwrap(),
                 "good"
@@ -123,7 +122,7 @@ fn links_that_a_directory_comes_after() {
         change(&image, link.as_bytes(), b"trap-0");
         change(&image, dir.as_bytes(), b"trap-0");
         for _ in 0..2 {
-            // The second time the first one's link is there.
+            // The second time, the first one's link exists.
             stetfs(&["cp", "-a", &lab.place("/"), &out]);
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         }
@@ -144,7 +143,7 @@ fn directories_that_lead_back_end() {
     fs::create_dir_all(tree.join("c")).unwrap();
     fs::write(tree.join("a/file"), "whole").unwrap();
     let image = image_of(&lab, &tree, "ext4");
-    // To the directory above, to one beside, twice to one below.
+    // Links to the directory above, to one beside, and twice to one below.
     debugfs_write(
         &image,
         &["ln a a/b/up", "ln a c/beside", "ln a/b a/b-again"],
@@ -172,12 +171,12 @@ fn directories_that_lead_back_end() {
     let ran = stetfs(&["ls", "-R", "--json", &image]);
     assert_eq!(json(&ran.out).as_array().unwrap().len(), 8);
 
-    // What is elsewhere is not removed with what names it.
+    // What is elsewhere is not removed together with the name that leads there.
     stetfs(&["rm", "-r", &lab.place("/c")]).fails(1, &[&lab.place("/c/beside"), "fsck -n"]);
     assert_eq!(debugfs(&image, "cat /a/file"), "whole");
 }
 
-/// 64 MiB of a volume of 4 MiB: one block, by 65,536 pointers.
+/// 64 MiB in a volume of 4 MiB: one block, named by 65,536 pointers.
 #[test]
 fn a_file_without_end() {
     let lab = Lab::new();
@@ -259,9 +258,9 @@ fn names_are_shown_and_not_obeyed() {
             .ok()
             .contains("-> to\\033]0;title\\a")
     );
-    // Without -a what begins with a dot is hidden, as by ls.
+    // Without -a, names that begin with a dot are hidden, as by ls.
     assert!(!stetfs(&["ls", &image]).ok().contains("hidden"));
-    // Messages too.
+    // Messages escape names, too.
     for name in evil {
         let place = [lab.place("/").as_bytes(), name].concat();
         let ran = tool(

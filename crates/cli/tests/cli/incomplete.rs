@@ -1,5 +1,5 @@
-//! `stetfs crash -- PROGRAM` that ends early: it tells what it has, says that this is not all,
-//! keeps what it was to keep, and leaves nothing behind.
+//! `stetfs crash -- PROGRAM` that ends early: it reports what it has found, says that this is not
+//! all, keeps what it must keep, and leaves nothing behind.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::program::Trial;
 use crate::run::{Ran, STETFS, has, json, stetfs, tool, wait_until};
 
-/// Something is lost after each promise.
+/// A program that loses something after each promise.
 const PROGRAM: &str = "cd $STETFS_DIR; for n in 1 2 3 4 5 6; do echo $n > f$n; \
     echo $n > $STETFS_MARKS; done";
 
-/// Runs it until something is so, sends it a signal, and waits.
+/// Runs it until `is_so` is true, sends it a signal, and waits.
 fn stopped(trial: &Trial, args: &[&str], signal: &str, is_so: &dyn Fn() -> bool) -> Ran {
     let tmp = trial.lab.str("tmp");
     fs::create_dir_all(&tmp).unwrap();
@@ -99,13 +99,13 @@ fn what_was_found_until_a_signal_is_told_and_kept() {
         assert!(states > 5, "{report:#}");
         let junit = fs::read_to_string(&junit).unwrap();
         assert!(junit.contains("<skipped message=\"INCOMPLETE"), "{junit}");
-        // What is kept is whole, and goes on.
+        // The recording that is kept is whole, and can be explored.
         let whole = ["crash", "--recording", &kept, "--check", "true"];
         assert!(stetfs(&whole).ok().starts_with("ext4-ordered: "));
     }
 }
 
-/// nohup(1) has a hangup ignored.
+/// nohup(1) makes its command ignore a hangup.
 #[test]
 fn a_signal_that_is_ignored_ends_nothing() {
     let Some(trial) = Trial::new() else { return };
@@ -158,7 +158,7 @@ fn a_recording_that_is_interrupted_is_kept_and_cleaned_up() {
             );
         }
     }
-    // timeout(1) sends what the user would.
+    // timeout(1) sends the signal that a user would.
     if has("timeout") {
         let args = [
             "3", STETFS, "crash", "--keep", &kept, "--check", "true", "--", "sleep", "99",
@@ -195,9 +195,9 @@ fn a_budget_says_in_its_first_word_that_it_was_spent() {
         let nothing = line == "INCOMPLETE posix: nothing was looked at";
         assert!(if budget == "7" { said } else { nothing }, "{ran:#?}");
     }
-    // As many as there are, is all of them.
+    // A budget of as many states as there are covers all of them.
     explore(&["--budget", &judged.to_string()]).ok();
-    // Findings are what counts.
+    // With findings, the exit code is that of findings.
     let ran = explore(&["--budget", "30", "--check", "test ! -e {dir}/f2"]);
     assert_eq!(ran.code, 3, "{ran:#?}");
     let fails = "test ! -e {dir}/f2 || test -e {dir}/f6";

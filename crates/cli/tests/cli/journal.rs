@@ -1,4 +1,4 @@
-//! journal: transactions written by debugfs, told in words, beside debugfs's own logdump.
+//! journal: shows transactions that debugfs wrote, compared with debugfs's own logdump.
 
 use std::fs;
 
@@ -13,8 +13,8 @@ fn an_empty_journal_says_so() {
     assert!(said.contains("nothing to recover"), "{said}");
 }
 
-/// Two transactions: the first writes 3000 and 3001, a bitmap, and a block that looks like a
-/// journal record; the second revokes 3001.
+/// Writes two transactions. The first changes 3000 and 3001, a bitmap, and a block that looks like
+/// a journal record; the second revokes 3001.
 fn written(mkfs: &[&str], open: &str) -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(mkfs);

@@ -1,5 +1,5 @@
-//! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can)
-//! a mount.
+//! The command as users meet it: run as a process, judged by e2fsprogs, man, and, where possible, a
+//! mount.
 
 mod as_coreutils;
 mod below;

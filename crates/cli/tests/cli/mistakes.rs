@@ -1,9 +1,9 @@
-//! What users get wrong: for each mistake the words, the exit code, and that no byte of anything
-//! has changed.
+//! Mistakes of users: for each, the message, the exit code, and that no byte of anything has
+//! changed.
 //!
-//! The fixtures are made by the programs that make such things (mke2fs, mkfs.xfs, ...), or by hand
-//! where that is a magic number. A row whose maker is not installed is said to be skipped. Each row
-//! names its arguments with `{name}` for the path of a fixture.
+//! The programs that usually make such files make the fixtures (mke2fs, mkfs.xfs, ...); where a
+//! magic number is enough, the test writes it. If such a program is not installed, the row is
+//! skipped with a message. `{name}` in a row's arguments is the path of a fixture.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,7 @@ use std::path::Path;
 
 use crate::run::{Lab, STETFS, assert_clean, debugfs_write, stetfs, tool};
 
-/// Arguments, exit code, and words that standard error has (of a success: standard output or
-/// error).
+/// Arguments, exit code, and words on standard error (on success: on standard output or error).
 type Row = (&'static str, i32, &'static [&'static str]);
 
 const MKFS: &[Row] = &[
@@ -412,9 +411,9 @@ const CHANGE: &[Row] = &[
     ("info", 2, &["Usage"]),
 ];
 
-/// Whether the command opens what it is given for writing before it finds the mistake, which counts
-/// a mount: of a volume by those that work on files, of a NAND part's layer by all. What is in it
-/// stays; that is looked at by e2fsck.
+/// True if the command opens what it is given for writing before it finds the mistake. That counts
+/// as a mount: of a volume, for commands that work on files; of a NAND part's layer, for all. The
+/// content stays; e2fsck checks that.
 fn may_note_a_mount(row: &str, name: &str) -> bool {
     let works_on_files = ["cp ", "rm ", "mkdir "].iter().any(|c| row.starts_with(c));
     name == "flash.nand" || works_on_files && ["disk.img", "ext2.img"].contains(&name)
@@ -422,7 +421,7 @@ fn may_note_a_mount(row: &str, name: &str) -> bool {
 
 struct Fixtures {
     lab: Lab,
-    /// Why a fixture is not there.
+    /// For each missing fixture, why it is missing.
     missing: BTreeMap<&'static str, &'static str>,
 }
 
@@ -442,7 +441,7 @@ impl Fixtures {
         self.lab.str(name)
     }
 
-    /// Zeros with these bytes in them.
+    /// Makes a file of zeros with these bytes in it.
     fn raw(&self, name: &str, size: u64, bytes: &[(u64, &[u8])]) {
         let file = fs::File::create(self.lab.path(name)).unwrap();
         file.set_len(size).unwrap();
@@ -509,14 +508,14 @@ impl Fixtures {
                 .unwrap()
         };
         open("short.img").set_len(10 << 20).unwrap();
-        // s_inode_size, with the checksum as it was.
+        // Change s_inode_size, and leave the checksum as it was.
         open("damaged.img")
             .write_all_at(&[0x55; 2], 1024 + 0x58)
             .unwrap();
         debugfs_write(&self.str("rootless.img"), &["sif <2> mode 0100644"]);
         let hello = self.str("hello");
         fs::write(&hello, "hello from before").unwrap();
-        // A transaction that is only in the log: a block that is free, with zeros.
+        // A transaction that is only in the log: zeros in a free block.
         let block = self.str("block");
         fs::write(&block, [0; 4096]).unwrap();
         let words = [
@@ -577,7 +576,7 @@ impl Fixtures {
         make("swap.img", 16 << 20, "mkswap", &["-q"]);
     }
 
-    /// The arguments, with paths for names.
+    /// Returns the arguments, with paths in place of names.
     fn arguments(&self, row: &str) -> Vec<String> {
         let path = |word: &str| match word.strip_prefix('{').and_then(|w| w.split_once('}')) {
             Some((name, rest)) => format!("{}{rest}", self.str(name)),
@@ -586,13 +585,13 @@ impl Fixtures {
         row.split_whitespace().map(path).collect()
     }
 
-    /// The first fixture of a row that is not there.
+    /// Returns the first missing fixture of a row.
     fn is_without(&self, row: &str) -> Option<&str> {
         let named = |name: &&str| row.contains(&format!("{{{name}}}"));
         self.missing.keys().copied().find(named)
     }
 
-    /// What is where, in bytes: everything that a row names, and all names.
+    /// Returns the content of everything that a row names, and all names.
     fn state(&self, row: &str) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(self.lab.path("")).unwrap();
         let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -607,7 +606,7 @@ impl Fixtures {
             .collect()
     }
 
-    /// What is wrong with the answer to a mistake; nothing if it is as it should be.
+    /// Returns what is wrong with the answer to a mistake; None if it is right.
     fn answer(&self, &(row, code, words): &Row) -> Option<String> {
         if let Some(name) = self.is_without(row) {
             eprintln!("SKIPPED: {row}: {} is not installed", self.missing[name]);

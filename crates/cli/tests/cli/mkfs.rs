@@ -225,7 +225,8 @@ fn what_is_no_volume_is_told() {
     stetfs(&["info", "/proc"]).fails(1, &["/proc", "directory"]);
 }
 
-/// The volume's own scheme: seen by e2fsprogs, taken by a mount, no hindrance to the kernel.
+/// The volume's own scheme: e2fsprogs show it, a mount takes it, and the kernel still mounts the
+/// volume.
 #[test]
 fn a_volume_gets_a_scheme() {
     let lab = Lab::new();

@@ -1,5 +1,5 @@
-//! mount, umount, stats and the helpers, on a real FUSE mount. Skipped out loud where there is
-//! none.
+//! mount, umount, stats and the helpers, on a real FUSE mount. Skipped with a message if there is
+//! no FUSE.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool, wait_until};
 
-/// Whether FUSE mounts can be made here.
+/// True if FUSE mounts can be made here.
 pub(crate) fn can_mount() -> bool {
     let device = fs::metadata("/dev/fuse").map(|m| m.file_type().is_char_device());
     let has_helper = || tool("sh", &["-c", "command -v fusermount3"]).code == 0;
@@ -22,7 +22,7 @@ pub(crate) fn can_mount() -> bool {
     can
 }
 
-/// A volume and a mount point; unmounts when the test ends, however it ends.
+/// A volume and a mount point; dropping it unmounts, however the test ends.
 pub(crate) struct Mount {
     pub(crate) lab: Lab,
     pub(crate) image: String,
@@ -62,7 +62,7 @@ impl Mount {
         ran.err
     }
 
-    /// mount(8)'s or umount(8)'s helper, by its name.
+    /// Runs the helper of mount(8) or umount(8), by its name.
     pub(crate) fn helper(&self, name: &str, args: &[&str]) -> Ran {
         helper(&self.lab, name, args)
     }
@@ -147,8 +147,8 @@ fn a_part_is_mounted_and_blocks_are_remapped_home() {
     );
 }
 
-/// Delta Journaling: what was committed last is in the memory beside the volume, and only with that
-/// the volume can be used.
+/// Delta Journaling: the memory beside the volume holds what was committed last, and the volume
+/// cannot be used without it.
 #[test]
 fn a_volume_needs_the_memory_that_it_had_beside_it() {
     if !can_mount() {
@@ -179,10 +179,10 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     mount(&other).fails(1, &["other", "cannot open"]);
     fs::write(&other, vec![0; 16 << 20]).unwrap();
     mount(&other).fails(1, &["holds nothing of scheme dj"]);
-    // A clean volume does not get what is somebody else's.
+    // A clean volume must not get memory that belongs to another one.
     let mounted = stetfs(&["mount", "-o", &options(&nvm), &copy, &m.dir]);
     mounted.fails(1, &["a copy of this one"]);
-    // Where it was the volume knows; when it is elsewhere now, the name is told.
+    // The volume knows where the memory was; if it has moved, -o nvm names it.
     let moved = m.lab.str("moved");
     fs::rename(&nvm, &moved).unwrap();
     let ran = stetfs(&["fsck", "-y", &m.image]);
@@ -201,7 +201,7 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     assert!(said.contains("scheme dj"), "{said}");
     assert_eq!(fs::read_to_string(m.file("file")).unwrap(), "29 times");
     m.down();
-    // The same by fsck, after another crash.
+    // fsck does the same after another crash.
     m.up(&["-o", &options(&nvm)]);
     fs::write(m.file("file"), "29 times").unwrap();
     fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
@@ -216,8 +216,8 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     assert_clean(&m.image);
 }
 
-/// A cache that is the journal: after a crash everything confirmed is in it, it can be left warm,
-/// and drained it is not needed any more.
+/// A cache that is the journal: after a crash it has everything confirmed. It can be left warm;
+/// once drained, it is not needed any more.
 #[test]
 fn a_cache_is_recovered_kept_and_drained() {
     if !can_mount() {
@@ -290,7 +290,7 @@ fn a_cache_is_recovered_kept_and_drained() {
     }
 }
 
-/// Any file that was large enough became memory, whatever was in it.
+/// Once any file that was large enough became memory, whatever it held.
 #[test]
 fn memory_is_made_of_nothing_that_somebody_may_want() {
     if !can_mount() {
@@ -310,7 +310,7 @@ fn memory_is_made_of_nothing_that_somebody_may_want() {
         fs::copy(&other, &file).unwrap();
         let before = (sha256(&file), sha256(&m.image));
         mount(&options).fails(1, &[&file, "is not empty", "nvm-new"]);
-        // One byte at the end is something too.
+        // A single byte at the end counts as content.
         let mut tail = vec![0; 16 << 20];
         *tail.last_mut().unwrap() = 1;
         assert_eq!((sha256(&file), sha256(&m.image)), before, "{scheme}");
@@ -321,10 +321,10 @@ fn memory_is_made_of_nothing_that_somebody_may_want() {
         m.down();
         m.up(&["-o", &options]);
         m.down();
-        // A region that was closed is not another volume's without a word.
+        // Even a closed region does not go to another volume without a word.
         let mounted = stetfs(&["mount", "-o", &options, &other, &m.dir]);
         mounted.fails(1, &["was the region of another volume"]);
-        // What was made for a mount that is refused is taken back.
+        // A refused mount removes the file that it made.
         fs::remove_file(&file).unwrap();
         let refused = |more: &str| assert_ne!(mount(&format!("{options},{more}")).code, 0);
         refused("keep-cache=perhaps");
@@ -393,7 +393,7 @@ fn stats_tell_what_was_written() {
     m.down();
 }
 
-/// Scheme stet says what it did with overwritten blocks, also where no memory is beside the volume.
+/// Scheme stet says what it did with overwritten blocks, also without memory beside the volume.
 #[test]
 fn stats_tell_what_was_chosen_for_overwritten_blocks() {
     if !can_mount() {
@@ -426,8 +426,8 @@ fn stats_tell_what_was_chosen_for_overwritten_blocks() {
     assert!(row.is_some(), "{stats}");
 }
 
-/// What devices of other kinds count is shown where there is any, and the rest of the table needs
-/// none of it.
+/// Counters that only some devices have are shown where there are any; the rest of the table does
+/// not need them.
 #[test]
 fn stats_show_lines_fences_erases_and_time() {
     let lab = Lab::new();
@@ -493,7 +493,7 @@ fn paths_need_not_be_utf8() {
     assert_clean(&image);
 }
 
-/// The program under the name by which mount(8) or umount(8) calls it.
+/// Runs the program under the name by which mount(8) or umount(8) calls it.
 fn helper(lab: &Lab, name: &str, args: &[&str]) -> Ran {
     let link = lab.path(name);
     if !link.exists() {
@@ -545,7 +545,7 @@ fn as_mounts_helper() {
     .ok();
     assert!(m.is_mounted());
     fs::write(m.file("file"), "by the helper").unwrap();
-    // mount(8) hands in what the mount has; that it cannot change is no matter for a warning.
+    // mount(8) passes the options that the mount has; that these cannot change is worth no warning.
     let remount = |options: &str| {
         let args = [&m.image, &m.dir, "-o", options];
         helper(&m.lab, "mount.fuse.stetfs", &args).err
@@ -659,8 +659,8 @@ fn in_the_foreground_a_signal_unmounts() {
     assert_eq!(debugfs(&m.image, "cat /file"), "until the signal");
 }
 
-/// The server noticed when the image was deleted; who unmounts is told, also when nobody had
-/// anything to be told of before.
+/// The server noticed that the image was deleted. The unmount says so, even if nobody could be told
+/// before.
 #[test]
 fn umount_tells_that_the_image_was_deleted() {
     if !can_mount() {
@@ -682,8 +682,8 @@ fn umount_tells_that_the_image_was_deleted() {
     }
 }
 
-/// A server that is stopped cannot be asked who it is, and who asks it cannot be ended. (Unmounting
-/// waited for it, silently and for ever.)
+/// A stopped server cannot be asked who it is, and a process that asks it cannot be killed.
+/// (Unmounting once waited for it, silently and for ever.)
 #[test]
 fn umount_names_a_server_that_does_not_answer() {
     if !can_mount() {

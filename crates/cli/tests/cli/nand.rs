@@ -109,7 +109,7 @@ fn a_part_holds_a_volume_like_any_file() {
     let before = layer();
     let pages = before["host_pages"].as_u64().unwrap();
     assert!(pages > 200, "the counts outlive the commands: {before}");
-    // What e2fsck repairs comes back to the part.
+    // What e2fsck repairs is written back to the part.
     stetfs(&["fsck", "-y", &file, "--", "-D"]);
     stetfs(&["fsck", "-n", &file]).ok();
     assert!(layer()["host_pages"].as_u64().unwrap() > pages);

@@ -1,8 +1,8 @@
-//! `stetfs crash -- PROGRAM` for an ordinary user, who mounts by fusermount3, and in a container
-//! that has /dev/fuse: root of a user namespace, who mounts and may do nothing else.
+//! `stetfs crash -- PROGRAM` for an ordinary user, who mounts by fusermount3; and in a container
+//! with /dev/fuse, for root of a user namespace, who may mount and nothing else.
 //!
-//! Root runs these tests, as somebody else. They see a /dev/fuse with the permissions that udev
-//! gives it, in a mount namespace of their own.
+//! Root runs these tests as another user. In a mount namespace of its own, /dev/fuse has the
+//! permissions that udev gives it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,12 +14,13 @@ use crate::run::{Lab, Ran, STETFS, has, json, tool};
 
 const NOBODY: u32 = 65_534;
 
-/// `$1`: an empty directory. What follows it is run.
+/// Makes a /dev/fuse that everybody may open, by way of `$1`, an empty directory; then runs the
+/// rest of the line.
 const DEVICE: &str = "mount --make-rprivate / && mount -t tmpfs none \"$1\" &&
     mknod -m 666 \"$1/fuse\" c 10 229 && mount --bind \"$1/fuse\" /dev/fuse &&
     shift && exec \"$@\"";
 
-/// Renames a file that was not synced, and promises that.
+/// A program that renames a file without syncing it, and promises the new content.
 const PROGRAM: &str = "cd \"$STETFS_DIR\" || exit 9
 echo new > tmp; mv tmp config; echo done > \"$STETFS_MARKS\"
 STETFS crash mark more
@@ -37,7 +38,7 @@ struct User {
 }
 
 impl User {
-    /// None, out loud, where nobody can be one.
+    /// Returns None, with a message, if there can be no such user.
     fn new() -> Option<Self> {
         if !can_mount() || !["setpriv", "unshare"].into_iter().all(has) {
             return None;
@@ -56,7 +57,7 @@ impl User {
         }
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
         rustix::fs::chown(user.lab.path("own"), Some(uid), Some(gid)).unwrap();
-        // The one under test may be where nobody else can reach it.
+        // The user may not be able to reach the program under test.
         fs::copy(STETFS, user.lab.path("stetfs")).unwrap();
         may(&user.lab.str("stetfs"), 0o755);
         let program = PROGRAM.replace("STETFS crash", &user.lab.str("stetfs crash"));
@@ -73,7 +74,7 @@ impl User {
         Some(user)
     }
 
-    /// Runs a command in the user's name.
+    /// Runs a command as the user.
     fn run(&self, command: &[&str]) -> Ran {
         let (device, own) = (self.lab.str("device"), self.lab.str("own"));
         let (tmpdir, shell) = (
@@ -91,8 +92,8 @@ impl User {
         tool("unshare", &[&args[..], &user, &env, command].concat())
     }
 
-    /// Explores a program, replays a finding and looks at it; `before`: what these commands are run
-    /// by.
+    /// Explores a program, replays a finding and looks at it. The words `before` come before these
+    /// commands.
     fn explores(&self, before: &[&str]) {
         let stetfs = self.lab.str("stetfs");
         let check = format!("sh {}", self.lab.str("check.sh"));
@@ -160,7 +161,7 @@ fn a_program_is_explored_in_a_container() {
         return;
     }
     user.explores(&namespaces);
-    // Root of a container that is not allowed to mount.
+    // Root of a container without the right to mount.
     let mut bare = namespaces.to_vec();
     bare.extend(["setpriv", "--bounding-set=-sys_admin"]);
     let (stetfs, args) = (

@@ -16,7 +16,8 @@ const WORKLOADS: [&str; 5] = [
     "create f; begin; truncate f 3000; sync; unlink f",
 ];
 
-/// The arguments that explore these workloads on a scheme, in orders that are the same each time.
+/// Returns the arguments that explore these workloads on a scheme, in orders that are the same each
+/// time.
 fn exploration(lab: &Lab, scheme: &str, workloads: &[&str]) -> Vec<String> {
     let start = [
         "crash",
@@ -41,7 +42,7 @@ fn with(args: &[String], more: &[&str]) -> Vec<String> {
     args.iter().cloned().chain(more).collect()
 }
 
-/// The report with the seconds taken out.
+/// Returns the report without its seconds.
 fn report(args: &[String], code: i32) -> serde_json::Value {
     let ran = stetfs(&with(args, &["--json", "-"]));
     assert_eq!(ran.code, code, "{ran:#?}");
@@ -67,7 +68,7 @@ fn shards_are_all_workloads_once() {
     let distinct: BTreeSet<_> = whole.iter().collect();
     assert_eq!((together.len(), distinct.len()), (whole.len(), whole.len()));
     assert_eq!(together.iter().collect::<BTreeSet<_>>(), distinct);
-    // By what a workload is, wherever it stands in the list.
+    // The shard depends on what a workload is, not on its place in the list.
     let of_more = list(&["--random", "3", "--shard", "2/4"]);
     assert!(
         list(&["--shard", "2/4"])
@@ -102,7 +103,7 @@ fn the_sum_of_shards_is_the_whole() {
     let sum = report(&merge(&[third, first, second]), 0);
     assert_eq!(sum["counts"], whole["counts"]);
     assert_eq!(sum["checksum"], whole["checksum"]);
-    // What was merged is merged again.
+    // A merged report can be merged again.
     let two = lab.str("two");
     stetfs(&with(&merge(&[first, third]), &["--json", &two])).ok();
     assert_eq!(
@@ -159,7 +160,7 @@ fn the_sum_of_shards_is_the_whole() {
 #[test]
 fn what_was_interrupted_goes_on() {
     let lab = Lab::new();
-    // What is wrong is made smaller, which takes its time.
+    // Reducing a failure takes its time.
     for (scheme, workloads, code) in [("jbd2", &WORKLOADS[..], 0), ("null", &WORKLOADS[..2], 1)] {
         let args = exploration(&lab, scheme, workloads);
         let whole = report(&args, code);
@@ -181,7 +182,7 @@ fn what_was_interrupted_goes_on() {
             assert_eq!(now["counts"], whole["counts"], "{scheme}");
             assert_eq!(now["violations"], whole["violations"], "{scheme}");
         }
-        // A second run of the same finds nothing to do, and another is refused.
+        // A second run of the same command finds nothing to do, and another command is refused.
         let kept = fs::read(&file).expect("what is done");
         for (more, words) in [
             (["--seed", "7"], "its effort.seed is 1, and not 7"),
@@ -210,8 +211,8 @@ fn a_signal_ends_it_and_keeps_what_is_done() {
     let lab = Lab::new();
     let file = lab.str("state");
     let args = ["crash", "--ops", "1", "--jobs", "1", "--resume", &file];
-    // A workload is whole with its second turn, which none has before all have had their first: on
-    // a busy machine that takes more than two rounds.
+    // A workload is finished after its second turn, and none has that before all have had their
+    // first. On a busy machine that takes more than two rounds.
     let signals = [("-INT", 130), ("-TERM", 143)];
     let mut whole = 0;
     for (round, (signal, code)) in signals.into_iter().cycle().enumerate() {

@@ -1,7 +1,7 @@
 //! `stetfs crash -- PROGRAM`: programs with one mistake each, found or forgiven as the model says;
 //! programs and checks that misbehave; and the tutorial of docs/CRASH.md.
 //!
-//! The programs are shell scripts: `sync FILE` is fsync(2) of it, `mv` is rename(2).
+//! The programs are shell scripts: `sync FILE` calls fsync(2) for it, `mv` is rename(2).
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// None, out loud, where there are no mounts.
+    /// Returns None, with a message, if nothing can be mounted.
     pub(crate) fn new() -> Option<Self> {
         can_mount().then(|| Self { lab: Lab::new() })
     }
@@ -29,7 +29,8 @@ impl Trial {
         path
     }
 
-    /// A shell script as the program, another one as the check; both begin in the directory.
+    /// Runs a shell script as the program and another one as the check; both begin in the
+    /// directory.
     fn run(&self, options: &[&str], program: &str, check: &str) -> Ran {
         let in_dir = |text: &str| format!("cd \"$STETFS_DIR\" || exit 9\n{text}\n");
         let program = self.file("program.sh", &in_dir(program));
@@ -44,7 +45,7 @@ impl Trial {
         ran
     }
 
-    /// The report on a program under a model.
+    /// Returns the report on a program under a model.
     fn report(&self, model: &str, program: &str, check: &str) -> Value {
         let ran = self.run(&["--model", model, "--json", "-"], program, check);
         assert!([0, 1].contains(&ran.code), "{ran:#?}");
@@ -57,7 +58,7 @@ impl Trial {
         report
     }
 
-    /// Whether the check fails after some power cut.
+    /// True if the check fails after some power cut.
     fn finds(&self, model: &str, program: &str, check: &str) -> bool {
         self.report(model, program, check)["models"][0]["counts"]["failing"] != 0
     }
@@ -78,13 +79,13 @@ impl Trial {
     }
 }
 
-/// Says that something is done, as the program promises it.
+/// The program's promise that something is done.
 const PROMISE: &str = "echo done > \"$STETFS_MARKS\"\n";
 
-/// What was promised must be there.
+/// A check that begins like this demands what was promised.
 const KEPT: &str = "grep -q done \"$STETFS_MARKS_FILE\" || exit 0\n";
 
-/// A mistake, where it is found: under `posix`, and under `ext4-ordered`.
+/// A mistake, and whether it is found under `posix` and under `ext4-ordered`.
 #[test]
 fn planted_mistakes_are_found_where_a_file_system_does_not_forgive_them() {
     let Some(trial) = Trial::new() else { return };
@@ -201,7 +202,7 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
             "{model}"
         );
     }
-    // Of promises between the same two changes of the disk the first is missed.
+    // Of several promises between the same two changes of the disk, the first is missing.
     let promises = "echo x > a; echo 1 > $STETFS_MARKS; echo x > b; echo 2 > $STETFS_MARKS";
     let first = "! grep -q 1 $STETFS_MARKS_FILE || test -e a";
     let report = trial.report("jbd2-journal", promises, first);
@@ -230,7 +231,7 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
         .fails(2, &["no scheme null"]);
 }
 
-/// Two files that a program changes in one group, where it can have one.
+/// A program that changes two files in one group, if it can have one.
 const TWO_FILES: &str = "
 import fcntl, os
 COMMIT, BEGIN, JOIN = 0xf502, 0x8010e701, 0x4010e702
@@ -252,8 +253,8 @@ with open(os.environ['STETFS_MARKS'], 'w') as marks:
     marks.write('done\\n')
 ";
 
-/// A group of changes is one call, which our schemes keep whole; without the option, and on other
-/// file systems, there is none.
+/// A group of changes is one call, which our schemes keep whole. Without the option, and on other
+/// file systems, there are no groups.
 #[test]
 fn a_group_is_one_call_where_there_are_groups() {
     let Some(trial) = Trial::new() else { return };
@@ -288,7 +289,7 @@ fn a_group_is_one_call_where_there_are_groups() {
     assert_eq!(explored("ext4-ordered").code, 1);
 }
 
-/// A command under `stetfs tx` has changed everything or nothing in each state.
+/// In each state, a command under `stetfs tx` has changed everything or nothing.
 #[test]
 fn a_transaction_of_a_command_is_whole() {
     let Some(trial) = Trial::new() else { return };
@@ -316,8 +317,8 @@ fn a_transaction_of_a_command_is_whole() {
     }
 }
 
-/// One fsync where one helps; two together, or one in a loop, where it takes them; and no advice
-/// where none helps.
+/// The advice is one fsync if one helps; two together, or one in a loop, if it takes them; and none
+/// if none helps.
 #[test]
 fn what_would_help_is_the_fewest_fsyncs_or_that_none_would() {
     let Some(trial) = Trial::new() else { return };
@@ -340,7 +341,7 @@ fn what_would_help_is_the_fewest_fsyncs_or_that_none_would() {
     for (remedy, helpless) in one {
         assert_eq!((remedy.len(), helpless), (1, Value::Null), "{remedy:?}");
     }
-    // Each promise needs its own.
+    // Each promise needs an fsync of its own.
     let lines = "echo a >> log; sync .; echo 1 > $STETFS_MARKS; echo b >> log; \
         echo 2 > $STETFS_MARKS";
     let check = "test \"$(wc -l < $STETFS_MARKS_FILE)\" -le \"$(cat log | grep -c '[ab]')\"";
@@ -368,7 +369,7 @@ fn what_would_help_is_the_fewest_fsyncs_or_that_none_would() {
             );
         }
     }
-    // The power goes within the write.
+    // The power goes off within the write.
     let long = "head -c 5999 /dev/zero | tr '\\0' x >> log; echo >> log";
     let whole = "test ! -e log || awk 'length != 5999 { exit 1 }' log";
     let torn = remedies("ext4-ordered", &format!("{long}; sync log ."), whole);
@@ -408,20 +409,20 @@ fn a_finding_says_what_was_lost_what_would_help_and_how_to_see_it() {
         "{report:#}"
     );
 
-    // The case, replayed from the recording alone.
+    // Replay the case from the recording alone.
     let case = format!("{}#{}", trial.lab.str("kept"), text("case"));
     let replayed = stetfs(&["crash", "--replay", &case]);
     assert_eq!(replayed.code, 1, "{replayed:#?}");
     assert!(replayed.out.contains("gone"), "{replayed:#?}");
     let other = stetfs(&["crash", "--replay", &case, "--check", "test -e {dir}/tmp"]);
     assert_eq!(other.code, 0, "{other:#?}");
-    // A state that the model does not leave.
+    // A state that the model never leaves.
     let never = format!("{}#ext4-ordered:1:0", trial.lab.str("kept"));
     stetfs(&["crash", "--replay", &(never + "-99")]).ok_or_fails();
 }
 
 impl Ran {
-    /// Either is an answer; a panic is none.
+    /// Success and failure are both answers; a panic is none.
     fn ok_or_fails(self) {
         assert!(!self.err.contains("panicked"), "{self:#?}");
     }
@@ -459,7 +460,7 @@ fn a_check_that_cannot_judge_is_told_before_anything_is_explored() {
     trial
         .run(&[], program, "kill -9 $$")
         .fails(3, &["killed by signal 9"]);
-    // What it writes is thrown away: the second run finds what the first one found.
+    // What the check writes is thrown away: the second run finds what the first one found.
     trial
         .run(&[], program, "test ! -e mine && echo y > mine && rm -f a")
         .ok();
@@ -528,7 +529,7 @@ fn deleted_syncs_are_noticed_or_not_and_ci_gets_its_report() {
     let check = format!("{KEPT}test -e config");
     let options = ["--model", "posix", "--mutate", "--junit", &junit, "-j", "2"];
     let out = trial.run(&options, &program, &check).ok();
-    // The check looks whether the file is there, not what is in it.
+    // The check asks whether the file exists, not what it holds.
     let of = |what: &str| {
         out.lines()
             .find(|line| line.contains(what))
@@ -541,8 +542,8 @@ fn deleted_syncs_are_noticed_or_not_and_ci_gets_its_report() {
     assert!(junit.contains("tests=\"1\" failures=\"0\""), "{junit}");
 }
 
-/// The table of real programs is made from what is kept of them, and a row that is run finds what
-/// it says.
+/// The table of real programs is made from their stored results, and a row that is run again finds
+/// what it says.
 #[test]
 fn the_table_of_programs_is_of_what_is_kept_and_a_row_is_true() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/programs");
@@ -574,7 +575,7 @@ fn the_table_of_programs_is_of_what_is_kept_and_a_row_is_true() {
     }
 }
 
-/// The programs of the tutorial, and what each is said to lead to.
+/// The tutorial's programs lead to what it says.
 #[test]
 fn the_tutorial_is_true() {
     let Some(trial) = Trial::new() else { return };

@@ -1,4 +1,4 @@
-//! Running the command and the judges.
+//! Runs the command and the programs that judge it.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a process said and how it ended.
+/// The output of a process, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -23,15 +23,15 @@ impl Ran {
         }
     }
 
-    /// Asserts success; gives standard output.
+    /// Asserts success; returns standard output.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:#?}");
         self.out
     }
 
-    /// Asserts this exit code, and that standard error has all these words; nothing but the result
-    /// goes to standard output.
+    /// Asserts this exit code, and that standard error has all these words. Only results may go to
+    /// standard output.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:#?}");
@@ -70,7 +70,7 @@ pub(crate) fn tool<A: AsRef<OsStr> + Debug>(program: impl AsRef<OsStr>, args: &[
     run_program(program, args)
 }
 
-/// Whether a program is there; says that the test is skipped when it is not.
+/// True if a program is installed; otherwise says that the test is skipped.
 pub(crate) fn has(program: &str) -> bool {
     let found = tool("sh", &["-c", &format!("command -v {program}")]).code == 0;
     if !found {
@@ -79,14 +79,14 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// umount(8), as soon as nobody looks into the mount.
+/// Calls umount(8) as soon as nobody uses the mount.
 pub(crate) fn unmount(dir: &str) {
     wait_until(&format!("{dir} is unmounted"), || {
         tool("umount", &[dir]).code == 0
     });
 }
 
-/// Waits, two minutes at most.
+/// Waits until `is_so` is true, at most two minutes.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
@@ -107,7 +107,7 @@ impl Lab {
         }
     }
 
-    /// In memory, where there is a file system for that.
+    /// Makes it in memory, if there is a file system for that.
     pub(crate) fn in_memory() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         Self {
@@ -126,12 +126,12 @@ impl Lab {
             .to_owned()
     }
 
-    /// `IMAGE:/path`
+    /// Returns `IMAGE:/path`.
     pub(crate) fn place(&self, path: &str) -> String {
         format!("{}:{path}", self.str("disk.img"))
     }
 
-    /// Makes disk.img with `stetfs mkfs` and gives its path.
+    /// Makes disk.img with `stetfs mkfs` and returns its path.
     pub(crate) fn volume(&self, args: &[&str]) -> String {
         let image = self.str("disk.img");
         let mut all = vec!["mkfs", &image, "--size", "16M"];
@@ -141,19 +141,19 @@ impl Lab {
     }
 }
 
-/// e2fsck finds nothing to say.
+/// Asserts that e2fsck has nothing to say.
 #[track_caller]
 pub(crate) fn assert_clean(image: impl AsRef<Path>) {
     let ran = tool("e2fsck", &[OsStr::new("-fn"), image.as_ref().as_os_str()]);
     assert_eq!(ran.code, 0, "{ran:#?}");
 }
 
-/// One debugfs command on an image.
+/// Runs one debugfs command on an image.
 pub(crate) fn debugfs(image: &str, command: &str) -> String {
     tool("debugfs", &["-R", command, image]).ok()
 }
 
-/// debugfs commands that change the image.
+/// Runs debugfs commands that change the image.
 pub(crate) fn debugfs_write(image: &str, commands: &[&str]) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let script = dir.path().join("script");
@@ -168,11 +168,11 @@ pub(crate) fn debugfs_write(image: &str, commands: &[&str]) {
         ],
     );
     assert_eq!(ran.code, 0, "{ran:#?}");
-    // It goes on after an error; then there is more on standard error than its version.
+    // debugfs goes on after an error; then standard error has more than its version.
     assert!(ran.err.lines().count() <= 1, "{ran:#?}");
 }
 
-/// A field of dumpe2fs -h.
+/// Returns a field of dumpe2fs -h.
 pub(crate) fn dumpe2fs(image: &str, field: &str) -> String {
     let out = tool("dumpe2fs", &["-h", image]).ok();
     let line = out
@@ -187,7 +187,7 @@ pub(crate) fn sha256(path: impl AsRef<Path>) -> String {
     tool("sha256sum", &["-b", path.as_ref().to_str().expect("UTF-8")]).ok()[..64].to_owned()
 }
 
-/// JSON that a command printed.
+/// Parses JSON that a command printed.
 #[track_caller]
 pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))

@@ -1,5 +1,5 @@
-//! One exploration of a program shared by several runs: shards whose sum is that of one run, and a
-//! run that goes on where another one was stopped.
+//! Several runs share the exploration of a program: shards whose sum is that of one run, and a run
+//! that goes on where another one was stopped.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ for n in 1 2 3; do
 done
 ";
 
-/// Says in a file that it was asked.
+/// A check that notes in a file each time it is asked.
 const CHECK: &str = "cd \"$STETFS_DIR\" || exit 9
 echo asked >> COUNT
 test ! -e config || grep -q 'old\\|new' config || { test -s config || exit 0; exit 1; }
@@ -53,7 +53,7 @@ impl Shared {
         Some(shared)
     }
 
-    /// How often the check was asked since the last time.
+    /// Returns how often the check was asked since the last call.
     fn asked(&self) -> usize {
         let lines = fs::read_to_string(&self.count).unwrap_or_default();
         let _ = fs::remove_file(&self.count);
@@ -74,7 +74,7 @@ impl Shared {
         json(&ran.out)
     }
 
-    /// Shard so many of three, in a file.
+    /// Explores one shard of three; returns the report's file.
     fn shard(&self, number: usize) -> String {
         let (file, shard) = (format!("shard{number}.json"), format!("{number}/3"));
         let file = self.trial.lab.str(&file);
@@ -84,13 +84,13 @@ impl Shared {
     }
 }
 
-/// Without what differs between two runs that find the same.
+/// Removes what differs between two runs that find the same.
 fn timeless(mut report: Value) -> Value {
     report["seconds"] = Value::Null;
     report
 }
 
-/// Takes the remedies out of a report.
+/// Takes the remedies out of a report, and returns them.
 fn remedies(report: &mut Value) -> Vec<Value> {
     let models = report["models"].as_array_mut().unwrap();
     let findings = models
@@ -119,7 +119,7 @@ fn shards_add_up_to_one_run() {
     let mut sum = timeless(json(&sum.out));
     assert_eq!(sum["shards"]["of"], 3);
     sum["shards"] = whole["shards"].clone();
-    // Those of a sum are of all its shards, and may be more than one run needs.
+    // A sum has the remedies of all its shards, which may be more than one run needs.
     let (ours, theirs) = (remedies(&mut sum), remedies(&mut whole));
     assert_eq!(sum, whole);
     assert_eq!(ours[0], theirs[0]);
@@ -201,7 +201,7 @@ fn a_run_that_was_stopped_goes_on_and_asks_nothing_twice() {
     assert!((9..in_one).contains(&first), "{first} of {in_one}");
     let report = timeless(shared.report(&resume));
     assert_eq!(report, whole);
-    // Beside the two without a cut.
+    // Not counting the two that judge the state without a cut.
     assert_eq!(first + shared.asked() - 2, in_one);
     shared.report(&resume);
     assert_eq!(shared.asked(), 2);
@@ -214,7 +214,7 @@ fn a_run_that_was_stopped_goes_on_and_asks_nothing_twice() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
 }
 
-/// Few states are judged in that time, and a machine may die at any.
+/// A slow check judges few states in that time, and the machine may die at any moment.
 #[test]
 fn what_a_slow_check_says_is_kept_within_seconds() {
     let Some(shared) = Shared::new() else { return };
@@ -233,6 +233,6 @@ fn what_a_slow_check_says_is_kept_within_seconds() {
     tool("kill", &["-TERM", &running.id().to_string()]).ok();
     running.wait().unwrap();
     shared.trial.nothing_is_left();
-    // States are judged by the 64.
+    // States are judged in batches of 64.
     assert!(asked < 32, "{asked} states were judged before that");
 }

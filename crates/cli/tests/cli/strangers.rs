@@ -1,6 +1,6 @@
-//! What processes do beside a program while it is recorded, and while its states are judged, is
-//! nothing of it: a stranger's sync makes nothing durable, and a stranger's change is refused. What
-//! the program has started counts, wherever it has gone.
+//! Processes that run beside a program, while it is recorded and while its states are judged, do
+//! not count: a stranger's sync makes nothing durable, and a stranger's change is refused.
+//! Everything that the program has started counts, wherever it runs.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use crate::program::Trial;
 use crate::run::{Ran, has, stetfs, wait_until};
 
-/// A program that waits for a stranger between a change and a promise, both in one place.
+/// A program that waits for a stranger between a change and a promise; both are in one directory.
 struct Beside {
     trial: Trial,
     dir: String,
@@ -24,7 +24,7 @@ impl Beside {
         Some(Self { trial, dir })
     }
 
-    /// Somebody who waits for the program, does this in its directory, and says so.
+    /// Starts a stranger that waits for the program, does this in its directory, and says so.
     fn stranger(&self, does: &str) -> Child {
         let (go, done) = (self.trial.lab.str("go"), self.trial.lab.str("done"));
         let script = format!(
@@ -38,7 +38,7 @@ impl Beside {
             .unwrap()
     }
 
-    /// The program: it changes something, waits for the stranger, and promises.
+    /// Runs the program: it changes something, waits for the stranger, and promises.
     fn run(&self, options: &[&str], changes: &str, check: &str) -> Ran {
         let (go, done) = (self.trial.lab.str("go"), self.trial.lab.str("done"));
         let program = format!(
@@ -67,7 +67,7 @@ impl Beside {
 /// The promise needs the file.
 const KEPT: &str = "test \"$(cat {dir}/f)\" = a || ! grep -q x $STETFS_MARKS_FILE";
 
-/// A sync(2) of the machine by somebody else once made a missing fsync right.
+/// Another process's sync(2) of the machine once hid a missing fsync.
 #[test]
 fn a_strangers_sync_makes_nothing_durable() {
     let Some(beside) = Beside::new() else { return };
@@ -120,11 +120,11 @@ fn a_stranger_changes_nothing() {
             "{call}: {recording}"
         );
     }
-    // The file that somebody has read and closed is still open for writing.
+    // A file that somebody has read and closed is still open for writing.
     assert_eq!(recording.matches("\"Close\"").count(), 3, "{recording}");
     assert!(ran.err.contains("mkdir["), "{ran:#?}");
 
-    // The same is let in where the user says so.
+    // With --others, the same change counts.
     let mut stranger = beside.stranger("touch new; sync f");
     let ran = beside.run(&["--others"], "echo a > f", KEPT);
     stranger.wait().unwrap();
@@ -132,8 +132,8 @@ fn a_stranger_changes_nothing() {
     assert!(beside.recording().contains("Fsync"));
 }
 
-/// Daemons, namespaces and other users are the program's, and a write through a mapping, which
-/// comes from nobody, is too.
+/// Daemons, processes in other namespaces and of other users are the program's. So is a write
+/// through a mapping, which comes from no process.
 #[test]
 fn what_the_program_has_started_counts_wherever_it_is() {
     let Some(beside) = Beside::new() else { return };
@@ -173,7 +173,7 @@ fn what_the_program_has_started_counts_wherever_it_is() {
         assert_eq!(ran.code, 0, "{program}: {ran:#?}");
         assert!(!ran.err.contains("not counted"), "{program}: {ran:#?}");
     }
-    // Without its sync, what is mapped comes last, and is not lost.
+    // Without its sync, the mapped data comes last, and is not lost.
     let text = fs::read_to_string(&mapping)
         .unwrap()
         .replace("os.sync()", "os._exit(0)");
@@ -187,7 +187,7 @@ fn what_the_program_has_started_counts_wherever_it_is() {
     assert!(recording.contains("\"bytes\":\"610a\""), "{recording}");
 }
 
-/// A state is what the power cut has left, whoever looks at it.
+/// A state is what the power cut left, whoever looks at it.
 #[test]
 fn a_stranger_changes_no_state_that_is_judged() {
     let Some(beside) = Beside::new() else { return };

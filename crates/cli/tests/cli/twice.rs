@@ -1,5 +1,5 @@
-//! One volume, two users: refused, whatever the names that they have for it. Needs root, FUSE and
-//! loop devices; skipped out loud where one is not.
+//! One volume, two users: the second is refused, by whatever name it calls the volume. Needs root,
+//! FUSE and loop devices; skipped with a message without them.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::mounted::can_mount;
 use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool, unmount, wait_until};
 
-/// A loop device, detached at the end.
+/// A loop device; dropping it detaches it.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -27,7 +27,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mount of ours, taken down at the end.
+/// A mount of ours; dropping it unmounts.
 struct Mount(String);
 
 impl Mount {
@@ -61,7 +61,7 @@ pub(crate) fn can() -> bool {
 
 /// A loop device and its backing file, in either order, with and without a device that stands for
 /// the mount; a second device on the same file; a device on the device. They are attached anew each
-/// time, because each has a cache of its own, which is out of date when another was used.
+/// time, because each has a cache of its own, which is outdated once another was used.
 #[test]
 fn a_loop_device_and_its_backing_file() {
     if !can() {
@@ -96,8 +96,8 @@ fn a_loop_device_and_its_backing_file() {
     }
 }
 
-/// Two partitions of one file are two volumes. The unmount of one took the other for a server that
-/// had not released the file.
+/// Two partitions of one file are two volumes. Unmounting one once waited for the other's server,
+/// as if that had not released the file.
 #[test]
 fn parts_of_one_file_are_used_beside_each_other() {
     if !can() {
@@ -125,7 +125,8 @@ fn parts_of_one_file_are_used_beside_each_other() {
     }
 }
 
-/// The kernel must not mount what we have: the device that stands for the mount is taken.
+/// The kernel must not mount a volume that we have mounted: the device that stands for the mount is
+/// in use.
 #[test]
 fn the_kernel_does_not_mount_what_we_have() {
     if !can() {
@@ -145,7 +146,7 @@ fn the_kernel_does_not_mount_what_we_have() {
     assert_clean(&image);
 }
 
-/// What the kernel has mounted is seen by its file.
+/// A volume that the kernel has mounted is recognised by its file.
 #[test]
 fn we_do_not_mount_what_the_kernel_has() {
     if !can() {
@@ -168,8 +169,8 @@ fn we_do_not_mount_what_the_kernel_has() {
     listed.fails(1, &["is mounted on", &kernel]);
 }
 
-/// Feature mmp: while we have the volume e2fsck and the kernel see somebody alive, who have no
-/// other way to know.
+/// Feature mmp: while we have the volume, e2fsck and the kernel, which cannot know otherwise, see
+/// that somebody uses it.
 #[test]
 fn the_volume_itself_says_that_it_is_in_use() {
     if !can() {
@@ -197,7 +198,7 @@ fn the_volume_itself_says_that_it_is_in_use() {
     let first = sequence();
     assert_ne!(first, 0xff4d_4d50);
     let device = Loop::new(&image, &[]);
-    // Each of them waits for 11 seconds.
+    // Each of them waits 11 seconds.
     let (mounted, checked) = std::thread::scope(|scope| {
         let mounted = scope.spawn(|| tool("mount", &["-t", "ext4", &device.0, &kernel]));
         let checked = scope.spawn(|| tool("e2fsck", &["-fy", &image]));
@@ -210,7 +211,7 @@ fn the_volume_itself_says_that_it_is_in_use() {
     assert_ne!(sequence(), first);
     assert_eq!(checked.code & 8, 8, "{checked:#?}");
     assert_eq!(fs::read_to_string(lab.path("ours/file")).unwrap(), "ours");
-    // What a crash would leave: nobody changes the number of a copy.
+    // A copy, as a crash would leave the volume: nobody changes its number any more.
     let copy = lab.str("copy.img");
     fs::copy(&image, &copy).unwrap();
     drop(device);
@@ -220,7 +221,8 @@ fn the_volume_itself_says_that_it_is_in_use() {
     assert_clean(&image);
     drop(Mount::up(&lab, &copy, "ours", "noloop"));
     assert_clean(&copy);
-    // e2fsck has it, or was killed. Without checksums, so that the number can be changed by hand.
+    // A number that says that e2fsck has the volume, or was killed. The volume has no checksums, so
+    // that the test can write it.
     let other = lab.str("other.img");
     let features = ["--", "-O", "mmp,^metadata_csum"];
     let mut args = vec!["mkfs", &other, "--size", "16M"];
@@ -235,13 +237,13 @@ fn the_volume_itself_says_that_it_is_in_use() {
     assert!(before == fs::read(&other).unwrap());
 }
 
-/// Whether somebody has a lock on the image.
+/// True if somebody has a lock on the image.
 pub(crate) fn is_locked(image: &str) -> bool {
     tool("flock", &["--nonblock", image, "true"]).code != 0
 }
 
-/// Another name of the image, a detached mount with an open file, another program's lock: each was
-/// waited for, for half a minute and without a word.
+/// Another name of the image, a detached mount with an open file, another program's lock: once each
+/// of these was waited for, for half a minute and without a word.
 #[test]
 fn who_has_it_is_said_at_once() {
     if !can() {
@@ -272,7 +274,7 @@ fn who_has_it_is_said_at_once() {
     refused("another program", &["by sleep, process"]);
     other.kill().unwrap();
     other.wait().unwrap();
-    // A server that will end is waited for, and named.
+    // A server that is about to end is waited for, and named.
     let ours = lab.str("stetfs");
     fs::copy(tool("sh", &["-c", "command -v flock"]).ok().trim(), &ours).unwrap();
     let mut server = lock(&ours, &[&image, "sleep", "3"]);

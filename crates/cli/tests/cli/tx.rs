@@ -1,5 +1,5 @@
-//! `stetfs tx`: a command's changes at once, or not at all. Judged by the same command on a
-//! directory of the machine's own file system, by e2fsck, and by images that are copied while the
+//! `stetfs tx`: a command's changes happen at once or not at all. Three judges: the same command on
+//! a directory of the machine's own file system, e2fsck, and images that are copied while the
 //! server is stopped at random moments.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::mounted::{Mount, can_mount};
 use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
 
-/// Whether transactions can be made here.
+/// True if transactions can be made here.
 pub(crate) fn can_tx() -> bool {
     if !can_mount() {
         return false;
@@ -30,7 +30,7 @@ pub(crate) fn can_tx() -> bool {
     can
 }
 
-/// A mounted volume of so many MiB, with an empty directory.
+/// A mounted volume with an empty directory.
 pub(crate) struct Ground {
     pub(crate) mount: Mount,
     pub(crate) dir: String,
@@ -39,7 +39,7 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) fn new(size: &str, options: &str) -> Self {
         let lab = Lab::new();
-        // Ordinary users come here too.
+        // Ordinary users use it too.
         fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
         let image = lab.str("disk.img");
         stetfs(&["mkfs", &image, "--size", size]).ok();
@@ -70,7 +70,8 @@ impl Ground {
         Path::new(&self.dir).join(name)
     }
 
-    /// Nothing of a transaction is left, also when the volume is mounted anew; e2fsck is content.
+    /// Asserts that nothing of a transaction is left, also after a new mount, and that e2fsck finds
+    /// nothing.
     #[track_caller]
     pub(crate) fn end(&self) {
         assert!(!self.path(".stetfs-tx").exists());
@@ -82,7 +83,7 @@ impl Ground {
     }
 }
 
-/// Runs a script as a transaction on a directory, in which it is.
+/// Runs a script in a directory, as a transaction on it.
 pub(crate) fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
     let script = format!("cd '{dir}'; {script}");
     let mut all = vec!["tx"];
@@ -91,7 +92,7 @@ pub(crate) fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
     stetfs(&all)
 }
 
-/// The same, left to run.
+/// Starts a script as a transaction, and returns while it runs.
 pub(crate) fn start(layer: &str, dir: &str, script: &str) -> Child {
     let script = format!("cd '{dir}'; {script}");
     Command::new(STETFS)
@@ -103,7 +104,7 @@ pub(crate) fn start(layer: &str, dir: &str, script: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until its script says a line.
+/// Waits until the script prints a line.
 pub(crate) fn said(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().unwrap();
@@ -120,8 +121,8 @@ pub(crate) fn ended(child: Child) -> (Option<i32>, String) {
 /// Both kinds of layers.
 pub(crate) const LAYERS: [&str; 2] = ["volume", "memory"];
 
-/// Everything below a directory that is not chance: types, modes, owners, links, contents,
-/// attributes.
+/// Describes everything below a directory that is the same in each run: types, modes, owners,
+/// links, contents, attributes.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
@@ -145,7 +146,7 @@ pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
                 xattrs.push(format!("{}={value:?}", name.escape_ascii()));
             }
             xattrs.sort();
-            // Times that were set, not made.
+            // Only times that were set, which are the same in each run.
             let made = (1_500_000_000, 0);
             let mtime = made.min((meta.mtime(), meta.mtime_nsec()));
             let links = if meta.is_dir() { 0 } else { meta.nlink() };
@@ -167,7 +168,7 @@ pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
     all
 }
 
-/// What each case begins with.
+/// The directory's content before each case.
 const BEFORE: &str = "mkdir d d/e big t; echo one >f; echo two >g; echo three >d/h; echo 4 >d/e/i
     for i in 1 2 3 4 5 6 7 8 9; do mkdir big/$i; echo $i >big/$i/f; done
     ln -s f link; chmod 640 g; chown 12:34 g; setfattr -n user.a -v b f; mkfifo t/p; echo t >t/t
@@ -230,7 +231,8 @@ for name in [b\"\\xff\\n \\x01\", b\"n\" * 255, b\"...\", b\"-\"]:
     os.mkdir(name[:254] + b\"d\")'",
 ];
 
-/// As many at once as 1,000 files are.
+/// Runs each case as a transaction and on a directory of the machine; both must become the same,
+/// also after a new mount.
 fn compare(layer: &str, options: &str) {
     let ground = Ground::new("128M", options);
     let plain = Lab::new();
@@ -240,12 +242,12 @@ fn compare(layer: &str, options: &str) {
         let there = ground.path(&number.to_string());
         for dir in [&here, &there] {
             fs::create_dir(dir).unwrap();
-            // What is made in the directory inherits something, too.
+            // New files in the directory inherit something, too.
             let inherits = "setfacl -d -m u:9:rx .";
             let script = format!("cd '{}'; {BEFORE}; {inherits}", dir.display());
             tool("sh", &["-ec", &script]).ok();
         }
-        // The kernel knows of everything that it is to hear of.
+        // Let the kernel look up everything of which it must learn changes.
         let before = tree(&here);
         assert_eq!(tree(&there), before, "before {case}");
         let held = fs::File::open(there.join("f")).unwrap();
@@ -253,7 +255,7 @@ fn compare(layer: &str, options: &str) {
         tool("sh", &["-ec", &script]).ok();
         let ran = tx(&["--layer", layer], there.to_str().unwrap(), case);
         assert_eq!(ran.code, 0, "{case}: {ran:#?}");
-        // By their names first: reading the directories would tell the kernel what they hold.
+        // Look up names first: reading the directories would tell the kernel what they hold.
         let after = tree(&here);
         for name in before.keys().chain(after.keys()) {
             let of = |dir: &Path| {
@@ -297,7 +299,7 @@ fn so_it_does_from_a_layer_in_memory() {
     }
 }
 
-/// What a directory's `stat` says that a transaction without effect must leave.
+/// Returns what a transaction without effect must leave of a directory's `stat`.
 pub(crate) fn times(path: &str) -> (i64, i64, u32) {
     let meta = fs::metadata(path).unwrap();
     (meta.mtime(), meta.mtime_nsec(), meta.mode())
@@ -394,7 +396,7 @@ fn one_at_a_time() {
         tx(&[], dir, "echo 2 >f").fails(125, &words);
     }
     assert!(!Path::new(&other).join(".stetfs-tx").exists());
-    // Nobody but its owner sees anything before the end.
+    // Nobody but the transaction sees anything before the end.
     assert!(!ground.path("f").exists());
     std::thread::scope(|s| {
         let waits = s.spawn(|| tx(&["--wait"], &ground.dir, "cat f; echo 3 >f"));
@@ -451,7 +453,7 @@ fn changes_of_others_are_conflicts() {
         assert!(err.contains(words), "{own} and {others}: {err}");
         assert_eq!(after(dir), before, "{own} and {others}");
     }
-    // What is elsewhere is none, also in the same directory.
+    // A change elsewhere is no conflict, even in the same directory.
     for layer in LAYERS {
         let script = "echo x >mine; rm -r 0; echo x; read y || true";
         let mut child = start(layer, &ground.dir, script);
@@ -528,7 +530,8 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
             let who = ["--reuid", "1000", "--regid", "1000", "--groups", "50"];
             tool("setpriv", &[&who[..], &tx, &[&script]].concat())
         };
-        // In memory nothing is kept of other users and groups, as `t` and `d` have in their ACLs.
+        // In memory, entries for other users and groups, which the ACLs of `t` and `d` have, are
+        // not kept.
         if layer == "memory" {
             as_user(&ground.dir, "chmod 700 t").fails(1, &["'t': Invalid argument"]);
             let setup = format!("cd {}; setfacl -k t; setfacl -b d", ground.dir);
@@ -560,12 +563,12 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
                 .values()
                 .all(|line| !line.contains("overlay"))
         );
-        // Not in those of others.
+        // A user can make none in directories of others.
         fs::create_dir(ground.path("roots")).unwrap();
         let roots = ground.path("roots");
         as_user(roots.to_str().unwrap(), "true").fails(125, &["belongs to another user"]);
         as_user(&ground.dir, "echo x >roots/x").fails(2, &["roots/x"]);
-        // In there, there is no group but the first one of the user.
+        // In the namespace the user has only the first group.
         let setup = format!("cd {}; echo x >other; chgrp 50 other", ground.dir);
         tool("sh", &["-ec", &setup]).ok();
         as_user(&ground.dir, "echo y >>other").fails(2, &["other"]);
@@ -579,7 +582,7 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
     }
 }
 
-/// A layer that no command has made, laid over the directory by who is not allowed to.
+/// A forged layer, laid over the directory by a user who may not do so.
 const FORGED: &str = r#"
 import fcntl, os, sys
 BEGIN_LAYER, LAY_OVER = 0x8010e703, 0xc400e704
@@ -599,7 +602,7 @@ except OSError as e:
 
 #[test]
 fn a_layer_gives_nobody_rights() {
-    // One that all users can run.
+    // A Python that all users can run.
     const PYTHON: &str = "/usr/bin/python3";
     if !can_tx() || !has("setpriv") || !has(PYTHON) {
         return;
@@ -641,7 +644,7 @@ fn a_layer_gives_nobody_rights() {
         assert_eq!(forge(forged), said, "{forged}");
         assert_eq!(tree(Path::new(&ground.dir)), before, "{forged}");
     }
-    // What its owner may do is done.
+    // What the layer's owner may do, is done.
     let said = forge("os.chmod('.stetfs-tx/upper', 0o755); open('.stetfs-tx/upper/new', 'w')");
     assert_eq!(said, "laid over\n");
     assert!(ground.path("new").exists());
@@ -662,7 +665,7 @@ fn any_name_of_a_directory_will_do() {
         let f = fs::read_to_string(format!("{dir}/f")).unwrap();
         assert_eq!(f, format!("{layer}\n"));
     }
-    // The root of the volume, and a working directory below.
+    // The root of the volume as DIR, and a working directory below it.
     let script = "pwd; echo y >g";
     let out = Command::new(STETFS)
         .args(["tx", &ground.mount.dir, "--", "sh", "-ec", script])
@@ -692,7 +695,7 @@ fn what_one_transaction_does_not_hold_is_refused() {
     mount.up(&[]);
     let dir = mount.file("dir");
     fs::create_dir(&dir).unwrap();
-    // Each of these directories has a block of its own, and their inodes have some.
+    // Each of these directories takes a block, and their inodes take some.
     let many = format!("cd {dir}; for i in $(seq 300); do mkdir $i; done");
     tool("sh", &["-ec", &many]).ok();
     let all = tree(Path::new(&dir));
@@ -727,7 +730,7 @@ fn a_crash_leaves_all_or_nothing() {
         let dir = ground.dir.clone();
         let writer = std::thread::spawn(move || {
             for round in 1..=12 {
-                // Half of the files are changed, half are made anew, and a tree replaces another.
+                // Half of the files are changed, half are new, and a tree replaces another.
                 let script = format!(
                     "for i in $(seq {FILES}); do [ $((i % 2)) = 0 ] || rm d/$i; echo {round} >d/$i
                     done; rm -rf t; mkdir -p t/u; echo {round} >t/u/v; echo {round} >n"
@@ -738,7 +741,7 @@ fn a_crash_leaves_all_or_nothing() {
         let mut seen = std::collections::BTreeSet::new();
         let mut moment = 0;
         while !writer.is_finished() {
-            // Moments of no order, the same each time.
+            // Moments in no order, the same in each run.
             moment = (moment * 7919 + 12_345) % 40_009;
             sleep(Duration::from_micros(moment));
             let copy = ground.mount.lab.str("copy.img");

@@ -1,4 +1,5 @@
-//! `stetfs tx --layer memory`: what a layer in memory has beside what tx.rs asks of both kinds.
+//! `stetfs tx --layer memory`: what a layer in memory must do besides what tx.rs asks of both
+//! kinds.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -120,7 +121,7 @@ fn who_is_killed_while_it_is_handed_over_leaves_all_or_nothing() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // Of others a transaction that has ended leaves nothing.
+        // The next transaction removes what this one has left.
         in_memory(&ground, "true").ok();
         let names = fs::read_dir(&ground.dir).unwrap().count();
         match names {
@@ -132,7 +133,7 @@ fn who_is_killed_while_it_is_handed_over_leaves_all_or_nothing() {
     }
 }
 
-/// A layer made from records, by whoever runs it.
+/// A program that makes a layer from records, run by any user.
 const RECORDS: &str = r#"
 import fcntl, os, random, struct, sys
 BEGIN_LAYER, LAY_OVER, FILL_LAYER = 0x8010e703, 0xc400e704, 0xfff0e705
@@ -173,7 +174,7 @@ os.chdir(sys.argv[1])
 "#;
 
 fn records(dir: &str, user: &str, script: &str) -> String {
-    // One that all users can run.
+    // A Python that all users can run.
     const PYTHON: &str = "/usr/bin/python3";
     let who = ["--reuid", user, "--regid", user, "--clear-groups"];
     let script = format!("{RECORDS}{script}");
@@ -279,7 +280,7 @@ fn records_give_nobody_rights() {
             "make(b'x', REG), xattr(b'user.x', b'v' * 9000)",
             "No space left on device x",
         ),
-        // What makes no sense where it is.
+        // Records that make no sense where they are.
         ("make(b'x', REG), make(b'y', REG)", "Invalid argument x"),
         ("make(b'd', DIR), data(b'x')", "Invalid argument d"),
         ("make(b'x', 0o10600), data(b'x')", "Invalid argument x"),
@@ -343,7 +344,8 @@ fn damaged_records_harm_nobody() {
     const SEED: u32 = 1;
     let ground = Ground::small();
     let before = tree(Path::new(&ground.dir));
-    // As root, who may do everything; the first damage ends most batches, so it is small.
+    // Run as root, who may do everything. Damage is small, since the first damage ends most
+    // batches.
     let script = format!(
         r#"
 import collections, shutil

@@ -1,9 +1,9 @@
-//! cp, mv, ln, rm, mkdir, ls and cat beside those of coreutils: each row is run by our command on
-//! an image and by the real program on a kernel mount of a copy of that image. Then both volumes,
-//! both trees on this machine, what was printed and whether it failed are the same.
+//! cp, mv, ln, rm, mkdir, ls and cat beside those of coreutils. Each row runs our command on an
+//! image, and the real program on a kernel mount of a copy of that image. Then both volumes, both
+//! trees on this machine, the output, and success or failure must be the same.
 //!
-//! All rows share a volume, a directory each, so that it takes a few mounts and not hundreds. The
-//! trees on this machine are on an ext4 volume too: what it keeps does not depend on the machine.
+//! All rows share a volume, each with its own directory, so that a few mounts suffice. The trees on
+//! this machine are on an ext4 volume too, so that the machine's own file system does not matter.
 //!
 //! The table in docs/COMMANDS.md is made from the rows: `STETFS_LAB_WRITE=1 cargo test -p
 //! stetfs-cli --test cli as_coreutils`.
@@ -22,7 +22,7 @@ use rustix::fs::XattrFlags;
 use crate::run::{Lab, Ran, STETFS, assert_clean, has, tool};
 use rows::{ALL, Row};
 
-/// What each row finds in the volume.
+/// The content of each row's directory in the volume.
 const VOLUME: &str = r#"
 printf 'old content, which is longer\n' > f; chown 1000:1001 f; chmod 640 f
 printf 'g\n' > g
@@ -41,7 +41,7 @@ chgrp 77 dg; chmod 2775 dg
 printf imm > di/imm; printf other > di/other; mkdir di/below; printf x > di/below/x
 "#;
 
-/// What each row finds on this machine, in `h`.
+/// The content of each row's directory on this machine, `h`.
 const HOST: &str = r#"
 printf 'one\n' > one; printf 'two\n' > two; : > empty; printf 'the f of h\n' > f; chmod 664 two
 printf 'suid\n' > suid; chown 1000:1001 suid; chmod 6751 suid
@@ -59,7 +59,7 @@ printf x > dacl/x
 ln -s ../../two links/d/f
 "#;
 
-/// Every time before the rows are run.
+/// Sets every time, before the rows run.
 const OLD: &str = "find . -exec touch -h -d '2001-02-03 04:05:06.789' {} +";
 
 const NOBODY: &str = "--reuid=65534 --regid=65534 --clear-groups";
@@ -82,7 +82,7 @@ fn acl(user: u16) -> Vec<u8> {
     bytes
 }
 
-/// The attributes of the tree that one of the scripts made.
+/// Sets attributes in the tree that one of the scripts made.
 fn set_attributes(dir: &Path) {
     // struct vfs_cap_data, revision 2: CAP_NET_RAW, permitted and effective.
     let capability = [[1, 0, 0, 2], [0, 0x20, 0, 0], [0; 4], [0; 4], [0; 4]].concat();
@@ -101,7 +101,7 @@ fn set_attributes(dir: &Path) {
     }
 }
 
-/// A volume on a loop device, until this ends.
+/// A volume on a loop device; dropping it unmounts.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -131,7 +131,7 @@ fn make_image(path: &str) {
     tool("mke2fs", &args).ok();
 }
 
-/// A directory of each row, in a volume.
+/// Makes a directory for each row, in a volume.
 fn make_volume(image: &str, dir: PathBuf, rows: usize) {
     make_image(image);
     let mounted = Mounted::new(image, dir);
@@ -145,7 +145,7 @@ fn make_volume(image: &str, dir: PathBuf, rows: usize) {
     shell(&mounted.0, "chattr +i r*/di/imm");
 }
 
-/// The same on this machine, for both.
+/// Makes the same on this machine, for both.
 fn make_host(dir: &Path, rows: usize) {
     let first = dir.join("ours/r0/h");
     fs::create_dir_all(&first).unwrap();
@@ -159,7 +159,7 @@ fn make_host(dir: &Path, rows: usize) {
     shell(dir, &copies);
 }
 
-/// One file in words; of times those that a row did not make.
+/// Describes one file in words; of its times, those that the row did not make.
 fn described(path: &Path, start: i64, first: &str) -> String {
     let meta = path.symlink_metadata().unwrap();
     let kind = meta.file_type();
@@ -171,7 +171,8 @@ fn described(path: &Path, start: i64, first: &str) -> String {
         let bytes = fs::read(path).unwrap();
         let sum: u64 = bytes.iter().zip(1..).map(|(b, n)| u64::from(*b) * n).sum();
         let head = String::from_utf8_lossy(&bytes[..bytes.len().min(32)]).into_owned();
-        // Compared as they are used: one of these volumes may keep another block of a map.
+        // Compare holes as far as they matter: one of these volumes may have another block of a
+        // map.
         let is_sparse = meta.blocks() * 512 < meta.size() / 2;
         let sparse = if is_sparse { " sparse" } else { "" };
         (
@@ -220,7 +221,7 @@ fn described(path: &Path, start: i64, first: &str) -> String {
     text
 }
 
-/// A tree in words.
+/// Describes a tree in words.
 fn tree(root: &Path, start: i64) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
@@ -250,7 +251,7 @@ fn tree(root: &Path, start: i64) -> BTreeMap<String, String> {
     all
 }
 
-/// What is different in two trees.
+/// Describes how two trees differ.
 fn difference(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> String {
     let mut text = String::new();
     let names: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
@@ -265,7 +266,7 @@ fn difference(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>
     text
 }
 
-/// Runs a row's line, where `V/` is this place.
+/// Runs a row's line, in which `V/` is this place.
 fn run(dir: &Path, functions: &str, line: &str, volume: &str) -> Ran {
     let line = line.replace("V/", &format!("{volume}/"));
     let script = format!("{functions}\numask 022; cd '{}'; {line}", dir.display());
@@ -375,7 +376,7 @@ fn each_command_does_what_that_of_coreutils_does() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// The table for people is the list above.
+/// The table in the documents is made of the rows above.
 #[test]
 fn the_table_in_the_documents_is_that_of_the_rows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/COMMANDS.md");

@@ -1,18 +1,18 @@
-//! The rows: a command line, what it does, and where ours does something else than coreutils.
+//! The rows: a command line, what it does, and where ours differs from coreutils.
 //!
-//! `V/` is in the volume, `h/` on this machine; both are as [`super::make_volume`] and
-//! [`super::make_host`] left them before each row. `as_user` runs what follows in the name of an
-//! ordinary user, who may write the image.
+//! `V/` is in the volume, `h/` on this machine; [`super::make_volume`] and [`super::make_host`]
+//! make both anew for each row. `as_user` runs the rest of the line as an ordinary user, who may
+//! write the image.
 
 /// One command line.
 pub(super) struct Row {
-    /// What is run.
+    /// The line for ours.
     pub(super) line: &'static str,
-    /// What of coreutils leaves the same; empty when that is the same line.
+    /// The line for coreutils that leaves the same; empty if it is the same line.
     pub(super) theirs: &'static str,
     /// What it does, for the table.
     pub(super) does: &'static str,
-    /// Why it is something else than coreutils do.
+    /// Why ours differs from coreutils.
     pub(super) why: &'static str,
 }
 
@@ -25,7 +25,7 @@ const fn same(line: &'static str, does: &'static str) -> Row {
     }
 }
 
-/// `theirs` is what coreutils must be told for the same result.
+/// A row in which coreutils must be told `theirs` for the same result.
 const fn other(
     line: &'static str,
     theirs: &'static str,
