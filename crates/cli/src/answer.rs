@@ -49,7 +49,7 @@ pub(crate) fn wait(dir: &Path, timeout: Duration) -> Result<()> {
             fsynced is in the image); to leave it alone: stetfs umount --lazy {shown}"
     );
     eprintln!(
-        "stetfs: {who} has not answered for {} s; it is waited for, {} s at most\nstetfs: {advice}",
+        "stetfs: {who} has not answered for {} s; waiting up to {} s in all\nstetfs: {advice}",
         silence.as_secs(),
         timeout.as_secs()
     );

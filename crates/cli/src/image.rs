@@ -548,8 +548,8 @@ impl Item for File<'_> {
         let set = fs.setxattr(caller, self.ino, name, value, SetXattr::Any);
         set.map_err(|e| match e {
             Error::NoSpace => Failure::new(format!(
-                "attribute {} of {} bytes: no space left on device: all attributes of a file share \
-                    what is free in its inode and one block, which takes a free one",
+                "attribute {} of {} bytes: no space left on device: all attributes of a file must \
+                    fit into its inode and one block",
                 shown(name),
                 value.len()
             )),

@@ -90,7 +90,7 @@ pub(crate) struct ExportArgs {
 ///
 /// The user of the device, such as the kernel's ext4 on a loop device or a virtual machine, finds
 /// an ordinary ext4 volume on it, whose own journal works as usual. What that journal commits, the
-/// scheme commits; nothing is written twice. `stetfs mount -o front=kernel` does all of it in one
+/// scheme commits. `stetfs mount -o front=kernel` does all of it in one
 /// command.
 ///
 /// DIR gets one file, `device`, as large as the volume. `stetfs umount DIR` ends the server when

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use stetfs::MountOptions;
 use stetfs_fuse::FILE_NAME;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
@@ -41,8 +42,7 @@ const OURS: [&str; 8] = [
 const WRITE_THROUGH: [&str; 2] = ["nobarrier", "journal_async_commit"];
 /// Lets each flush of the image take so many microseconds longer: for measurements.
 const FLUSH: &str = "x-stetfs.flush-us=";
-/// How long a server gets to bring everything home when its device is not used any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether a server has finished.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Whether the options ask for the kernel's file system.
@@ -58,7 +58,7 @@ pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
         None | Some("fuse") => Ok(false),
         Some("kernel") => Ok(true),
         Some(other) => Err(Failure::new(format!(
-            "mount option \"{FRONT}{other}\": fuse or kernel"
+            "mount option \"{FRONT}{other}\": there are {FRONT}fuse and {FRONT}kernel"
         ))
         .exit(crate::failure::EXIT_USAGE)),
     }
@@ -79,11 +79,8 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     let (ours, mut kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
     let place = Place::make()?;
     // Then jbd2 writes nothing home that is not in its journal, and flushes say nothing new.
-    let scheme = ours
-        .iter()
-        .rev()
-        .find_map(|word| word.strip_prefix("scheme="));
-    let passes = scheme.is_some_and(super::passes);
+    let named = MountOptions::parse(&ours.join(","));
+    let passes = named.is_ok_and(|options| super::passes(&options));
     let write_through = mode_of(&kernels) == Some("journal") && !passes;
     start_server(args, &place, &ours, write_through, verbose)?;
     let device = attach(&place)?;
@@ -301,11 +298,12 @@ pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) ->
         served || crate::mounts::is_locked(&image).unwrap_or(false)
     };
     while is_there() {
-        if started.elapsed() >= patience.max(PATIENCE) {
+        if started.elapsed() >= patience {
             let (shown, waited) = (image.display(), started.elapsed().as_secs());
             return Err(Failure::new(format!(
                 "unmounted, but the server of {shown} is still writing after {waited} s"
-            )));
+            ))
+            .advise("it goes on; the image is complete when it has ended"));
         }
         std::thread::sleep(POLL);
     }

@@ -21,8 +21,6 @@ use crate::export::{self, Exported};
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use slow::SlowFlush;
 
-/// The scheme that a volume gets which belongs to none.
-const SCHEME: &str = "stet";
 /// The scheme that passes everything on as it comes: the kernel's own journaling.
 const PASSES: [&str; 2] = ["jbd2", "null"];
 
@@ -30,8 +28,11 @@ const PASSES: [&str; 2] = ["jbd2", "null"];
 const HEAP: usize = 4 << 20;
 
 pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
-    let options = parse(&args.options)?;
-    if args.write_through && passes(&options.scheme) {
+    let options = MountOptions::parse(&args.options.join(","));
+    let options = options
+        .map_err(Failure::from)
+        .map_err(|f| f.exit(EXIT_USAGE))?;
+    if args.write_through && passes(&options) {
         let scheme = &options.scheme;
         return Err(Failure::new(format!(
             "--write-through needs a scheme below, and {scheme} passes everything on"
@@ -54,21 +55,9 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(4))
 }
 
-/// Whether the scheme passes everything on as it comes.
-pub(crate) fn passes(scheme: &str) -> bool {
-    PASSES.contains(&scheme)
-}
-
-/// The options of the device; all others are the kernel's.
-fn parse(words: &[String]) -> Result<MountOptions> {
-    let options = MountOptions::parse(&words.join(","));
-    let mut options = options
-        .map_err(Failure::from)
-        .map_err(|f| f.exit(EXIT_USAGE))?;
-    if !options.names_scheme() {
-        SCHEME.clone_into(&mut options.scheme);
-    }
-    Ok(options)
+/// Whether the scheme that is named passes everything on as it comes.
+pub(crate) fn passes(options: &MountOptions) -> bool {
+    options.names_scheme() && PASSES.contains(&options.scheme.as_str())
 }
 
 fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exported> {
@@ -80,7 +69,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
             flush: Duration::from_micros(args.flush_us.into()),
         });
     }
-    if passes(&options.scheme) {
+    if passes(&options) {
         let dev = media.home.clone();
         return Ok(Exported {
             dev: media.home,

@@ -150,7 +150,9 @@ impl HostFile {
         let fd = open_beneath(self.fd.as_fd(), name, HANDLE, Mode::empty())?;
         let item = self.item(name, fd);
         if item.meta()?.kind != kind {
-            return Err(Failure::new("somebody else puts files there"));
+            return Err(Failure::new(
+                "another program replaced it during the copy: stop that, and copy again",
+            ));
         }
         Ok(Box::new(item))
     }

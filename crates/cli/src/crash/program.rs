@@ -99,8 +99,8 @@ fn check_models(models: &[Under]) -> Result<()> {
     match models.find(|model| matches!(model, Under::Rules(_))) {
         None => Ok(()),
         Some(model) => Err(Failure::new(format!(
-            "{model} has no groups of changes: a program that asks for one is refused there, and \
-             goes another way than the one that is recorded with --groups"
+            "{model} has no groups of changes, and the program is recorded with them (--groups): \
+             without them it would do something else"
         ))
         .advise("--model stet, or another scheme of ours; or record it without --groups")),
     }

@@ -23,6 +23,8 @@ use crate::device::Media;
 use crate::error::Result;
 use crate::options::MountOptions;
 
+/// The scheme of a volume that belongs to none, where the options name none.
+const DEFAULT: &str = "stet";
 /// The scheme by which JBD2's own journal is replayed.
 const JBD2: &str = "jbd2";
 
@@ -83,7 +85,13 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
         has_journal: true,
         read_only: false,
     };
-    let Choice { scheme, options } = choose(opts, &sb, &found, &mut warnings)?;
+    let mut choice = choose(opts, &sb, &found, &mut warnings)?;
+    if !opts.names_scheme() && choice.scheme.about.name == JBD2 {
+        // There is a journal of JBD2's above already.
+        choice.scheme = stetfs_schemes::find(DEFAULT)?;
+        choice.options.data = None;
+    }
+    let Choice { scheme, options } = choice;
     if has_private_log {
         check_private_log(&**dev, owner, scheme.about, opts)?;
     }
