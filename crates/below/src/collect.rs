@@ -36,8 +36,21 @@ const SHORTEST: u32 = 1024;
 /// (`jbd2_journal_get_max_txn_bufs`).
 const PART: u32 = 4;
 
+/// What a written superblock of JBD2's says of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// It begins with this transaction.
+    Tail(Tid),
+    /// It is empty: everything is home.
+    Empty,
+    /// It is another log: the machine above has crashed and come back.
+    Another,
+}
+
 /// A transaction whose commit block has come.
 pub(crate) struct Closed {
+    /// Its number.
+    pub(crate) tid: Tid,
     /// Its blocks with their homes, each once, in the order of the log.
     pub(crate) blocks: Vec<(BlockNo, Block)>,
     /// The blocks that it revokes; none of them is in `blocks`.
@@ -110,20 +123,21 @@ impl Collector {
         self.sequence
     }
 
-    /// Takes a part of block `at` of the journal, from byte `within` on. Returns true when a
-    /// transaction may be complete.
+    /// Takes a part of JBD2's superblock, from byte `within` on.
     ///
     /// # Errors
-    /// A superblock that is none.
-    pub(crate) fn write(&mut self, at: u32, within: usize, part: &[u8]) -> Result<bool, Corrupt> {
+    /// What is there now is none.
+    pub(crate) fn write_head(&mut self, within: usize, part: &[u8]) -> Result<Head, Corrupt> {
+        self.head.bytes_mut()[within..within + part.len()].copy_from_slice(part);
+        self.head_written()
+    }
+
+    /// Takes a part of block `at` of the log, from byte `within` on. Returns true when a
+    /// transaction may be complete.
+    pub(crate) fn write(&mut self, at: u32, within: usize, part: &[u8]) -> bool {
         let end = within + part.len();
-        if at == 0 {
-            self.head.bytes_mut()[within..end].copy_from_slice(part);
-            self.head_written()?;
-            return Ok(false);
-        }
         let Some(next) = self.next.filter(|_| self.log.is_in_log(at)) else {
-            return Ok(false);
+            return false;
         };
         let len = self.log.block.bytes();
         let block = match self.blocks.get_mut(&at) {
@@ -146,16 +160,16 @@ impl Collector {
         self.is_committed |= header.is_some_and(|header| {
             header.sequence == next.tid && header.known_type() == Some(BlockType::Commit)
         });
-        Ok(self.is_committed)
+        self.is_committed
     }
 
-    fn head_written(&mut self) -> Result<(), Corrupt> {
+    fn head_written(&mut self) -> Result<Head, Corrupt> {
         let found = JournalSuperblock::decode(self.head.bytes(), self.log.block.bytes())?;
         self.log.set_head(self.head.bytes());
         if found.start == 0 {
             self.forget();
             self.sequence = found.sequence;
-            return Ok(());
+            return Ok(Head::Empty);
         }
         let tail = Begin {
             tid: found.sequence,
@@ -165,12 +179,13 @@ impl Collector {
             while self.past.front().is_some_and(|first| *first != tail) {
                 self.past.pop_front();
             }
-        } else {
-            self.forget();
-            self.next = Some(tail);
-            self.sequence = tail.tid;
+            return Ok(Head::Tail(tail.tid));
         }
-        Ok(())
+        // The first one of a life, too: nothing is live then.
+        self.forget();
+        self.next = Some(tail);
+        self.sequence = tail.tid;
+        Ok(Head::Another)
     }
 
     fn forget(&mut self) {
@@ -224,6 +239,7 @@ impl Collector {
             })
         });
         Ok(Some(Closed {
+            tid: begin.tid,
             blocks,
             revoked: revoked.into_iter().collect(),
             journaled: self.log.block.offset_of(count),
@@ -291,7 +307,10 @@ impl Collector {
         let size = self.log.block.bytes();
         if let Ok(mut head) = JournalSuperblock::decode(shown.bytes(), size) {
             head.maxlen = self.shown;
-            (head.start, head.head, head.sequence) = (0, head.first, self.sequence);
+            // A number that this life does not use: the blocks of a transaction that it has begun
+            // cannot be taken for blocks of the next life's.
+            let unused = self.next.map_or(self.sequence, |next| next.tid.next());
+            (head.start, head.head, head.sequence) = (0, head.first, unused);
             head.encode_into(shown.bytes_mut());
         }
         shown

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
 use stetfs_format::{BlockNo, Tid};
@@ -29,8 +28,9 @@ impl Core {
                 let Some(closed) = state.collector.take()? else {
                     return Ok(());
                 };
-                (closed, std::mem::take(&mut state.loose))
+                (closed, state.take_loose())
             };
+            let live = closed.blocks.iter().map(|(home, _)| home.0).collect();
             count(&self.counters.transactions, 1);
             count(&self.counters.journaled_bytes, closed.journaled);
             let mut blocks = Vec::with_capacity(closed.blocks.len() + loose.len());
@@ -47,6 +47,13 @@ impl Core {
             }
             blocks.extend(loose);
             self.commit_blocks(tid, blocks, closed.revoked)?;
+            let mut state = self.state.lock();
+            for block in &live {
+                // A home that came during the commit has an older content.
+                state.loose.remove(block);
+                state.held.remove(block);
+            }
+            state.live.logged(closed.tid, live);
         }
     }
 
@@ -55,7 +62,7 @@ impl Core {
     /// # Errors
     /// The scheme's or the medium's.
     pub(crate) fn commit_loose(&self, tid: &mut Tid) -> Result<(), BelowError> {
-        let loose = std::mem::take(&mut self.state.lock().loose);
+        let loose = self.state.lock().take_loose();
         if loose.is_empty() {
             return Ok(());
         }
@@ -90,16 +97,18 @@ impl Core {
         if self.has_unstable(&blocks, &allocated) {
             self.flush_homes()?;
         }
+        let now = self.clock.now();
         let mut snapshot = Snapshot {
             tid: *tid,
             meta: Vec::with_capacity(blocks.len()),
             data: Vec::new(),
             revoked: self.revoked(revoked, &allocated, &committing),
-            time: now(),
+            time: (now.sec.max(0).cast_unsigned(), now.nsec),
         };
         let logs_data = self.alone.opened.terms.logs_data;
         for (block, content) in blocks {
-            let is_fresh = allocated.taken.contains(&block);
+            let is_fresh =
+                allocated.taken.contains(&block) || self.state.lock().is_undefined(block);
             let Some(logged) = self.logged(block, content, is_fresh)? else {
                 count(&self.counters.unchanged_blocks, 1);
                 continue;
@@ -111,6 +120,7 @@ impl Core {
             }
         }
         if snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty() {
+            self.state.lock().committing = Arc::default();
             return Ok(());
         }
         self.state.lock().committing = Arc::new(committing);
@@ -126,8 +136,7 @@ impl Core {
             }
         }
         for block in &snapshot.revoked {
-            state.logged.remove(block.0);
-            state.newest.remove(&block.0);
+            state.revoked(block.0);
         }
         state.committing = Arc::default();
         let is_grown = state.map.groups() != self.groups.load(Ordering::Relaxed);
@@ -235,7 +244,11 @@ impl Core {
     /// The content of a block before the transaction that is being made, kept for the next one.
     fn before(&self, block: u64) -> Result<BlockRef, BelowError> {
         let content = self.committed(block)?;
-        self.state.lock().newest.insert(block, content.clone());
+        let mut state = self.state.lock();
+        // A home may be written while it is read: nobody would forget what was read before.
+        if state.logged.contains(block) {
+            state.newest.insert(block, content.clone());
+        }
         Ok(content)
     }
 
@@ -257,11 +270,4 @@ impl Core {
         self.groups.store(written.groups_count, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// Seconds and nanoseconds since 1970.
-fn now() -> (u64, u32) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default();
-    (now.as_secs(), now.subsec_nanos())
 }

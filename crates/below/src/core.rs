@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use stetfs::Alone;
+use stetfs::clock::Clock;
 use stetfs_format::{BlockNo, BlockSize, Tid};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Errno, MediaError, Op, Tag};
 use stetfs_scheme::{Goal, Held};
+use stetfs_sync::RwLock;
 
 use crate::error::BelowError;
 use crate::state::State;
@@ -24,7 +26,9 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Held while transactions are made and committed, and while the medium is flushed: the number
     /// of the next one.
-    pub(crate) commit: Mutex<Tid>,
+    pub(crate) commit: stetfs_sync::Mutex<Tid>,
+    /// Held while a part of a block is changed that only transactions change.
+    pub(crate) changing: stetfs_sync::Mutex<()>,
     /// Held for reading while a home is written. A flush begins when nobody holds it: then it knows
     /// which writes it covers.
     pub(crate) writing: RwLock<()>,
@@ -36,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) groups: AtomicU32,
     pub(crate) broken: Mutex<Option<BelowError>>,
     pub(crate) counters: Counters,
+    /// Where transactions get their times.
+    pub(crate) clock: Clock,
 }
 
 impl Core {
@@ -77,18 +83,21 @@ impl Core {
     /// # Errors
     /// The scheme's or the medium's.
     pub(crate) fn content(&self, block: u64) -> Result<BlockRef, BelowError> {
-        let changed = self.state.lock().loose.get(&block).cloned();
-        changed.map_or_else(|| self.committed(block), Ok)
+        let newest = self.state.lock().content(block);
+        newest.map_or_else(|| self.stored(block), Ok)
     }
 
-    /// The newest content of a block without the changes that are in no transaction yet.
+    /// The newest committed content of a block.
     ///
     /// # Errors
     /// The scheme's or the medium's.
     pub(crate) fn committed(&self, block: u64) -> Result<BlockRef, BelowError> {
-        if let Some(content) = self.state.lock().committed(block) {
-            return Ok(content);
-        }
+        let newest = self.state.lock().newest.get(&block).cloned();
+        newest.map_or_else(|| self.stored(block), Ok)
+    }
+
+    /// What the scheme or the medium has of a block.
+    fn stored(&self, block: u64) -> Result<BlockRef, BelowError> {
         let home = BlockNo(block);
         match self.alone.opened.scheme.read(home)? {
             Held::Here(content) => Ok(content),

@@ -18,29 +18,35 @@
 //!    recovery could write it over anything else.
 //! 2. A scheme may log a part of a block only if a power cut leaves the rest at home as it is. A
 //!    block that was written home and not flushed, or discarded, is logged as a whole.
-//! 3. A block is called fresh only if the committed block bitmap says that it was free.
+//! 3. A block is called fresh only if the committed block bitmap says that it was free, or if it
+//!    was discarded and not written since.
 //! 4. The superblock on the medium has the scheme's mark, and not `needs_recovery`. The kernel
 //!    reads it as it has written it.
-//! 5. After an error nothing is written or flushed any more: the kernel aborts its journal.
+//! 5. A home that is written while the kernel's log has the block counts for nothing after a crash,
+//!    as a replay would undo it. The kernel may write an older content home while it commits a
+//!    newer one.
+//! 6. After an error nothing is written or flushed any more: the kernel aborts its journal.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hashlink::LruCache;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use roaring::RoaringTreemap;
+use stetfs::clock::Clock;
 use stetfs::{Alone, close_alone};
 use stetfs_format::block_size::Piece;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, BlockSize, FeatureIncompat, Tid};
 use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Meter, Op, Tag};
 use stetfs_scheme::{Goal, Opened};
-use stetfs_sync::Background;
+use stetfs_sync::{Background, RwLock};
 
 use crate::collect::Collector;
 use crate::core::Core;
 use crate::error::BelowError;
+use crate::live::Live;
 use crate::log::Log;
 use crate::map::Map;
 use crate::state::{Contents, State};
@@ -53,7 +59,7 @@ const LOOSE_MOST: usize = 64;
 const ROUND: std::time::Duration = std::time::Duration::from_secs(4);
 
 /// How the device behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BelowOptions {
     /// Bytes of committed contents that are kept in memory.
     pub memory: u64,
@@ -63,6 +69,8 @@ pub struct BelowOptions {
     /// Each write is durable when it returns, so that nobody need send flushes. Cheap where the
     /// journal takes everything (`data=journal`): only its commit blocks wait for the medium then.
     pub write_through: bool,
+    /// Where transactions get their times.
+    pub clock: Clock,
 }
 
 impl Default for BelowOptions {
@@ -71,6 +79,7 @@ impl Default for BelowOptions {
             memory: 64 << 20,
             background: true,
             write_through: false,
+            clock: Clock::System,
         }
     }
 }
@@ -129,6 +138,8 @@ impl Below {
             superblock: superblock::block_of(size),
             state: Mutex::new(State {
                 collector,
+                live: Live::default(),
+                held: Contents::new(),
                 map: Map::new(&alone.superblock, read),
                 logged: RoaringTreemap::new(),
                 unstable: RoaringTreemap::new(),
@@ -138,7 +149,8 @@ impl Below {
                 committing: Arc::default(),
                 newest: LruCache::new(kept),
             }),
-            commit: Mutex::new(Tid(1)),
+            commit: stetfs_sync::Mutex::new(Tid(1)),
+            changing: stetfs_sync::Mutex::new(()),
             writing: RwLock::new(()),
             // What was there before is not known to be durable.
             is_written: AtomicBool::new(true),
@@ -146,6 +158,7 @@ impl Below {
             groups: AtomicU32::new(alone.superblock.groups_count),
             broken: Mutex::new(None),
             counters: Counters::default(),
+            clock: options.clock,
             alone,
         };
         // What recovery has found goes home too: from here on the scheme has only what came by.
@@ -234,9 +247,14 @@ impl Below {
         for (kind, piece) in self.parts(offset, data.len()) {
             let part = &data[piece.in_range()];
             match kind {
+                Kind::Journal(0) => {
+                    let mut state = core.state.lock();
+                    let head = state.collector.write_head(piece.within, part)?;
+                    state.head_written(head);
+                }
                 Kind::Journal(at) => {
                     let mut state = core.state.lock();
-                    may_be_complete |= state.collector.write(at, piece.within, part)?;
+                    may_be_complete |= state.collector.write(at, piece.within, part);
                 }
                 Kind::Superblock | Kind::Logged => {
                     is_open |= self.write_loose(kind, &piece, part)?;
@@ -268,6 +286,7 @@ impl Below {
     /// Writes a part of a block that only transactions change. Returns whether that changes it.
     fn write_loose(&self, kind: Kind, piece: &Piece, part: &[u8]) -> Result<bool, BelowError> {
         let core = &self.core;
+        let changing = core.changing.lock();
         let before = core.content(piece.block)?;
         let mut content = before.clone();
         if kind == Kind::Superblock {
@@ -284,9 +303,14 @@ impl Below {
         }
         let many = {
             let mut state = core.state.lock();
+            if state.live.contains(piece.block) {
+                state.held.insert(piece.block, content);
+                return Ok(false);
+            }
             state.loose.insert(piece.block, content);
             state.loose.len() >= LOOSE_MOST
         };
+        drop(changing);
         if many {
             core.commit_loose(&mut core.commit.lock())?;
             self.wake();
@@ -333,14 +357,11 @@ impl Below {
             let chunk = CHUNK.min(len - done);
             for (kind, piece) in self.parts(offset + done, u64_as_usize(chunk)) {
                 match kind {
+                    Kind::Journal(0) => {}
                     Kind::Journal(at) => {
-                        if at != 0 {
-                            let zeros = vec![0; piece.len];
-                            core.state
-                                .lock()
-                                .collector
-                                .write(at, piece.within, &zeros)?;
-                        }
+                        let zeros = vec![0; piece.len];
+                        let mut state = core.state.lock();
+                        state.collector.write(at, piece.within, &zeros);
                     }
                     Kind::Superblock | Kind::Logged => {
                         self.write_loose(kind, &piece, &vec![0; piece.len])?;

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `log` | where the journal lies, and how its records look |
 //! | `collect` | from blocks of the journal to transactions |
+//! | `live` | what a replay of that log would write |
 //! | `map` | what each block of the volume is, and what a transaction allocates and frees |
 //! | `state` | what the device knows of its blocks |
 //! | `core` | what the device and its thread share |
@@ -25,6 +26,7 @@ mod commit;
 mod core;
 mod device;
 mod error;
+mod live;
 mod log;
 mod map;
 mod read;

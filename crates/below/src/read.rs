@@ -36,7 +36,10 @@ impl Core {
             let part = &mut out[piece.in_range()];
             match source {
                 Source::Head => {
-                    let shown = self.state.lock().collector.superblock();
+                    // Whoever reads it replays the log next.
+                    let mut state = self.state.lock();
+                    state.replayed();
+                    let shown = state.collector.superblock();
                     part.copy_from_slice(&shown.bytes()[piece.in_block()]);
                 }
                 Source::Journal => part.fill(0),
@@ -63,7 +66,7 @@ impl Core {
                 Some(_) => Source::Journal,
                 None if piece.block == self.superblock => Source::Superblock,
                 None => state
-                    .newest(piece.block)
+                    .content(piece.block)
                     .map_or(Source::Scheme, Source::Memory),
             };
             match (parts.last_mut(), &source) {

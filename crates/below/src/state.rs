@@ -6,17 +6,23 @@ use roaring::RoaringTreemap;
 use std::sync::Arc;
 use stetfs_media::BlockRef;
 
-use crate::collect::Collector;
+use crate::collect::{Collector, Head};
+use crate::live::Live;
 use crate::map::Map;
 
 /// Contents of blocks by their numbers.
 pub(crate) type Contents = HashMap<u64, BlockRef>;
 
-/// What the device knows. A block's newest content is the first that is found in `loose`,
+/// What the device knows. A block's newest content is the first that is found in `held`, `loose`,
 /// `committing`, `newest`, the scheme, and at home.
 pub(crate) struct State {
     /// The journal.
     pub(crate) collector: Collector,
+    /// What a replay of the kernel's log would write.
+    pub(crate) live: Live,
+    /// Homes that were written while a replay would undo it. They become changes when the log has
+    /// the blocks no more, and count for nothing until then.
+    pub(crate) held: Contents,
     /// The layout of the volume.
     pub(crate) map: Map,
     /// Blocks that the scheme has committed and nobody has revoked since. Its recovery may write
@@ -39,23 +45,59 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The newest content of a block that is committed or about to be, if it is in memory.
-    pub(crate) fn committed(&mut self, block: u64) -> Option<BlockRef> {
-        let changed = self.committing.get(&block);
-        changed.or_else(|| self.newest.get(&block)).cloned()
+    /// JBD2's superblock was written.
+    pub(crate) fn head_written(&mut self, head: Head) {
+        let tail = match head {
+            Head::Tail(tid) => Some(tid),
+            Head::Empty => None,
+            Head::Another => {
+                self.replayed();
+                return;
+            }
+        };
+        for block in self.live.begins(tail) {
+            if let Some(content) = self.held.remove(&block) {
+                self.loose.insert(block, content);
+            }
+        }
+    }
+
+    /// The machine above has crashed and comes back: what it finds is what a replay leaves.
+    pub(crate) fn replayed(&mut self) {
+        self.live = Live::default();
+        self.held.clear();
+    }
+
+    /// Takes the changes that came outside of the journal. They stay visible.
+    pub(crate) fn take_loose(&mut self) -> Contents {
+        let loose = std::mem::take(&mut self.loose);
+        self.committing = Arc::new(loose.clone());
+        loose
+    }
+
+    /// The block was revoked: what the scheme and the kernel's log have of it is void.
+    pub(crate) fn revoked(&mut self, block: u64) {
+        self.logged.remove(block);
+        self.newest.remove(&block);
+        self.live.forget(block);
+        self.held.remove(&block);
     }
 
     /// The newest content of a block, if it is in memory.
-    pub(crate) fn newest(&mut self, block: u64) -> Option<BlockRef> {
-        let changed = self.loose.get(&block).cloned();
-        changed.or_else(|| self.committed(block))
+    pub(crate) fn content(&mut self, block: u64) -> Option<BlockRef> {
+        let changed = self.held.get(&block).or_else(|| self.loose.get(&block));
+        let changed = changed.or_else(|| self.committing.get(&block));
+        changed.or_else(|| self.newest.get(&block)).cloned()
     }
 
     /// Whether a power cut leaves what is at a block's home as it is.
     pub(crate) fn is_stable(&self, block: u64) -> bool {
-        ![&self.unstable, &self.flushing, &self.undefined]
-            .iter()
-            .any(|set| set.contains(block))
+        !self.unstable.contains(block) && !self.flushing.contains(block)
+    }
+
+    /// Whether nobody knows what is at a block's home, and the scheme has nothing of it either.
+    pub(crate) fn is_undefined(&self, block: u64) -> bool {
+        self.undefined.contains(block) && !self.logged.contains(block)
     }
 
     /// Blocks were discarded at their homes.
