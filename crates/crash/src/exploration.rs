@@ -194,7 +194,7 @@ impl Plan {
     pub fn found(&self, report: Report) -> Exploration {
         Exploration {
             asked: self.asked.clone(),
-            scheme: self.target.scheme.name.to_owned(),
+            scheme: self.target.ground().name.to_owned(),
             data: self
                 .target
                 .data

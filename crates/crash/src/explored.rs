@@ -10,7 +10,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use hashbrown::HashSet;
 use serde::{Deserialize, Serialize};
+use stetfs_scheme::{Registration, Trial};
 use stetfs_schemes::for_use;
 
 use crate::report::{Counts, Violation};
@@ -102,18 +104,53 @@ fn targets() -> impl Iterator<Item = (&'static str, Target)> {
     })
 }
 
+/// What is explored below the journal of another file system, with its name: each scheme and
+/// variant once with `data=journal`, `stet` in the other modes too.
+fn below() -> impl Iterator<Item = (String, Target)> {
+    const MODES: [(&str, &str); 3] = [
+        ("ordered", "ordered"),
+        ("writeback", "writeback"),
+        ("async", "journal,journal_async_commit"),
+    ];
+    let journaled = |scheme: &'static Registration| {
+        let target = |trial: &'static Trial| {
+            let target = Target::below(scheme, trial, "journal", EXT4_1K);
+            (format!("below-{}", trial.name), target)
+        };
+        let trials = ground::orders(scheme).filter(|trial| !trial.keeps_cache());
+        trials.map(target)
+    };
+    let in_mode = |(name, mode): (&str, &str)| {
+        let target = Target::new("jbd2/stet", Some(mode), EXT4_1K);
+        (format!("below-stet-{name}"), target.expect("a target"))
+    };
+    let mut seen = HashSet::new();
+    // What `jbd2` would be below is passed on as it is.
+    let all = for_use()
+        .iter()
+        .filter(|scheme| scheme.about.name != "jbd2");
+    let all = all.filter(|scheme| scheme.about.atomic);
+    let all = all.flat_map(journaled).chain(MODES.map(in_mode));
+    all.filter(move |(_, target)| seen.insert(target.to_string()))
+}
+
 impl Row {
     /// Returns all rows, in their order.
     pub fn all() -> impl Iterator<Item = Self> {
-        KINDS.iter().flat_map(|kind| {
+        let direct = KINDS.iter().flat_map(|kind| {
             let targets = targets().filter(|(_, target)| !kind.groups || target.can_group());
-            targets.map(|(name, target)| Self {
-                id: format!("{name}-{}", kind.name),
-                target: target.to_string(),
-                options: kind.options,
-                choice: kind.choice(),
-            })
-        })
+            targets.map(|(name, target)| Self::new(name, &target, kind))
+        });
+        direct.chain(below().map(|(name, target)| Self::new(&name, &target, &KINDS[0])))
+    }
+
+    fn new(name: &str, target: &Target, kind: &Kind) -> Self {
+        Self {
+            id: format!("{name}-{}", kind.name),
+            target: target.to_string(),
+            options: kind.options,
+            choice: kind.choice(),
+        }
     }
 
     /// Returns how much is looked at.

@@ -3,7 +3,8 @@
 //! with a command line.
 //!
 //! What is run:
-//! - [`target`]: a scheme of the registry, in a mode, on a volume.
+//! - [`target`]: a scheme of the registry, in a mode, on a volume; [`lower`]: a scheme below the
+//!   journal of that one.
 //! - [`workload`], [`workloads`]: the operations, as text, enumerated, written down or random.
 //! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut;
 //!   [`watch`]: the bytes that are read from them; [`flash`]: volumes on a NAND part.
@@ -46,6 +47,7 @@ pub mod fold;
 pub mod guide;
 mod handing;
 pub mod lies;
+pub mod lower;
 pub mod media;
 pub mod minimize;
 pub mod moment;

@@ -114,8 +114,9 @@ impl Record {
         if let Some(front) = front {
             shown.home = front(shown.home);
         }
-        let mounted = Library::mount(shown, target.options());
+        let mounted = target.mount(shown, target.options());
         let (mut library, _) = mounted.context("mounting")?;
+        library.make_base().context("making the directory")?;
         let mut model = Model::new(Rules {
             groups: library.fs().promise() == DataPromise::Atomic,
             whole_max: library.fs().marked_write_max(),
@@ -150,7 +151,7 @@ impl Record {
     ) -> Result<Self> {
         caught(|| {
             let media = Media::new(left);
-            let mounted = Library::mount_as_it_is(media.shown()?, target.options());
+            let mounted = target.mount(media.shown()?, target.options());
             let (mut library, _) = mounted.context("mounting what was left")?;
             let mut model = state.clone();
             model.cut_off();

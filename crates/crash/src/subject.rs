@@ -18,7 +18,6 @@ use super::target::Target;
 use super::watch::Watched;
 use crate::media::contents::Contents;
 use crate::media::kind::Kind;
-use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::op::{Durable, Op, Payload};
 use stetfs_testkit::world::{Reply, World};
 
@@ -140,8 +139,11 @@ impl Subject {
         let recovery = |error: anyhow::Error| (Fault::Recovery, error);
         let shown = media.shown_watched().map_err(recovery)?;
         let options = self.target.judging_options();
-        let mounted = Library::mount_as_it_is(shown.clone(), options.clone());
-        steps.reached = RecoveryCase::last_reached();
+        let mounted = self.target.mount(shown.clone(), options.clone());
+        steps.reached = match &mounted {
+            Ok((_, report)) => report.recovery.reached.clone(),
+            Err(_) => RecoveryCase::last_reached(),
+        };
         let (mut library, _) = mounted
             .context("mounting what was left")
             .map_err(recovery)?;
@@ -168,8 +170,10 @@ impl Subject {
     /// Writes to the recovered volume and reads it back.
     fn use_it(&mut self, media: &Media, options: stetfs::MountOptions) -> Result<()> {
         let shown = media.shown_watched()?;
-        let (mut library, report) =
-            Library::mount_as_it_is(shown.clone(), options).context("mounting again")?;
+        let (mut library, report) = self
+            .target
+            .mount(shown.clone(), options)
+            .context("mounting again")?;
         ensure!(
             !report.recovery.was_needed,
             "recovery was needed after a clean unmount"
@@ -267,7 +271,8 @@ pub fn second_replay(
     ours: &Observation,
     file: &Path,
 ) -> Result<Option<Result<(), String>>> {
-    if !target.scheme.is_jbd2(&target.scheme_options()) || target.home != Kind::Block {
+    let is_jbd2 = target.lower.is_none() && target.scheme.is_jbd2(&target.scheme_options());
+    if !is_jbd2 || target.home != Kind::Block {
         return Ok(None);
     }
     let volume = left.volume()?;
@@ -300,7 +305,8 @@ fn has_errors(volume: &Image) -> Result<bool> {
 /// Mounts the volume that e2fsck has replayed, and compares it with `ours`.
 fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<()> {
     let shown = Media::new(replayed).shown()?;
-    let (library, _) = Library::mount_as_it_is(shown, target.options())
+    let (library, _) = target
+        .mount(shown, target.options())
         .context("mounting what e2fsck has replayed")?;
     let seen = Observation::of(&library)?;
     let differ = seen.differences_from(ours);

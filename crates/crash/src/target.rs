@@ -1,24 +1,25 @@
 //! A target: a scheme in one of its modes, on one variety of volume.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use stetfs::{AtomicFiles, Caller, Fs, Kind, MountOptions, OpenFlags};
+use stetfs::{AtomicFiles, Caller, Fs, Kind, MountOptions, MountReport, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::Image;
 use stetfs_scheme::{
-    About, Beside, DataMode, Ground, InMemory, Registration, SchemeOptions, Trial,
+    About, Beside, DataMode, Ground, InMemory, Jbd2Log, Registration, SchemeOptions, Trial,
 };
-use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
+use super::lower::{Lower, LowerFront, about};
 use super::media::Media;
 use crate::media::contents::Contents;
 use crate::media::kind::Kind as Medium;
 use stetfs_testkit::image::Variety;
-use stetfs_testkit::world::library::Library;
+use stetfs_testkit::world::library::{Direct, Front, Library};
 use stetfs_testkit::world::model::Rules;
 
 /// A scheme in a mode, on a variety of volume.
@@ -30,6 +31,8 @@ pub struct Target {
     pub data: Option<DataMode>,
     /// Further mount options, those of the scheme.
     pub more: Vec<String>,
+    /// The scheme below that one's journal, if there is one: it has the media.
+    pub lower: Option<Lower>,
     /// The volume.
     pub volume: Variety,
     /// Blocks of the journal; `None` as mke2fs made it. mke2fs makes no log of fewer than 1,024
@@ -72,17 +75,22 @@ const START: u64 = 1_700_000_000;
 
 impl Target {
     /// A target from the names of its parts. A scheme with modes takes its default mode when none
-    /// is named. Further mount options may follow the mode: `journal,journal_async_commit`.
+    /// is named. Further mount options may follow the mode: `journal,journal_async_commit`. A
+    /// scheme below the journal may follow `jbd2`, with its own options: `jbd2/stet,log=jbd2`.
     ///
     /// # Errors
     /// A name is unknown; the error lists the known ones.
     pub fn new(scheme: &str, mode: Option<&str>, volume: Variety) -> Result<Self> {
-        let scheme = find(scheme)
-            .map_err(|error| {
-                let names: Vec<_> = SCHEMES.iter().map(|s| s.about.name).collect();
-                anyhow!("{error}; there are {}", names.join(", "))
-            })?
-            .about;
+        let (scheme, lower) = match scheme.split_once('/') {
+            Some((scheme, lower)) => (scheme, Some(Lower::parse(lower)?)),
+            None => (scheme, None),
+        };
+        let scheme = about(scheme)?;
+        ensure!(
+            lower.is_none() || matches!(scheme.jbd2, Jbd2Log::Always),
+            "nothing can be below scheme {}, whose journal is not JBD2's",
+            scheme.name
+        );
         let mut words = mode.unwrap_or("-").split(',');
         let data = match words.next().filter(|word| *word != "-") {
             None => scheme.modes.first().copied(),
@@ -96,15 +104,24 @@ impl Target {
         };
         let more: Vec<_> = words.map(str::to_owned).collect();
         MountOptions::parse(&more.join(","))?;
+        let ground = lower.as_ref().map_or(scheme, |lower| lower.scheme);
         Ok(Self {
             scheme,
             data,
             more,
+            lower,
             volume,
             log_blocks: Some(SHORT_LOG),
-            home: Self::usual_home(scheme),
-            has_nvm: scheme.nvm.is_needed(),
+            home: Self::usual_home(ground),
+            has_nvm: ground.nvm.is_needed(),
         })
+    }
+
+    /// The scheme that has the media.
+    pub fn ground(&self) -> &'static About {
+        self.lower
+            .as_ref()
+            .map_or(self.scheme, |lower| lower.scheme)
     }
 
     /// The target of a trial of this scheme, on a variety of volume.
@@ -117,6 +134,21 @@ impl Target {
         let words = std::iter::once(mode.unwrap_or("-")).chain(more);
         let words: Vec<_> = words.chain(atomic).collect();
         let target = Self::new(scheme.about.name, Some(&words.join(",")), volume);
+        Self::on_ground_of(trial, target)
+    }
+
+    /// What a trial is run on below the journal of a file system with jbd2 in this mode.
+    ///
+    /// # Panics
+    /// As [`of`](Self::of).
+    pub fn below(scheme: &Registration, trial: &Trial, mode: &str, volume: Variety) -> Self {
+        let words = std::iter::once(scheme.about.name).chain(trial.parts().1);
+        let words: Vec<_> = words.collect();
+        let name = format!("jbd2/{}", words.join(","));
+        Self::on_ground_of(trial, Self::new(&name, Some(mode), volume))
+    }
+
+    fn on_ground_of(trial: &Trial, target: Result<Self>) -> Self {
         let home = match trial.ground {
             Ground::Block | Ground::Nvram | Ground::NvmCache => Medium::Block,
             Ground::Memory => Medium::Pmem,
@@ -141,7 +173,7 @@ impl Target {
     /// # Errors
     /// The scheme cannot be on this medium.
     pub fn on(self, home: Medium, has_nvm: bool) -> Result<Self> {
-        let (scheme, medium) = (self.scheme, media_name(home, has_nvm));
+        let (scheme, medium) = (self.ground(), media_name(home, has_nvm));
         for (needs, what, has) in [
             (
                 scheme.in_memory == InMemory::Only,
@@ -229,6 +261,22 @@ impl Target {
         options
     }
 
+    /// Mounts its volume.
+    ///
+    /// # Errors
+    /// The volume cannot be mounted.
+    pub fn mount(
+        &self,
+        media: stetfs::Media,
+        options: MountOptions,
+    ) -> stetfs::Result<(Library, MountReport)> {
+        let front: Arc<dyn Front> = match &self.lower {
+            Some(lower) => Arc::new(LowerFront::new(lower, options.clock.clone())),
+            None => Arc::new(Direct),
+        };
+        Library::mount_behind(front, media, options)
+    }
+
     /// Makes a fresh volume of 12 MiB with the base directory and a file that takes most of the
     /// blocks. It can grow only a little, since the resize inode's blocks would be checked again
     /// and again. Free blocks hold stale data, so that the judge notices if it is taken for
@@ -258,8 +306,8 @@ impl Target {
         };
         let mut contents = vec![(self.home, home)];
         if self.has_nvm {
-            let bytes = match self.scheme.nvm {
-                _ if self.scheme.caches => CACHE_BLOCKS * block,
+            let bytes = match self.ground().nvm {
+                _ if self.ground().caches => CACHE_BLOCKS * block,
                 // The memory has the whole log instead of the volume.
                 Beside::Too(_) => u64::from(SHORT_LOG) * block,
                 _ => NVM_BYTES,
@@ -267,7 +315,8 @@ impl Target {
             contents.push((Medium::Pmem, Image::new(bytes)));
         }
         let media = Media::new(&Contents::new(contents));
-        let (mut library, _) = Library::mount(media.shown()?, self.judging_options())?;
+        let (mut library, _) = self.mount(media.shown()?, self.judging_options())?;
+        library.make_base()?;
         fill(library.fs()).context("filling the volume")?;
         leave_stale_data(library.fs()).context("writing into free blocks")?;
         library.unmount()?;
@@ -341,7 +390,8 @@ fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes a target as text, for example `jbd2 journal ext4-1k`. A scheme without modes has `-` for
+/// Writes a target as text, for example `jbd2 journal ext4-1k` or
+/// `jbd2/stet ordered ext4-1k`. A scheme without modes has `-` for
 /// its mode; further mount options follow the mode. Behind the volume stand the blocks of an
 /// unusual log (`ext4-1k:256`; 0: as mke2fs made it), and a medium that is not the scheme's own
 /// (`ext4-1k@pmem`).
@@ -349,11 +399,15 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.data.map_or("-", DataMode::name);
         let more: String = self.more.iter().map(|o| format!(",{o}")).collect();
-        write!(f, "{} {mode}{more} {}", self.scheme.name, self.volume.name)?;
+        let lower = self.lower.as_ref();
+        let lower = lower.map_or_else(String::new, |lower| format!("/{lower}"));
+        let (scheme, volume) = (self.scheme.name, self.volume.name);
+        write!(f, "{scheme}{lower} {mode}{more} {volume}")?;
         if self.log_blocks != Some(SHORT_LOG) {
             write!(f, ":{}", self.log_blocks.unwrap_or(0))?;
         }
-        let usual = (Self::usual_home(self.scheme), self.scheme.nvm.is_needed());
+        let ground = self.ground();
+        let usual = (Self::usual_home(ground), ground.nvm.is_needed());
         if (self.home, self.has_nvm) != usual {
             write!(f, "@{}", media_name(self.home, self.has_nvm))?;
         }

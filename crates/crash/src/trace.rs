@@ -20,7 +20,6 @@ use crate::workload::Workload;
 use stetfs_testkit::ground::orders;
 use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::world::World;
-use stetfs_testkit::world::library::Library;
 
 /// The operations: a file is made, filled, changed in a few bytes, renamed, overwritten and
 /// deleted, and each step is synced.
@@ -179,7 +178,10 @@ pub fn trace(scheme: &Registration, trial: &Trial) -> Result<String> {
         ),
         shown: 0,
     };
-    let (mut library, _) = Library::mount(media.shown()?, target.options()).context("mounting")?;
+    let (mut library, _) = target
+        .mount(media.shown()?, target.options())
+        .context("mounting")?;
+    library.make_base()?;
     for op in &workload.setup {
         library.apply(op).with_context(|| op.to_string())?;
     }
@@ -194,7 +196,7 @@ pub fn trace(scheme: &Registration, trial: &Trial) -> Result<String> {
     let now = tapes.moment(media.changes()).context("the last moment")?;
     let media = Media::new(&now.contents(&Keep::None));
     trace.shown = 0;
-    let mounted = Library::mount_as_it_is(media.shown()?, target.options());
+    let mounted = target.mount(media.shown()?, target.options());
     let (mut library, _) = mounted.context("mounting what the power cut left")?;
     trace.note(
         "power cut, nothing that was not durable is left; mount",

@@ -1,9 +1,11 @@
 //! Operations through the library, without FUSE.
 
 mod change;
+mod front;
 mod group;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use stetfs::Media;
@@ -20,6 +22,8 @@ use super::sparse::PAGE;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
+pub use self::front::{Direct, Front};
+
 const S_IFLNK: u16 = 0o120_000;
 
 /// Files up to this many bytes are read whole.
@@ -27,6 +31,7 @@ const WHOLE: u64 = 64 << 20;
 
 /// A volume mounted in this process.
 pub struct Library {
+    front: Arc<dyn Front>,
     media: Media,
     options: MountOptions,
     fs: Fs,
@@ -92,13 +97,21 @@ impl Library {
     /// Those of the mount, or of making the directory.
     pub fn mount(media: impl Into<Media>, options: MountOptions) -> Answer<(Self, MountReport)> {
         let (library, report) = Self::mount_as_it_is(media, options)?;
-        let (fs, caller) = (&library.fs, &library.caller);
-        match fs.mkdir(caller, fs.root(), BASE.as_bytes(), 0o755) {
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), Kind::Exists | Kind::ReadOnly) => {}
-            Err(error) => return Err(error),
-        }
+        library.make_base()?;
         Ok((library, report))
+    }
+
+    /// Makes the base directory if it does not exist.
+    ///
+    /// # Errors
+    /// Those of making it.
+    pub fn make_base(&self) -> Answer<()> {
+        let (fs, caller) = (&self.fs, &self.caller);
+        match fs.mkdir(caller, fs.root(), BASE.as_bytes(), 0o755) {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.kind(), Kind::Exists | Kind::ReadOnly) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Mounts a volume without making anything.
@@ -109,9 +122,21 @@ impl Library {
         media: impl Into<Media>,
         options: MountOptions,
     ) -> Answer<(Self, MountReport)> {
-        let media = media.into();
-        let (fs, report) = Fs::mount(media.clone(), options.clone())?;
+        Self::mount_behind(Arc::new(Direct), media.into(), options)
+    }
+
+    /// Does the same with something between the media and the file system.
+    ///
+    /// # Errors
+    /// Those of the front, or of the mount.
+    pub fn mount_behind(
+        front: Arc<dyn Front>,
+        media: Media,
+        options: MountOptions,
+    ) -> Answer<(Self, MountReport)> {
+        let (fs, report) = front::mount(&*front, &media, &options)?;
         let library = Self {
+            front,
             media,
             options,
             fs,
@@ -142,7 +167,8 @@ impl Library {
         self.close_all();
         let unmounted = self.fs.unmount();
         (self.group, self.other) = (None, None);
-        unmounted
+        unmounted?;
+        self.front.close()
     }
 
     /// Returns another user of the same mount, with its own slots and its own directory in the
@@ -164,6 +190,7 @@ impl Library {
     /// Returns another user of the same directory, with its own slots.
     pub fn again(&self) -> Self {
         Self {
+            front: self.front.clone(),
             media: self.media.clone(),
             options: self.options.clone(),
             fs: self.fs.clone(),
@@ -392,7 +419,7 @@ impl Library {
 
     fn remount(&mut self) -> Answer<()> {
         self.unmount()?;
-        self.fs = Fs::mount(self.media.clone(), self.options.clone())?.0;
+        self.fs = front::mount(&*self.front, &self.media, &self.options)?.0;
         Ok(())
     }
 
@@ -402,7 +429,8 @@ impl Library {
         self.fs.shutdown(&self.caller, Shutdown::NoLogFlush)?;
         self.slots = Default::default();
         (self.group, self.other) = (None, None);
-        self.fs = Fs::mount(self.media.clone(), self.options.clone())?.0;
+        self.front.crash();
+        self.fs = front::mount(&*self.front, &self.media, &self.options)?.0;
         Ok(())
     }
 

@@ -1,0 +1,155 @@
+//! Power cuts of schemes below another file system's journal: that file system is our own with
+//! jbd2, and each state is recovered by the scheme below, then by it.
+//!
+//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
+//! each workload (default 6; 0: all).
+#![forbid(unsafe_code)]
+
+use std::num::NonZero;
+
+use stetfs_crash::campaign::Campaign;
+use stetfs_crash::case::Case;
+use stetfs_crash::report::Counts;
+use stetfs_crash::states::Effort;
+use stetfs_crash::target::Target;
+use stetfs_crash::turns::Order;
+use stetfs_crash::workload::Workload;
+use stetfs_crash::workloads::script::Script;
+use stetfs_testkit::host::needs;
+use stetfs_testkit::image::Variety;
+use stetfs_testkit::skip_unless;
+
+fn cuts() -> usize {
+    let cuts = std::env::var("STETFS_LAB_CUTS").ok();
+    match cuts.and_then(|n| n.parse().ok()) {
+        None => 6,
+        Some(0) => usize::MAX,
+        Some(n) => n,
+    }
+}
+
+/// One recovery in so many is shown to e2fsck.
+const E2FSCK_EVERY: usize = 48;
+
+/// Explores workloads; every state must be right.
+fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
+    let effort = Effort {
+        moments: cuts(),
+        nest_every: 4,
+        nest_folded: 0,
+        e2fsck_every: E2FSCK_EVERY,
+        audit_every: 256,
+        orders: 4,
+        ..Effort::default()
+    };
+    let fresh = target.contents().expect("a volume");
+    let campaign = Campaign {
+        effort,
+        jobs: std::thread::available_parallelism().map_or(1, NonZero::get),
+        enough: 1,
+        minimized: 1,
+        ..Campaign::new(target.clone(), fresh, workloads)
+    };
+    let report = campaign.run(&|_| {});
+    let report = report.unwrap_or_else(|error| panic!("{target}: {error:#}"));
+    let shown = |v: &stetfs_crash::report::Violation| {
+        format!("{}: {}\nstetfs crash --replay '{}'", v.fault, v.why, v.case)
+    };
+    let shown: Vec<_> = report.violations.iter().map(shown).collect();
+    assert!(shown.is_empty(), "{}", shown.join("\n\n"));
+    let counts = report.counts;
+    let is_shown = counts.e2fsck > 0 || counts.recoveries < 2 * E2FSCK_EVERY as u64;
+    assert!(counts.states > 0 && is_shown, "{counts:?}");
+    println!(
+        "{target}: {} workloads, {} states and {} after a second cut, {} recoveries, {:.0} s",
+        counts.workloads, counts.states, counts.nested, counts.recoveries, report.seconds
+    );
+    counts
+}
+
+/// One in each order, by turns.
+fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
+    let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
+    let orders = orders.into_iter().cycle();
+    let workload =
+        |(script, order): (&Script, _)| script.workload(volume.profile()).in_order(order);
+    scripts.iter().zip(orders).map(workload).collect()
+}
+
+fn survives(target: &str, long: &[Script]) -> Counts {
+    let target: Target = target.parse().expect("a target");
+    assert_survives(&target, scripts(target.volume, long))
+}
+
+/// `STETFS_LAB_TARGET='jbd2/stet ordered ext4-1k'` takes another target, with all that is written.
+#[test]
+#[ignore = "a target of one's own"]
+fn a_target() {
+    let targets = std::env::var("STETFS_LAB_TARGET").expect("STETFS_LAB_TARGET");
+    for text in targets.split(';') {
+        let target: Target = text.parse().expect("a target");
+        let all: Vec<_> = Script::written(&target).collect();
+        survives(text, &all);
+    }
+}
+
+/// In each of the kernel's modes.
+#[test]
+fn stet_below() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let turns = [
+        ("journal", Script::LogAndReplace),
+        ("ordered", Script::Revokes),
+        ("writeback", Script::Overwrites),
+        ("journal,journal_async_commit", Script::Orphans),
+    ];
+    for (mode, script) in turns {
+        survives(&format!("jbd2/stet {mode} ext4-1k"), &[script]);
+    }
+}
+
+/// Every write goes through its cache.
+#[test]
+fn tinca_below() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    survives("jbd2/tinca journal ext4-1k", &[Script::LogAndReplace]);
+    survives("jbd2/tinca ordered ext4-1k", &[Script::Revokes]);
+}
+
+/// What once was wrong is right.
+fn assert_right(case: &str) {
+    let case: Case = case.parse().expect("a case");
+    let wrong = case.replay(None).expect("a replay").wrong;
+    assert!(wrong.is_none(), "{case}: {wrong:?}");
+}
+
+/// A checkpoint wrote an older content of a block home while a newer one was committed. Below that
+/// was taken for a change, and undid the commit.
+#[test]
+fn a_home_that_comes_late_undoes_no_commit() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    assert_right(
+        "jbd2/stet journal ext4-1k | order overlap3001; punch @0 0 1048576; sync; \
+         create data 644; open @1 data; write @1 0 20000 700; write @1 20000 20000 701; \
+         write @1 40000 20000 702; write @1 60000 20000 703; write @1 80000 20000 704; \
+         write @1 100000 20000 705; write @1 120000 20000 706; write @1 140000 20000 707; \
+         write @1 160000 20000 708; write @1 180000 20000 709; write @1 200000 20000 710; \
+         write @1 220000 20000 711; write @1 240000 20000 712; write @1 260000 20000 713; \
+         write @1 280000 20000 714; write @1 300000 20000 715; write @1 320000 20000 716; \
+         write @1 340000 20000 717; write @1 360000 20000 718; write @1 380000 20000 719; \
+         fsync @1; unlink data; close @1; unlink holes; close @0; mkdir m 755 | 27 all",
+    );
+}
+
+/// The same, of a home that came while the commit was under way.
+#[test]
+fn a_home_that_comes_during_a_commit_does_not_undo_it() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    assert_right(
+        "jbd2/ubj journal ext4-1k | order overlap2001; create o0 644; open @0 o0; \
+         write @0 0 30000 1; fsync @0; create o1 644; open @1 o1; write @1 0 30000 2; fsync @1; \
+         create o2 644; open @2 o2; write @2 0 30000 3; fsync @2; create cut 644; open @2 cut; \
+         write @2 0 60000 9; close @2; sync; unlink o0; unlink o1; unlink o2; sync; close @1; \
+         fsyncdir .; truncate cut 1000 | 849 all",
+    );
+}
