@@ -261,7 +261,12 @@ impl Server for ExportFs {
             }
             What::Write { from, data } => {
                 let _busy = self.pulse.begin();
-                let done = self.dev.write_at(from.offset, data);
+                // The kernel sends no FSYNC after it.
+                let done = if from.flags & libc::O_DSYNC == 0 {
+                    self.dev.write_at(from.offset, data)
+                } else {
+                    self.dev.write_durable(from.offset, data)
+                };
                 done.map_err(|e| errno(&e))?;
                 let size = from.size;
                 answer.record(&abi::WriteOut { size, padding: 0 })?;
