@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes sure that the programs which a make target runs are there.
 #
-#   scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs|databases
+#   scripts/deps.sh build|demo|test|mtd|guest|bench|fuzz|programs|databases
 #
 # What is missing is installed with apt-get where that is possible (root on a Debian system); otherwise
 # the script says exactly what to install. Programs that only some tests use are "wanted": without them
 # those tests say that they are skipped. The others are "needed": without them the script fails.
 set -euo pipefail
 
-goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs|databases}
+goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|guest|bench|fuzz|programs|databases}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 # command:package or /file:package, a list for each goal
@@ -18,7 +18,7 @@ wanted_demo=(fusermount3:fuse3 mount:mount losetup:mount)
 needed_test=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs dumpe2fs:e2fsprogs)
 wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 getfacl:acl getfattr:attr git:git
     tar:tar diff:diffutils fio:fio dbench:dbench postmark:postmark stress-ng:stress-ng mandoc:mandoc xz:xz-utils
-    parallel:parallel pkg-config:pkg-config fakeroot:fakeroot chattr:e2fsprogs python3:python3 setpriv:util-linux nbdkit:nbdkit qemu-io:qemu-utils nbdinfo:libnbd-bin mkfs.xfs:xfsprogs
+    parallel:parallel pkg-config:pkg-config fakeroot:fakeroot chattr:e2fsprogs python3:python3 setpriv:util-linux qemu-io:qemu-utils nbdinfo:libnbd-bin mkfs.xfs:xfsprogs
     xfs_io:xfsprogs mkfs.btrfs:btrfs-progs)
 needed_bench=("${needed_test[@]}" fio:fio)
 wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench:dbench postmark:postmark
@@ -26,6 +26,7 @@ wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench
 needed_fuzz=("${needed_build[@]}" mke2fs:e2fsprogs)
 needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio dpkg-deb:dpkg
     apt-get:apt)
+needed_guest=("${needed_mtd[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs)
 needed_programs=("${needed_build[@]}" mke2fs:e2fsprogs /usr/bin/python3:python3 git:git dpkg-deb:dpkg
     redis-server:redis-server redis-cli:redis-tools /usr/lib/python3/dist-packages/lmdb:python3-lmdb
     /usr/lib/python3/dist-packages/plyvel:python3-plyvel /usr/share/doc/python3-gdbm:python3-gdbm
@@ -36,11 +37,12 @@ needed_databases=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs setpriv
 wanted_programs=(fusermount3:fuse3 /usr/share/doc/python3-venv:python3-venv)
 wanted_build=()
 wanted_mtd=()
+wanted_guest=()
 wanted_fuzz=()
 wanted_databases=()
 
 case $goal in
-build | demo | test | mtd | bench | fuzz | programs | databases) ;;
+build | demo | test | mtd | guest | bench | fuzz | programs | databases) ;;
 *)
     echo "deps: no such goal: $goal" >&2
     exit 2

@@ -17,7 +17,7 @@ use crate::size::Size;
 
 #[cfg(feature = "crash")]
 use crash::Crash;
-pub(crate) use export::{BelowArgs, ExportArgs, NandExport};
+pub(crate) use export::{BelowArgs, ExportArgs, NandExport, Way};
 
 const TOUR: &str = "\
 Examples:

@@ -1,13 +1,14 @@
 //! Makes a device with sectors accept requests that begin and end anywhere, like a file.
 //!
 //! Where a write covers only a part of a sector, at either end, it reads, changes and writes back
-//! that sector. It holds one lock for that, so that two requests that share a sector do not undo
-//! each other. All memory is allocated when the device is wrapped.
+//! that sector, and nobody else writes meanwhile: two requests that share a sector do not undo each
+//! other. Requests in whole sectors run at the same time. All memory is allocated when the device
+//! is wrapped.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Op, Tag};
 
@@ -20,8 +21,8 @@ pub struct ByteDev {
     dev: Arc<dyn BlockDev>,
     size: u64,
     sector: u64,
-    /// Buffer for a sector of which a part is asked for.
-    edge: Mutex<Block>,
+    /// Buffer for a sector of which a part is asked for. Requests in whole sectors share the lock.
+    edge: RwLock<Block>,
 }
 
 /// A piece of a request: whole sectors, or a part of one.
@@ -38,7 +39,7 @@ impl ByteDev {
         Self {
             size: dev.size(),
             sector: sector.into(),
-            edge: Mutex::new(Block::zeroed(u32_as_usize(sector))),
+            edge: RwLock::new(Block::zeroed(u32_as_usize(sector))),
             dev,
         }
     }
@@ -56,6 +57,13 @@ impl ByteDev {
     /// The device's sector in bytes.
     pub fn sector_size(&self) -> u32 {
         must_fit(self.sector)
+    }
+
+    /// Whether a request is one of whole sectors.
+    fn is_whole(&self, range: &Range<u64>) -> bool {
+        !range.is_empty()
+            && range.start.is_multiple_of(self.sector)
+            && range.end.is_multiple_of(self.sector)
     }
 
     /// Splits a request into at most three pieces.
@@ -91,7 +99,11 @@ impl ByteDev {
     /// The device's, or [`MediaError::PastEnd`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
         let range = self.range(Op::Read, offset, usize_as_u64(out.len()))?;
-        let mut edge = self.edge.lock();
+        if self.is_whole(&range) {
+            let _shared = self.edge.read();
+            return self.dev.read_at(offset, out, READ);
+        }
+        let mut edge = self.edge.write();
         for piece in self.pieces(&range) {
             match piece {
                 Piece::Whole(whole) => {
@@ -114,7 +126,11 @@ impl ByteDev {
     /// The device's, or [`MediaError::PastEnd`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), MediaError> {
         let range = self.range(Op::Write, offset, usize_as_u64(data.len()))?;
-        let mut edge = self.edge.lock();
+        if self.is_whole(&range) {
+            let _shared = self.edge.read();
+            return self.dev.write_at(offset, data, WRITE);
+        }
+        let mut edge = self.edge.write();
         for piece in self.pieces(&range) {
             match piece {
                 Piece::Whole(whole) => {
@@ -128,6 +144,20 @@ impl ByteDev {
             }
         }
         Ok(())
+    }
+
+    /// Writes `data` and returns when it is durable (a write with forced unit access).
+    ///
+    /// # Errors
+    /// The device's, or [`MediaError::PastEnd`].
+    pub fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), MediaError> {
+        let range = self.range(Op::Write, offset, usize_as_u64(data.len()))?;
+        if self.is_whole(&range) {
+            let _shared = self.edge.read();
+            return self.dev.write_durable(offset, &[data], WRITE);
+        }
+        self.write_at(offset, data)?;
+        self.flush()
     }
 
     /// Makes a range read as zeros because nobody needs its content; see [`BlockDev::discard`].
@@ -161,7 +191,11 @@ impl ByteDev {
         whole: impl Fn(&dyn BlockDev, u64, u64) -> Result<(), MediaError>,
     ) -> Result<(), MediaError> {
         let range = self.range(Op::Discard, offset, len)?;
-        let mut edge = self.edge.lock();
+        if self.is_whole(&range) {
+            let _shared = self.edge.read();
+            return whole(&*self.dev, offset, len);
+        }
+        let mut edge = self.edge.write();
         for piece in self.pieces(&range) {
             match piece {
                 Piece::Whole(r) => whole(&*self.dev, r.start, r.end - r.start)?,

@@ -3,11 +3,13 @@
 //!
 //! - [`ByteDev`] takes requests of any alignment, as files and NBD have them, for a device with
 //!   sectors.
+//! - [`nbd`] serves it to NBD clients.
 //!
-//! `stetfs-fuse` stands above and brings the requests, with one file in a directory.
+//! `stetfs-fuse` stands above and brings the requests of a file: one file in a directory.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod bytes;
+pub mod nbd;
 
 pub use bytes::ByteDev;

@@ -37,8 +37,11 @@ impl Waiting {
         Self(None)
     }
 
-    /// Lets the command return: everything that belongs to the mount stands.
-    pub(crate) fn release(self) -> io::Result<()> {
+    /// Lets the command return: everything that it waits for stands.
+    ///
+    /// # Errors
+    /// The command hears nothing any more.
+    pub fn release(self) -> io::Result<()> {
         let Some(null) = self.0 else { return Ok(()) };
         let mut stdout = io::stdout();
         stdout.write_all(STANDING.as_bytes())?;

@@ -1,19 +1,17 @@
 //! The arguments of `stetfs nand export` and `stetfs below`.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{ArgGroup, Args, ValueHint};
+use stetfs_export::nbd::Address;
 
-/// Offer the logical device of a part to other programs: as a file, or to NBD clients
+/// Offer the logical device of a part to other programs: as a file, a loop device, or to NBD
+/// clients
 ///
-/// DIR gets one file, `device`, as large as the device. A loop device works on it: a flush is an
-/// fsync, a discard punches a hole. The server goes to the background when the file is there.
-/// `stetfs umount DIR`, SIGTERM or SIGINT ends it. While the file is in use, a signal only takes
-/// the mount away, and the server goes on until the last user has closed the file; a second signal
-/// cuts that user off.
-///
-/// With --nbd there is no DIR, but a socket for NBD clients such as QEMU, which nbdkit serves. A
-/// signal ends the server.
+/// --as says how: see there. The server goes to the background when the device is there.
 ///
 /// Every confirmed write survives in the part's file when the server is killed. It survives a crash
 /// of the machine only with --synchronous.
@@ -34,7 +32,7 @@ Examples:
   mkfs.ext4 -b 1024 $loop && mount -o data=journal $loop /mnt
   umount /mnt && losetup -d $loop && stetfs umount dev
 
-  stetfs nand export --nbd /run/flash.sock flash.nand
+  stetfs nand export flash.nand --as nbd:/run/flash.sock
   qemu-img info nbd+unix:///?socket=/run/flash.sock")]
 pub(crate) struct NandExport {
     /// File of a NAND part that is not in use
@@ -56,16 +54,93 @@ pub(crate) struct NandExport {
     pub(crate) synchronous: bool,
 }
 
+/// How a device appears to other programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As a file in this directory.
+    File(PathBuf),
+    /// As a loop device on such a file.
+    Loop,
+    /// To NBD clients.
+    Nbd(Address),
+}
+
+impl Way {
+    fn parse(word: &OsStr) -> Result<Self, String> {
+        let bytes = word.as_bytes();
+        let after = |prefix: &str| {
+            let rest = bytes.strip_prefix(prefix.as_bytes())?;
+            (!rest.is_empty()).then(|| OsStr::from_bytes(rest))
+        };
+        if bytes == b"loop" {
+            Ok(Self::Loop)
+        } else if let Some(dir) = after("file:") {
+            Ok(Self::File(dir.into()))
+        } else if let Some(address) = after("nbd:") {
+            Ok(Self::Nbd(Address::parse(address)))
+        } else {
+            Err("file:DIR, loop, nbd:SOCKET or nbd:HOST:PORT".to_owned())
+        }
+    }
+
+    /// The word that it is read from.
+    pub(crate) fn word(&self) -> OsString {
+        let joined = |prefix: &str, rest: &OsStr| {
+            let mut word = OsString::from(prefix);
+            word.push(rest);
+            word
+        };
+        match self {
+            Self::File(dir) => joined("file:", dir.as_os_str()),
+            Self::Loop => "loop".into(),
+            Self::Nbd(Address::Tcp(host)) => joined("nbd:", host.as_ref()),
+            // A path that looks like a host must still be read as a path.
+            Self::Nbd(Address::Unix(path)) if path.parent() == Some("".as_ref()) => {
+                joined("nbd:./", path.as_os_str())
+            }
+            Self::Nbd(Address::Unix(path)) => joined("nbd:", path.as_os_str()),
+        }
+    }
+}
+
+/// The ways to say where the device appears, of which one is needed.
+const PLACE: &str = "place";
+
 /// How a device is offered to other programs.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new(PLACE).required(true)))]
 pub(crate) struct ExportArgs {
-    /// Directory in which the file appears
-    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "nbd")]
+    /// The same as --as file:DIR
+    #[arg(value_hint = ValueHint::DirPath, group = PLACE)]
     pub(crate) dir: Option<PathBuf>,
-    /// Serve NBD clients on this unix socket, which must not exist yet (needs nbdkit)
-    #[arg(long, value_name = "SOCKET", conflicts_with = "dir", value_hint = ValueHint::FilePath)]
+    /// How the device appears: `file:DIR`, `loop`, `nbd:SOCKET` or `nbd:HOST:PORT`
+    ///
+    /// file:DIR: DIR gets one file, `device`, as large as the device. Flush is fsync, discard is a
+    /// punched hole. `stetfs umount DIR` ends the server. So do SIGTERM and SIGINT; while the file
+    /// is in use they only take the mount away, and the server goes on until the last user has
+    /// closed the file (a second signal cuts it off).
+    ///
+    /// loop (root): a loop device on such a file, whose path is printed. `losetup -d` ends the
+    /// server when nobody uses the device any more.
+    ///
+    /// nbd:SOCKET, nbd:HOST:PORT: a server for NBD clients such as QEMU, on a unix socket, or on a
+    /// port of this machine. It needs neither FUSE nor root. A signal ends it: what is under way is
+    /// finished.
+    #[arg(long = "as", value_name = "HOW", group = PLACE,
+        value_parser = OsStringValueParser::new().try_map(|word| Way::parse(&word)))]
+    pub(crate) way: Option<Way>,
+    /// The same as --as nbd:SOCKET
+    #[arg(long, value_name = "SOCKET", group = PLACE, value_hint = ValueHint::FilePath)]
     pub(crate) nbd: Option<PathBuf>,
-    /// Give the device up when a request has been stuck for this many seconds; 0: never
+    /// Let nbd:HOST:PORT be an address that other machines reach: NBD has no passwords, whoever
+    /// connects reads and writes the device
+    #[arg(long)]
+    pub(crate) listen_anywhere: bool,
+    /// Where there is no DIR for `stetfs stats`: write the statistics to this file, as JSON, at
+    /// SIGUSR1 and at the end
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) stats: Option<PathBuf>,
+    /// Give the file up when a request has been stuck for this many seconds; 0: never
     #[arg(short, long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) watchdog: u32,
     /// Keep all of FILE in memory and allocate all its space now, so that a write to it needs no
@@ -86,6 +161,17 @@ pub(crate) struct ExportArgs {
     pub(crate) until_closed: bool,
 }
 
+impl ExportArgs {
+    /// How the device appears. The parser has seen to it that this was said, and once.
+    pub(crate) fn way(&self) -> Way {
+        if let Some(way) = &self.way {
+            return way.clone();
+        }
+        let socket = self.nbd.clone().map(|path| Way::Nbd(Address::Unix(path)));
+        socket.unwrap_or_else(|| Way::File(self.dir.clone().unwrap_or_default()))
+    }
+}
+
 /// Offer an ext4 volume as a block device that commits by a journaling scheme
 ///
 /// The user of the device, such as the kernel's ext4 on a loop device or a virtual machine, finds
@@ -93,18 +179,17 @@ pub(crate) struct ExportArgs {
 /// scheme commits. `stetfs mount -o front=kernel` does all of it in one
 /// command.
 ///
-/// DIR gets one file, `device`, as large as the volume. `stetfs umount DIR` ends the server when
-/// nobody uses the file any more, and leaves a plain ext4 image.
+/// --as says how the device appears. The server goes to the background when it is there; when it
+/// ends, it leaves a plain ext4 image.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mkdir dev && stetfs below -o scheme=stet disk.img dev
-  loop=$(losetup --show --find --direct-io=on dev/device)
+  loop=$(stetfs below -o scheme=stet disk.img --as loop)
   mount -o data=journal $loop /mnt
-  umount /mnt && losetup -d $loop && stetfs umount dev
+  umount /mnt && losetup -d $loop
 
-  stetfs below --nbd /run/disk.sock disk.img
-  qemu-system-x86_64 -drive file=nbd+unix:///?socket=/run/disk.sock,format=raw ...
+  stetfs below disk.img --as nbd:/run/disk.sock
+  qemu-system-x86_64 -drive file=nbd+unix:///?socket=/run/disk.sock,format=raw,if=virtio ...
 
 RISK: see `stetfs nand export --help`.")]
 pub(crate) struct BelowArgs {

@@ -1,28 +1,25 @@
 //! `stetfs mount -o front=kernel`: the kernel's ext4 on a device below which a scheme commits.
 //!
 //! The server of the device is started first, and shows it as a file in a directory of its own
-//! under [`RUN`]. A loop device takes the file, and the kernel mounts ext4 on that. Whatever
+//! under `/run/stetfs`. A loop device takes the file, and the kernel mounts ext4 on that. Whatever
 //! unmounts it, umount(8) or `stetfs umount`, ends everything: the loop device goes with its last
 //! user, the server with the loop device, and it leaves a plain ext4 image.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use stetfs::MountOptions;
 use stetfs_fuse::FILE_NAME;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
 
 use crate::args::Mount;
+use crate::export::loops::{LoopDevice, Place, attach, remove_old};
 use crate::failure::{Explain, Failure, Result};
 use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
-/// Where the servers' directories are.
-const RUN: &str = "/run/stetfs";
 /// The word that chooses this way to mount.
 const FRONT: &str = "front=";
 /// Options of the server; all others are the kernel's.
@@ -83,7 +80,7 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     let passes = named.is_ok_and(|options| super::passes(&options));
     let write_through = mode_of(&kernels) == Some("journal") && !passes;
     start_server(args, &place, &ours, write_through, verbose)?;
-    let device = attach(&place)?;
+    let device = attach(&place, loop_ioctl::AUTOCLEAR)?;
     if write_through {
         // Words of the caller come later, and count.
         kernels.splice(..0, WRITE_THROUGH.map(str::to_owned));
@@ -122,40 +119,6 @@ fn flush_us(options: &[String]) -> Option<&str> {
     options.iter().find_map(|word| word.strip_prefix(FLUSH))
 }
 
-/// A directory for a server.
-struct Place {
-    dir: PathBuf,
-}
-
-impl Place {
-    /// Makes it: only its owner may look into it.
-    fn make() -> Result<Self> {
-        let make = |dir: &Path, is_there: bool| {
-            let made = DirBuilder::new()
-                .mode(0o700)
-                .recursive(is_there)
-                .create(dir);
-            made.during(|| dir.display().to_string())
-        };
-        make(Path::new(RUN), true)?;
-        remove_old();
-        let dir = Path::new(RUN).join(format!("below-{}", std::process::id()));
-        make(&dir, false)?;
-        Ok(Self { dir })
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.join(FILE_NAME)
-    }
-}
-
-/// Removes directories that servers have left: those on which nothing is mounted are empty.
-fn remove_old() {
-    for entry in fs::read_dir(RUN).into_iter().flatten().flatten() {
-        let _ = fs::remove_dir(entry.path());
-    }
-}
-
 fn start_server(
     args: &Mount,
     place: &Place,
@@ -178,36 +141,6 @@ fn start_server(
     }
     server.arg("--").arg(&args.image).arg(&place.dir);
     launch(server)
-}
-
-/// A loop device that goes away when nobody has it open.
-struct LoopDevice {
-    path: PathBuf,
-    file: File,
-}
-
-fn attach(place: &Place) -> Result<LoopDevice> {
-    const CONTROL: &str = "/dev/loop-control";
-    let shown = |path: &Path| path.display().to_string();
-    let open = |path: &Path| {
-        let opened = OpenOptions::new().read(true).write(true).open(path);
-        opened.during(|| shown(path))
-    };
-    let control = open(Path::new(CONTROL))?;
-    let backing = open(&place.file())?;
-    loop {
-        let number = loop_ioctl::free_device(&control).during(|| CONTROL.to_owned())?;
-        let path = PathBuf::from(format!("/dev/loop{number}"));
-        let file = open(&path)?;
-        let flags = loop_ioctl::AUTOCLEAR | loop_ioctl::DIRECT_IO;
-        let name = place.file();
-        match loop_ioctl::attach(&file, &backing, flags, name.as_os_str().as_encoded_bytes()) {
-            Ok(()) => return Ok(LoopDevice { path, file }),
-            // Somebody else was faster.
-            Err(Errno::BUSY) => {}
-            Err(e) => return Err(Failure::from(e).context(shown(&path))),
-        }
-    }
 }
 
 fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<()> {
@@ -247,7 +180,8 @@ pub(crate) fn exported_below(dir: &Path) -> Option<PathBuf> {
     let entry = mountinfo::mounted_on(&dir).ok()??;
     let file = backing_file(&entry)?;
     let exported = mountinfo::mounted_on(file.parent()?).ok()??;
-    exported.is_stetfs().then_some(file)
+    // Another loop device outlives the mount, and the server with it.
+    (exported.is_stetfs() && fact(&entry, "autoclear")? == "1").then_some(file)
 }
 
 /// The kernel's mount on the device that is exported in `dir`, if there is one.
@@ -258,10 +192,15 @@ pub(crate) fn mounted_above<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a
 
 /// The file of the loop device on which something is mounted.
 fn backing_file(entry: &MountEntry) -> Option<PathBuf> {
-    let name = entry.source.strip_prefix("/dev").ok()?;
-    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let backing = fs::read_to_string(backing).ok()?;
-    Some(PathBuf::from(backing.trim_end()))
+    fact(entry, "backing_file").map(PathBuf::from)
+}
+
+/// What the kernel says of the loop device on which something is mounted.
+fn fact(entry: &MountEntry, name: &str) -> Option<String> {
+    let device = entry.source.strip_prefix("/dev").ok()?;
+    let path = Path::new("/sys/block").join(device).join("loop").join(name);
+    let found = fs::read_to_string(path).ok()?;
+    Some(found.trim_end().to_owned())
 }
 
 /// Unmounts the kernel's ext4 from `dir` and waits until the server of `file` has left a plain

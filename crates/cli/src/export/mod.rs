@@ -1,27 +1,26 @@
-//! A block device for other programs: one file in a directory, or a socket for NBD clients.
-//!
-//! With `--nbd` the file is in a directory of our own, and nbdkit's file plugin serves it: see
-//! `nbd.rs`.
+//! A block device for other programs: one file in a directory, a loop device on it, or a server for
+//! NBD clients.
 
+pub(crate) mod loops;
 mod nbd;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stetfs_export::ByteDev;
+use stetfs_export::nbd::Listener;
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::{Ended, ExportOptions};
 use stetfs_media::BlockDev;
 
-use crate::args::ExportArgs;
-use crate::failure::{Explain, Failure, Result};
+use crate::args::{ExportArgs, Way};
+use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::logging::Log;
 use crate::start::{check, launch, open_log, wait_for_release};
-use nbd::Nbd;
 
 /// A device that is offered to other programs.
 pub(crate) struct Exported {
@@ -45,7 +44,7 @@ const ARENA: (&str, &str) = ("MIMALLOC_ARENA_EAGER_COMMIT", "0");
 /// command line begins with `words`.
 ///
 /// # Errors
-/// Of the file or the directory, of the device, of the mount.
+/// Of the file or the directory, of the device, of the mount or the socket.
 pub(crate) fn run(
     file: &Path,
     args: &ExportArgs,
@@ -53,37 +52,86 @@ pub(crate) fn run(
     verbose: u8,
     open: impl FnOnce(&Path) -> Result<Exported>,
 ) -> Result<()> {
+    let way = args.way();
+    let is_file = !matches!(way, Way::Nbd(_));
+    if is_file && args.stats.is_some() {
+        return Err(Failure::new("--stats is for nbd:SOCKET and nbd:HOST:PORT")
+            .advise("`stetfs stats DIR` asks the server of a file")
+            .exit(EXIT_USAGE));
+    }
+    if way == Way::Loop && (args.server || args.foreground) {
+        return Err(Failure::new("--foreground is not for --as loop").exit(EXIT_USAGE));
+    }
     if args.server || args.foreground {
         return serve(file, args, verbose, open);
     }
-    match &args.dir {
-        Some(dir) => check(file, dir)?,
-        None => file
+    match &way {
+        Way::File(dir) => check(file, dir)?,
+        _ => file
             .metadata()
             .map(drop)
             .during(|| file.display().to_string())?,
     }
-    let mut server = this_program()?;
-    server
-        .args(words)
-        .arg("--server")
-        .args((0..verbose).map(|_| "-v"))
-        .args(["--watchdog", &args.watchdog.to_string()])
-        .args(args.resident.then_some("--resident"))
-        .args(args.until_closed.then_some("--until-closed"));
-    if let Some(log) = &args.log {
-        server.arg("--log").arg(log);
+    let start = |word, until_closed: bool| {
+        let mut server = this_program()?;
+        server
+            .args(words)
+            .arg("--server")
+            .args((0..verbose).map(|_| "-v"))
+            .args(["--watchdog", &args.watchdog.to_string()])
+            .args(args.resident.then_some("--resident"))
+            .args(until_closed.then_some("--until-closed"))
+            .args(args.listen_anywhere.then_some("--listen-anywhere"));
+        for (name, file) in [("--log", &args.log), ("--stats", &args.stats)] {
+            if let Some(file) = file {
+                server.arg(name).arg(file);
+            }
+        }
+        server.arg("--as").arg(word).arg("--").arg(file);
+        launch(server)
+    };
+    match way {
+        Way::Loop => loops::offer(|word| start(word, true)),
+        way => start(way.word(), args.until_closed),
     }
-    if let Some(socket) = &args.nbd {
-        server.arg("--nbd").arg(socket);
-    }
-    server.arg("--").arg(file).args(&args.dir);
-    launch(server)
 }
 
 fn this_program() -> Result<Command> {
     let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
     Ok(Command::new(program))
+}
+
+/// Where a server offers its device.
+enum Place {
+    Dir(PathBuf),
+    Socket(Listener),
+}
+
+impl Place {
+    fn of(args: &ExportArgs) -> Result<Self> {
+        Ok(match args.way() {
+            Way::File(dir) => Self::Dir(stetfs_fuse::check_dir(&dir)?),
+            Way::Nbd(address) => {
+                let bound = Listener::bind(&address, args.listen_anywhere);
+                Self::Socket(bound.map_err(refused)?)
+            }
+            Way::Loop => return Err(Failure::new("a loop device is on a file").exit(EXIT_USAGE)),
+        })
+    }
+}
+
+fn refused(error: stetfs_export::nbd::NbdError) -> Failure {
+    let is_local = !matches!(error, stetfs_export::nbd::NbdError::NotLocal { .. });
+    let failure = Failure::from(error);
+    if is_local {
+        return failure;
+    }
+    failure
+        .advise(
+            "take localhost:PORT and a tunnel; or, if everybody there may read and write the \
+                device: --listen-anywhere",
+        )
+        .exit(EXIT_USAGE)
 }
 
 fn serve(
@@ -103,13 +151,8 @@ fn serve(
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
     let file = file.canonicalize().during(|| file.display().to_string())?;
-    let nbd = args.nbd.as_deref().map(Nbd::new).transpose()?;
-    let dir = match (&nbd, &args.dir) {
-        (Some(nbd), _) => nbd.dir(),
-        (None, Some(dir)) => dir,
-        (None, None) => return Err(Failure::new("no directory was given").exit(2)),
-    };
-    let dir = stetfs_fuse::check_dir(dir)?;
+    let stats_file = args.stats.as_deref().map(std::path::absolute).transpose()?;
+    let place = Place::of(args)?;
     stetfs_fuse::prepare_process(None);
     // An earlier server may still be finishing.
     wait_for_release(&file);
@@ -120,29 +163,13 @@ fn serve(
         stats,
         close,
     } = open(&file)?;
-    let options = ExportOptions {
-        watchdog: (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into())),
-        stats,
-        threads,
-        until_closed: args.until_closed,
-        let_go: nbd.as_ref().map(Nbd::stopper),
-    };
+    let dev = Arc::new(ByteDev::new(dev));
     let mut held = None;
     let ready = || {
         held = Some(stetfs_fuse::prepare_memory(
             args.resident.then_some(file.as_path()),
             heap,
         )?);
-        if let Some(nbd) = &nbd {
-            nbd.start()?;
-        }
-        if let (true, Some(socket)) = (args.server, &args.nbd) {
-            let pid = std::process::id();
-            eprintln!(
-                "stetfs: serving {}; end it with: kill {pid}",
-                socket.display()
-            );
-        }
         if !args.server {
             return Ok(Waiting::nobody());
         }
@@ -150,7 +177,26 @@ fn serve(
         log.detach(args.log.is_some());
         Ok(waiting)
     };
-    let ended = stetfs_fuse::export(Arc::new(ByteDev::new(dev)), &file, &dir, options, ready)?;
+    let ended = match place {
+        Place::Dir(dir) => {
+            let options = ExportOptions {
+                watchdog: (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into())),
+                stats,
+                threads,
+                until_closed: args.until_closed,
+                let_go: None,
+            };
+            stetfs_fuse::export(dev, &file, &dir, options, ready)?
+        }
+        Place::Socket(listener) => {
+            let stats = nbd::Stats {
+                facts: &*stats,
+                file: stats_file,
+                source: &file,
+            };
+            nbd::serve(listener, dev, &stats, ready)?
+        }
+    };
     close()?;
     drop(held);
     say_ended(&file, ended);

@@ -1,128 +1,85 @@
-//! A device for NBD clients: nbdkit with its file plugin, on the file that we export.
-//!
-//! nbdkit speaks the whole protocol (trim, zeroing, forced unit access, several connections), and
-//! its file plugin turns each request into the system call that the exported file understands. The
-//! process is our child, ends when we do, and tells us when it ends.
+//! A device for NBD clients: the server at work until a signal ends it.
 
-use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use stetfs_export::ByteDev;
+use stetfs_export::nbd::{Listener, Server};
+use stetfs_fuse::Ended;
+use stetfs_fuse::background::Waiting;
 
-use crate::failure::{Explain, Failure, Result};
+use crate::failure::{Explain, Result};
 
-const SERVER: &str = "nbdkit";
-
-/// How often to look whether the socket is there.
-const POLL: Duration = Duration::from_millis(10);
-
-/// A server for NBD clients, and the directory of the file that it serves.
-pub(crate) struct Nbd {
-    socket: PathBuf,
-    dir: PathBuf,
-    /// nbdkit, while it runs.
-    pid: Arc<AtomicI32>,
+/// Where and how statistics are written.
+pub(crate) struct Stats<'a> {
+    /// The device's.
+    pub(crate) facts: &'a dyn Fn() -> serde_json::Value,
+    /// The file, if there is to be one.
+    pub(crate) file: Option<PathBuf>,
+    /// Where the device came from.
+    pub(crate) source: &'a Path,
 }
 
-impl Nbd {
-    /// Makes the directory. Nothing may be at `socket` except what a killed server has left.
-    pub(crate) fn new(socket: &Path) -> Result<Self> {
-        let shown = || socket.display().to_string();
-        match socket.symlink_metadata() {
-            Ok(found) if found.file_type().is_socket() => {
-                if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-                    return Err(Failure::new(format!("{}: somebody serves it", shown())));
-                }
-                fs::remove_file(socket).during(shown)?;
-            }
-            Ok(_) => return Err(Failure::new(format!("{}: is there already", shown()))),
-            Err(_) => {}
+impl Stats<'_> {
+    /// Whoever reads the file finds all of it.
+    fn write(&self, server: serde_json::Value) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let mut stats = (self.facts)();
+        stats["server"] = server;
+        stats["server"]["image"] = json!(self.source);
+        stats["server"]["pid"] = json!(std::process::id());
+        let dir = file.parent().unwrap_or(Path::new("/"));
+        let mut written = tempfile::NamedTempFile::new_in(dir)?;
+        writeln!(written, "{stats:#}")?;
+        written.persist(file).map(drop).map_err(|e| e.error)
+    }
+}
+
+/// Serves `dev` until a signal asks for the end. Then finishes what is under way and flushes the
+/// device. Calls `ready` when clients are accepted.
+///
+/// # Errors
+/// Signals or threads cannot be had; the device cannot be flushed.
+pub(crate) fn serve(
+    listener: Listener,
+    dev: Arc<ByteDev>,
+    stats: &Stats<'_>,
+    ready: impl FnOnce() -> io::Result<Waiting>,
+) -> Result<Ended> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let uri = listener.uri();
+    let mut server = Server::start(listener, dev.clone())?;
+    let pid = std::process::id();
+    eprintln!("stetfs: serving {uri}; end it with: kill {pid}");
+    ready()?.release()?;
+    let tell = |server: &Server| {
+        let seen = server.stats();
+        let told = stats.write(json!({
+            "address": uri,
+            "connections": seen.connections,
+            "accepted": seen.accepted,
+            "requests": seen.requests,
+        }));
+        if let Err(error) = told {
+            tracing::error!("statistics: {error}");
         }
-        let dir = std::env::temp_dir().join(format!("stetfs-nbd-{}", getpid().as_raw_pid()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .during(|| dir.display().to_string())?;
-        Ok(Self {
-            socket: std::path::absolute(socket).during(shown)?,
-            dir,
-            pid: Arc::default(),
-        })
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Starts nbdkit and returns when it listens. If it ends by itself, this process gets SIGTERM.
-    pub(crate) fn start(&self) -> io::Result<()> {
-        let mut child = Command::new(SERVER)
-            .args(["--foreground", "--exit-with-parent", "--unix"])
-            .arg(&self.socket)
-            .arg("file")
-            .arg(self.dir.join(stetfs_fuse::FILE_NAME))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| {
-                io::Error::new(
-                    e.kind(),
-                    format!("{SERVER} cannot be run: {e} (package nbdkit)"),
-                )
-            })?;
-        while !self.socket.exists() {
-            if child.try_wait()?.is_some() {
-                return Err(io::Error::other(said(&mut child)));
-            }
-            thread::sleep(POLL);
+    };
+    let signal = signals.forever().find(|signal| {
+        let asks = *signal == SIGUSR1;
+        if asks {
+            tell(&server);
         }
-        self.pid.store(child.id().cast_signed(), Ordering::Relaxed);
-        let pid = self.pid.clone();
-        thread::Builder::new()
-            .name(SERVER.to_owned())
-            .spawn(move || {
-                let said = said(&mut child);
-                let _ = child.wait();
-                if pid.swap(0, Ordering::Relaxed) != 0 {
-                    tracing::error!("{SERVER} has ended: {said}");
-                    let _ = kill_process(getpid(), Signal::TERM);
-                }
-            })?;
-        Ok(())
-    }
-
-    /// Returns a function that ends nbdkit.
-    pub(crate) fn stopper(&self) -> Box<dyn Fn() + Send> {
-        let pid = self.pid.clone();
-        Box::new(move || {
-            if let Some(pid) = Pid::from_raw(pid.swap(0, Ordering::Relaxed)) {
-                let _ = kill_process(pid, Signal::TERM);
-            }
-        })
-    }
-}
-
-/// Returns what it said until it ended.
-fn said(child: &mut Child) -> String {
-    let mut said = String::new();
-    if let Some(stderr) = &mut child.stderr {
-        let _ = stderr.read_to_string(&mut said);
-    }
-    said.trim().to_owned()
-}
-
-impl Drop for Nbd {
-    fn drop(&mut self) {
-        self.stopper()();
-        let _ = fs::remove_file(&self.socket);
-        let _ = fs::remove_dir(&self.dir);
-    }
+        !asks
+    });
+    server.stop();
+    tell(&server);
+    drop(server);
+    dev.flush().during(|| stats.source.display().to_string())?;
+    Ok(Ended::Signal(signal.unwrap_or(SIGTERM)))
 }

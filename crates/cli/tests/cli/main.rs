@@ -29,6 +29,7 @@ mod parts;
 #[cfg(feature = "crash")]
 mod program;
 mod run;
+mod served;
 #[cfg(feature = "crash")]
 mod shared;
 #[cfg(feature = "crash")]

@@ -70,6 +70,13 @@ pub(crate) fn tool<A: AsRef<OsStr> + Debug>(program: impl AsRef<OsStr>, args: &[
     run_program(program, args)
 }
 
+/// Runs a program for at most a minute.
+pub(crate) fn bounded(program: &str, args: &[&str]) -> Ran {
+    let mut all = vec!["--kill-after=5", "60", program];
+    all.extend(args);
+    tool("timeout", &all)
+}
+
 /// True if a program is installed; otherwise says that the test is skipped.
 pub(crate) fn has(program: &str) -> bool {
     let found = tool("sh", &["-c", &format!("command -v {program}")]).code == 0;
