@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ test: ## Every test
 test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emulated machine (minutes; not in `make test`)
 	@scripts/deps.sh mtd
 	@CARGO="$(CARGO)" scripts/mtd.sh
+
+test-guest: ## A virtual machine whose ext4 is on a volume below which a scheme commits, killed twice, in an emulated machine (a minute; not in `make test`)
+	@scripts/deps.sh guest
+	@CARGO="$(CARGO)" scripts/guest.sh
 
 lint: ## Formatting and clippy, as .ci/run has it
 	$(CARGO) fmt --all --check
