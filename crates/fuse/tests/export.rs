@@ -24,6 +24,11 @@ impl Layer for Stuck {
         &self.below
     }
 
+    /// Without a cache, nobody asks for a flush.
+    fn volatile_cache(&self) -> bool {
+        true
+    }
+
     fn flush(&self, _cause: Cause) -> Result<(), MediaError> {
         let (open, changed) = &*self.gate;
         let mut is_open = open.lock().unwrap();
