@@ -130,7 +130,7 @@ impl Core {
         for block in snapshot.meta.iter().chain(&snapshot.data) {
             let home = block.home.0;
             state.logged.insert(home);
-            state.newest.insert(home, block.content.clone());
+            state.keep(home, block.content.clone());
             if block.class == Class::GroupDesc {
                 state.map.described(block.home, &block.content);
             }
@@ -247,7 +247,7 @@ impl Core {
         let mut state = self.state.lock();
         // A home may be written while it is read: nobody would forget what was read before.
         if state.logged.contains(block) {
-            state.newest.insert(block, content.clone());
+            state.keep(block, content.clone());
         }
         Ok(content)
     }

@@ -31,6 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use hashbrown::HashMap;
 use hashlink::LruCache;
 use parking_lot::Mutex;
 use roaring::RoaringTreemap;
@@ -148,6 +149,7 @@ impl Below {
                 loose: Contents::new(),
                 committing: Arc::default(),
                 newest: LruCache::new(kept),
+                digests: HashMap::new(),
             }),
             commit: stetfs_sync::Mutex::new(Tid(1)),
             changing: stetfs_sync::Mutex::new(()),
@@ -287,6 +289,11 @@ impl Below {
     fn write_loose(&self, kind: Kind, piece: &Piece, part: &[u8]) -> Result<bool, BelowError> {
         let core = &self.core;
         let changing = core.changing.lock();
+        let is_whole = part.len() == core.size.bytes() && kind == Kind::Logged;
+        if is_whole && core.state.lock().is_known(piece.block, part) {
+            count(&core.counters.homes_saved, 1);
+            return Ok(false);
+        }
         let before = core.content(piece.block)?;
         let mut content = before.clone();
         if kind == Kind::Superblock {
@@ -331,7 +338,7 @@ impl Below {
         count(&core.counters.homes_written, blocks.end - blocks.start);
         let mut state = core.state.lock();
         for block in blocks.clone() {
-            state.newest.remove(&block);
+            state.forget(block);
         }
         note(&mut state, blocks);
         drop(state);

@@ -1,5 +1,6 @@
 //! Reads: the newest content of each block, in as few reads of the medium as possible.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use stetfs_format::BlockNo;
@@ -86,16 +87,34 @@ impl Core {
         if !scheme.holds_any(BlockNo(blocks.start), count) {
             return Ok(self.dev().read_at(at, out, tag)?);
         }
+        // What is home is read in one request as far as it goes.
+        let mut home = 0..0;
         for piece in self.size.pieces(at, run.len) {
-            let part = &mut out[piece.in_range()];
+            let part = piece.in_range();
             match scheme.read(BlockNo(piece.block))? {
-                Held::Here(content) => part.copy_from_slice(&content[piece.in_block()]),
-                Held::Home => {
-                    let at = self.size.offset_of(piece.block) + usize_as_u64(piece.within);
-                    self.dev().read_at(at, part, tag)?;
+                Held::Here(content) => {
+                    out[part].copy_from_slice(&content[piece.in_block()]);
+                    self.read_home(at, out, std::mem::take(&mut home), tag)?;
                 }
+                Held::Home if home.is_empty() => home = part,
+                Held::Home => home.end = part.end,
             }
         }
-        Ok(())
+        self.read_home(at, out, home, tag)
+    }
+
+    /// Reads a part of what begins at byte `at` of the medium.
+    fn read_home(
+        &self,
+        at: u64,
+        out: &mut [u8],
+        part: Range<usize>,
+        tag: Tag,
+    ) -> Result<(), BelowError> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let from = at + usize_as_u64(part.start);
+        Ok(self.dev().read_at(from, &mut out[part], tag)?)
     }
 }

@@ -42,6 +42,20 @@ pub(crate) struct State {
     pub(crate) committing: Arc<Contents>,
     /// Committed contents that are kept in memory.
     pub(crate) newest: LruCache<u64, BlockRef>,
+    /// Digests of logged blocks whose content is kept no longer: enough to know it again.
+    pub(crate) digests: HashMap<u64, Digest>,
+}
+
+/// Half of a BLAKE3 digest: nobody finds two contents with the same.
+pub(crate) type Digest = [u8; 16];
+
+/// Digests are kept of so many blocks.
+const DIGESTS: usize = 1 << 20;
+
+/// The digest of a content.
+pub(crate) fn digest(content: &[u8]) -> Digest {
+    let whole = blake3::hash(content);
+    *whole.as_bytes().first_chunk().expect("32 bytes")
 }
 
 impl State {
@@ -78,7 +92,7 @@ impl State {
     /// The block was revoked: what the scheme and the kernel's log have of it is void.
     pub(crate) fn revoked(&mut self, block: u64) {
         self.logged.remove(block);
-        self.newest.remove(&block);
+        self.forget(block);
         self.live.forget(block);
         self.held.remove(&block);
     }
@@ -88,6 +102,39 @@ impl State {
         let changed = self.held.get(&block).or_else(|| self.loose.get(&block));
         let changed = changed.or_else(|| self.committing.get(&block));
         changed.or_else(|| self.newest.get(&block)).cloned()
+    }
+
+    /// Keeps a committed content in memory. Of the one that has to make room its digest stays.
+    pub(crate) fn keep(&mut self, block: u64, content: BlockRef) {
+        self.digests.remove(&block);
+        if self.newest.len() == self.newest.capacity()
+            && !self.newest.contains_key(&block)
+            && let Some((oldest, content)) = self.newest.remove_lru()
+            && self.logged.contains(oldest)
+        {
+            if self.digests.len() == DIGESTS {
+                self.digests.clear();
+            }
+            self.digests.insert(oldest, digest(&content));
+        }
+        self.newest.insert(block, content);
+    }
+
+    /// Keeps nothing of a block any more.
+    pub(crate) fn forget(&mut self, block: u64) {
+        self.newest.remove(&block);
+        self.digests.remove(&block);
+    }
+
+    /// Whether a block has this content, as far as memory can tell.
+    pub(crate) fn is_known(&mut self, block: u64, content: &[u8]) -> bool {
+        match self.content(block) {
+            Some(newest) => newest[..] == *content,
+            None => self
+                .digests
+                .get(&block)
+                .is_some_and(|known| *known == digest(content)),
+        }
     }
 
     /// Whether a power cut leaves what is at a block's home as it is.
