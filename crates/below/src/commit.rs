@@ -17,15 +17,20 @@ use crate::stats::count;
 use crate::superblock;
 
 impl Core {
-    /// Commits every transaction of the kernel's that is complete.
+    /// Commits every transaction of the kernel's that is complete. One that does not fit its
+    /// checksums is not complete yet, unless it `must_fit`: a request may come in several parts.
     ///
     /// # Errors
     /// A journal that cannot be followed; the scheme's or the medium's.
-    pub(crate) fn commit_closed(&self, tid: &mut Tid) -> Result<(), BelowError> {
+    pub(crate) fn commit_closed(&self, tid: &mut Tid, must_fit: bool) -> Result<(), BelowError> {
         loop {
             let (closed, mut loose) = {
                 let mut state = self.state.lock();
-                let Some(closed) = state.collector.take()? else {
+                let closed = match state.collector.take() {
+                    Err(_) if !must_fit => None,
+                    closed => closed?,
+                };
+                let Some(closed) = closed else {
                     return Ok(());
                 };
                 (closed, state.take_loose())
@@ -46,8 +51,12 @@ impl Core {
                 loose.remove(&block.0);
             }
             blocks.extend(loose);
+            let revoked = closed.revoked.clone();
             self.commit_blocks(tid, blocks, closed.revoked)?;
             let mut state = self.state.lock();
+            for block in &revoked {
+                state.live.forget(block.0);
+            }
             for block in &live {
                 // A home that came during the commit has an older content.
                 state.loose.remove(block);
@@ -76,7 +85,7 @@ impl Core {
     /// As [`commit_closed`](Self::commit_closed).
     pub(crate) fn make_durable(&self) -> Result<(), BelowError> {
         let mut tid = self.commit.lock();
-        self.commit_closed(&mut tid)?;
+        self.commit_closed(&mut tid, true)?;
         self.commit_loose(&mut tid)?;
         self.flush_homes()
     }

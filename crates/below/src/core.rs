@@ -7,7 +7,7 @@ use stetfs::Alone;
 use stetfs::clock::Clock;
 use stetfs_format::{BlockNo, BlockSize, Tid};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Errno, MediaError, Op, Tag};
-use stetfs_scheme::{Goal, Held};
+use stetfs_scheme::{Goal, Held, SchemeError};
 use stetfs_sync::RwLock;
 
 use crate::error::BelowError;
@@ -29,6 +29,8 @@ pub(crate) struct Core {
     pub(crate) commit: stetfs_sync::Mutex<Tid>,
     /// Held while a part of a block is changed that only transactions change.
     pub(crate) changing: stetfs_sync::Mutex<()>,
+    /// Held while committed blocks are brought home: one at a time may do that.
+    pub(crate) checkpointing: stetfs_sync::Mutex<()>,
     /// Held for reading while a home is written. A flush begins when nobody holds it: then it knows
     /// which writes it covers.
     pub(crate) writing: RwLock<()>,
@@ -130,11 +132,20 @@ impl Core {
         Ok(())
     }
 
+    /// Brings committed blocks home.
+    ///
+    /// # Errors
+    /// The scheme's.
+    pub(crate) fn bring_home(&self, goal: Goal) -> Result<(), SchemeError> {
+        let _checkpointing = self.checkpointing.lock();
+        self.alone.opened.scheme.checkpoint(goal)
+    }
+
     /// Brings home what is due; returns whether there may be more another time.
     pub(crate) fn checkpoint(&self) -> bool {
         let scheme = &self.alone.opened.scheme;
         while scheme.backlog().is_due && self.broken.lock().is_none() {
-            if let Err(error) = scheme.checkpoint(Goal::Background) {
+            if let Err(error) = self.bring_home(Goal::Background) {
                 self.fail(Op::Write, error.into());
                 return false;
             }

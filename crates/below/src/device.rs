@@ -153,6 +153,7 @@ impl Below {
             }),
             commit: stetfs_sync::Mutex::new(Tid(1)),
             changing: stetfs_sync::Mutex::new(()),
+            checkpointing: stetfs_sync::Mutex::new(()),
             writing: RwLock::new(()),
             // What was there before is not known to be durable.
             is_written: AtomicBool::new(true),
@@ -269,7 +270,8 @@ impl Below {
             }
         }
         if may_be_complete {
-            core.commit_closed(&mut core.commit.lock())?;
+            // Without flushes nothing else says that all parts have come.
+            core.commit_closed(&mut core.commit.lock(), self.write_through)?;
             self.wake();
         }
         self.ended(is_open)
@@ -396,6 +398,8 @@ impl Below {
             let mut state = core.state.lock();
             for block in blocks.clone() {
                 state.loose.remove(&block);
+                state.held.remove(&block);
+                state.live.forget(block);
             }
             let mut logged = state.logged.iter();
             logged.advance_to(blocks.start);
@@ -409,7 +413,10 @@ impl Below {
         if known.is_empty() {
             return Ok(());
         }
-        core.commit_blocks(&mut tid, Vec::new(), known)
+        core.commit_blocks(&mut tid, Vec::new(), known)?;
+        // The newest record may vouch for what is at these homes: it must not be the newest any
+        // more. The kernel discards what it has freed, of which the scheme has nothing.
+        Ok(core.bring_home(Goal::All)?)
     }
 
     fn wake(&self) {
