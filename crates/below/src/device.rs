@@ -19,7 +19,7 @@
 //! 2. A scheme may log a part of a block only if a power cut leaves the rest at home as it is. A
 //!    block that was written home and not flushed, or discarded, is logged as a whole.
 //! 3. A block is called fresh only if the committed block bitmap says that it was free, or if it
-//!    was discarded and not written since.
+//!    was discarded or revoked, and not written since.
 //! 4. The superblock on the medium has the scheme's mark, and not `needs_recovery`. The kernel
 //!    reads it as it has written it.
 //! 5. A home that is written while the kernel's log has the block counts for nothing after a crash,
@@ -302,7 +302,8 @@ impl Below {
             let needs_recovery = core.needs_recovery.load(Ordering::Relaxed);
             superblock::unmark(content.make_mut(), core.size, needs_recovery);
         }
-        if content[piece.in_block()] == *part {
+        let is_undefined = core.state.lock().is_undefined(piece.block);
+        if !is_undefined && content[piece.in_block()] == *part {
             count(&core.counters.homes_saved, 1);
             return Ok(false);
         }

@@ -33,7 +33,8 @@ pub(crate) struct State {
     pub(crate) unstable: RoaringTreemap,
     /// The same of blocks that the flush under way makes stable.
     pub(crate) flushing: RoaringTreemap,
-    /// Discarded blocks: what is there is undefined.
+    /// Discarded and revoked blocks: what is there is undefined. A cache may show the revoked
+    /// content again after a power cut.
     pub(crate) undefined: RoaringTreemap,
     /// Changes that came outside of the journal and become a transaction at the next flush or
     /// commit.
@@ -92,6 +93,7 @@ impl State {
     /// The block was revoked: what the scheme and the kernel's log have of it is void.
     pub(crate) fn revoked(&mut self, block: u64) {
         self.logged.remove(block);
+        self.undefined.insert(block);
         self.forget(block);
         self.live.forget(block);
         self.held.remove(&block);

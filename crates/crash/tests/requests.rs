@@ -666,6 +666,13 @@ fn tinca() {
     explore("jbd2/tinca journal ext4-1k", 200..204);
 }
 
+/// A block was revoked, and its home had zeros from before: zeros that were written were taken for
+/// there already. After a power cut the cache showed the revoked content again.
+#[test]
+fn a_revoked_block_is_written_whatever_its_home_has() {
+    explore("jbd2/tinca journal ext4-1k", 1025..1026);
+}
+
 #[test]
 fn dj() {
     explore("jbd2/dj journal ext4-1k", 300..304);
