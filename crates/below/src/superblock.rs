@@ -1,6 +1,7 @@
 //! The superblock's two faces: on the medium it has the scheme's mark, and the kernel reads it as
 //! it has written it.
 
+use stetfs_format::superblock::reseal;
 use stetfs_format::{
     BlockSize, Corrupt, FeatureIncompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
 };
@@ -19,7 +20,14 @@ fn area(size: BlockSize) -> std::ops::Range<usize> {
 /// What is wrong with it.
 pub(crate) fn mark(block: &mut [u8], size: BlockSize, with: Mark) -> Result<Superblock, Corrupt> {
     let raw = &mut block[area(size)];
-    let written = Superblock::decode(raw)?;
+    let written = match Superblock::decode(raw) {
+        // e2fsprogs write only the bytes that have changed, and the checksum last.
+        Err(Corrupt::SuperChecksum { .. }) => {
+            reseal(raw);
+            Superblock::decode(raw)?
+        }
+        decoded => decoded?,
+    };
     let mut marked = written.clone();
     marked.feature_incompat -= FeatureIncompat::RECOVER;
     match with {
