@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use stetfs_fuse::FILE_NAME;
@@ -52,7 +53,12 @@ impl Place {
 /// Removes directories that servers have left: those on which nothing is mounted are empty.
 pub(crate) fn remove_old() {
     for entry in fs::read_dir(RUN).into_iter().flatten().flatten() {
-        let _ = fs::remove_dir(entry.path());
+        // Another mount may just have made one, and not mounted anything on it yet.
+        let made = entry.metadata().and_then(|meta| meta.modified());
+        let age = made.ok().and_then(|made| made.elapsed().ok());
+        if age.is_some_and(|age| age > Duration::from_secs(60)) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
