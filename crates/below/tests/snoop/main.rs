@@ -3,8 +3,9 @@
 
 mod scheme;
 mod script;
+#[path = "../support/mod.rs"]
+mod support;
 
-use std::process::Command;
 use std::sync::Arc;
 
 use stetfs_below::{Snoop, SnoopStats};
@@ -22,29 +23,6 @@ const KINDS: [&[&str]; 5] = [
     &["-t", "ext3", "-b", "1024"],
     &["-t", "ext4", "-b", "4096", "-O", "fast_commit"],
 ];
-
-/// Whether mke2fs is there; prints a message when it is not.
-fn has_mke2fs() -> bool {
-    let found = Command::new("mke2fs").arg("-V").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: the program mke2fs is needed");
-    }
-    found
-}
-
-/// A volume of 8 MiB made by mke2fs.
-fn volume(args: &[&str]) -> RamDev {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(8 << 20).unwrap();
-    let made = Command::new("mke2fs")
-        .args(["-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1"])
-        .args(args)
-        .arg(file.path())
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    RamDev::from_file(file.path()).unwrap()
-}
 
 /// The layer on a part in memory, and the plain device.
 struct Bed {

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs::{Caller, Fs, MountOptions};
 use stetfs_media::{BlockDev, Layer, MediaError, Tag};
 
-use super::{Bed, Beside, KINDS, has_mke2fs, volume};
-
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+use super::support::{self, RW, has, volume};
+use super::{Bed, Beside, KINDS};
 
 /// Owns [`Beside`], as a mount wants.
 struct Shared(Arc<Bed>);
@@ -39,37 +38,25 @@ fn mount(bed: &Arc<Bed>, options: &str) -> Fs {
     Fs::mount(Arc::new(Shared(bed.clone())), options).unwrap().0
 }
 
-/// Makes, changes, shortens and deletes files, each time with an fsync, for several laps of the
-/// log.
+/// Work for several laps of the log. One block in three begins like a record of the journal, and is
+/// escaped.
 fn work(fs: &Fs) {
-    let c = Caller::root();
-    for n in 0..120_u32 {
-        let name = format!("file{}", n % 13);
-        if n % 5 == 4 {
-            fs.unlink(&c, fs.root(), name.as_bytes()).ok();
-            continue;
-        }
-        let made = fs.create(&c, fs.root(), name.as_bytes(), 0o644, RW);
-        let file = made.or_else(|_| fs.lookup(&c, fs.root(), name.as_bytes()));
-        let ino = file.unwrap().ino;
-        // One block in three begins like a record of the journal, and is escaped.
-        let mut content: Vec<u8> = (0..20_000).map(|i| (i * n / 7 + n) as u8).collect();
+    support::work(fs, 0..120, |n| {
+        let mut content = support::content(n);
         for block in content.chunks_mut(4096).step_by(3) {
             block[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
         }
-        fs.write(&c, ino, u64::from(n % 3) * 4096, &content)
-            .unwrap();
-        fs.fsync(ino, false).unwrap();
-    }
+        content
+    });
 }
 
 #[test]
 fn everything_logged_comes_home_by_remaps() {
-    if !has_mke2fs() {
+    if !has(&["mke2fs"]) {
         return;
     }
     for kind in KINDS {
-        let bed = Arc::new(Bed::new(&volume(kind), 1 << 12));
+        let bed = Arc::new(Bed::new(&volume(8, kind), 1 << 12));
         let fs = mount(&bed, "data=journal");
         work(&fs);
         fs.unmount().unwrap();
@@ -87,11 +74,11 @@ fn everything_logged_comes_home_by_remaps() {
 /// remapped, too.
 #[test]
 fn recovery_is_remapped() {
-    if !has_mke2fs() {
+    if !has(&["mke2fs"]) {
         return;
     }
     for kind in KINDS {
-        let first = Bed::new(&volume(kind), 1 << 12);
+        let first = Bed::new(&volume(8, kind), 1 << 12);
         let first = Arc::new(first);
         let fs = mount(&first, "data=journal,commit=1000");
         let c = Caller::root();

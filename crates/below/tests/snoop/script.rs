@@ -12,7 +12,8 @@ use stetfs_media::nand::NandSim;
 use stetfs_media::sim::Rig;
 use stetfs_media::{Block, BlockDev, Cause};
 
-use super::{Bed, Beside, KINDS, TAG, has_mke2fs, volume};
+use super::support::{has, volume};
+use super::{Bed, Beside, KINDS, TAG};
 
 /// Blocks of the log: few, for many laps.
 const LOG_BLOCKS: u32 = 60;
@@ -206,11 +207,11 @@ impl<'a> Writer<'a> {
 
 #[test]
 fn whatever_is_written_is_read() {
-    if !has_mke2fs() {
+    if !has(&["mke2fs"]) {
         return;
     }
     for (kind, args) in KINDS.into_iter().enumerate() {
-        let volume = volume(args);
+        let volume = volume(8, args);
         // A table shorter than the log, too.
         for (seed, table) in [(1, 4096), (2, 17), (3, 1)] {
             let bed = Bed::new(&volume, table);
@@ -237,10 +238,10 @@ fn whatever_is_written_is_read() {
 /// A cut loses at most what came after the last flush, and leaves each sector old or new.
 #[test]
 fn what_was_flushed_survives_a_cut() {
-    if !has_mke2fs() {
+    if !has(&["mke2fs"]) {
         return;
     }
-    let volume = volume(KINDS[0]);
+    let volume = volume(8, KINDS[0]);
     let bed = Bed::new(&volume, 4096);
     let mut writer = Writer::new(&bed, 5);
     let read = |dev: &dyn BlockDev| {
