@@ -23,7 +23,8 @@ use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
-    BlockType, CommitBlock, DescriptorBlock, Header, JournalSuperblock, RevokeBlock, unescape,
+    BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalSuperblock,
+    RevokeBlock, unescape,
 };
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::Block;
@@ -140,26 +141,9 @@ impl Collector {
             return false;
         };
         let len = self.log.block.bytes();
-        let block = match self.blocks.get_mut(&at) {
-            Some(block) => {
-                block.bytes_mut()[within..end].copy_from_slice(part);
-                block
-            }
-            None if part.len() == len => self
-                .blocks
-                .entry(at)
-                .insert(Block::copy_of(part))
-                .into_mut(),
-            None => {
-                let mut block = Block::zeroed(len);
-                block.bytes_mut()[within..end].copy_from_slice(part);
-                self.blocks.entry(at).insert(block).into_mut()
-            }
-        };
-        let header = Header::decode(block.bytes());
-        self.is_committed |= header.is_some_and(|header| {
-            header.sequence == next.tid && header.known_type() == Some(BlockType::Commit)
-        });
+        let block = self.blocks.entry(at).or_insert_with(|| Block::zeroed(len));
+        block.bytes_mut()[within..end].copy_from_slice(part);
+        self.is_committed |= is_commit(block, next.tid);
         self.is_committed
     }
 
@@ -233,11 +217,7 @@ impl Collector {
         self.next = Some(Begin { tid, at: end });
         self.sequence = tid;
         // Its commit block may have come before that of the one that is given away now.
-        self.is_committed = self.blocks.values().any(|block| {
-            Header::decode(block.bytes()).is_some_and(|header| {
-                header.sequence == tid && header.known_type() == Some(BlockType::Commit)
-            })
-        });
+        self.is_committed = self.blocks.values().any(|block| is_commit(block, tid));
         Ok(Some(Closed {
             tid: begin.tid,
             blocks,
@@ -253,7 +233,12 @@ impl Collector {
         let mut logged: Vec<Logged> = Vec::new();
         let mut place: HashMap<BlockNo, usize> = HashMap::new();
         let mut revoked = HashSet::new();
+        // Only checksums v1 cover a whole transaction.
         let mut crc = !0;
+        let cover = |crc, block: &[u8]| match format.checksum {
+            ChecksumVersion::V1 => crc32_be(crc, block),
+            _ => crc,
+        };
         for _ in 0..self.log.capacity() {
             let Some(block) = self.blocks.get(&at).map(Block::bytes) else {
                 return Ok(None);
@@ -261,7 +246,7 @@ impl Collector {
             let header = Header::decode(block).filter(|header| header.sequence == begin.tid);
             match header.and_then(|header| header.known_type()) {
                 Some(BlockType::Descriptor) => {
-                    crc = crc32_be(crc, block);
+                    crc = cover(crc, block);
                     for tag in DescriptorBlock::decode(block, &format)?.tags() {
                         let tag = tag?;
                         at = self.log.step(at, 1);
@@ -271,7 +256,7 @@ impl Collector {
                         if !format.is_intact(&tag, begin.tid, content) {
                             return Err(Corrupt::JournalTagChecksum(tag.block));
                         }
-                        crc = crc32_be(crc, content);
+                        crc = cover(crc, content);
                         let found = Logged {
                             home: tag.block,
                             at,
@@ -315,6 +300,13 @@ impl Collector {
         }
         shown
     }
+}
+
+/// Whether a block of the journal is the commit block of a transaction.
+fn is_commit(block: &Block, tid: Tid) -> bool {
+    Header::decode(block.bytes()).is_some_and(|header| {
+        header.sequence == tid && header.known_type() == Some(BlockType::Commit)
+    })
 }
 
 type Walked = (Vec<Logged>, HashSet<BlockNo>, u32);

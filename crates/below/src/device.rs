@@ -296,8 +296,7 @@ impl Below {
             count(&core.counters.homes_saved, 1);
             return Ok(false);
         }
-        let before = core.content(piece.block)?;
-        let mut content = before.clone();
+        let mut content = core.content(piece.block)?;
         if kind == Kind::Superblock {
             let needs_recovery = core.needs_recovery.load(Ordering::Relaxed);
             superblock::unmark(content.make_mut(), core.size, needs_recovery);
