@@ -38,8 +38,23 @@ pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
 
 /// Runs for mount(8), or for mount.fuse3 as `stetfs IMAGE DIR -o ...`.
 pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
+    let start = |options, start: fn(&Mount, u8) -> Result<()>| {
+        let mount = Mount {
+            image: args.image.clone(),
+            dir: args.dir.clone(),
+            options,
+            foreground: false,
+            log: None,
+            server: false,
+            quiet: true,
+        };
+        start(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
+    };
     if front::is_asked(&args.options).map_err(|f| f.exit(EXIT_USAGE))? {
-        return mount_kernel(args);
+        if args.fake {
+            return Ok(());
+        }
+        return start(args.options.clone(), front::mount);
     }
     let options = if args.sloppy {
         known(&args.options)
@@ -55,35 +70,7 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     if args.fake {
         return Ok(());
     }
-    let (image, dir) = (args.image.clone(), args.dir.clone());
-    let mount = Mount {
-        image,
-        dir,
-        options,
-        foreground: false,
-        log: None,
-        server: false,
-        quiet: true,
-    };
-    start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
-}
-
-/// Mounts a line of fstab that has `front=kernel`.
-fn mount_kernel(args: &MountHelper) -> Result<()> {
-    if args.fake {
-        return Ok(());
-    }
-    let (image, dir, options) = (args.image.clone(), args.dir.clone(), args.options.clone());
-    let mount = Mount {
-        image,
-        dir,
-        options,
-        foreground: false,
-        log: None,
-        server: false,
-        quiet: true,
-    };
-    front::mount(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
+    start(options, start_server)
 }
 
 /// Answers a remount. mount(8) passes the present options, those of /etc/fstab, and those to
