@@ -11,7 +11,8 @@ use super::{files, has_ending, text};
 /// Most lines of a function, from `fn` to its last brace.
 const MOST_LINES: usize = 70;
 
-/// Functions that are longer for now.
+/// Functions that were longer when the limit came. None is added here; one that gets short is taken
+/// off.
 const LONG: [(&str, &str); 28] = [
     ("crates/chart/src/lib.rs", "draw"),
     ("crates/cli/src/crash/program.rs", "run"),
