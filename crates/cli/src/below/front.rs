@@ -16,7 +16,7 @@ use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
 
 use crate::args::Mount;
-use crate::export::loops::{LoopDevice, Place, attach, remove_old};
+use crate::export::loops::{LoopDevice, Place, attach};
 use crate::failure::{Explain, Failure, Result};
 use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
@@ -169,9 +169,14 @@ fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<(
 
 /// The scheme below the device that is exported in a directory.
 pub(crate) fn scheme_in(dir: &Path) -> Option<String> {
-    let stats = stetfs_fuse::query_stats(&dir.join(FILE_NAME)).ok()?;
-    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
+    let stats = stats_of(&dir.join(FILE_NAME))?;
     stats["scheme"].as_str().map(str::to_owned)
+}
+
+/// What the server of an exported file says.
+fn stats_of(file: &Path) -> Option<serde_json::Value> {
+    let stats = stetfs_fuse::query_stats(file).ok()?;
+    serde_json::from_str(&stats).ok()
 }
 
 /// The exported file below the kernel's mount on `dir`, if there is one.
@@ -209,7 +214,8 @@ fn fact(entry: &MountEntry, name: &str) -> Option<String> {
 /// # Errors
 /// It is in use, or the server takes too long.
 pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) -> Result<()> {
-    let image = image_of(file);
+    let stats = stats_of(file);
+    let image = stats.and_then(|stats| stats["server"]["image"].as_str().map(PathBuf::from));
     let mut umount = Command::new("umount");
     let done = umount
         .args(lazy.then_some("-l"))
@@ -246,12 +252,5 @@ pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) ->
         }
         std::thread::sleep(POLL);
     }
-    remove_old();
     Ok(())
-}
-
-fn image_of(file: &Path) -> Option<PathBuf> {
-    let stats = stetfs_fuse::query_stats(file).ok()?;
-    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
-    stats["server"]["image"].as_str().map(PathBuf::from)
 }

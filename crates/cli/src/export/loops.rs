@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use stetfs_fuse::FILE_NAME;
@@ -38,8 +37,9 @@ impl Place {
             made.during(|| dir.display().to_string())
         };
         make(Path::new(RUN), true)?;
-        remove_old();
         let dir = Path::new(RUN).join(format!("below-{}", std::process::id()));
+        // An earlier process of this number has left it when its server was killed.
+        let _ = fs::remove_dir(&dir);
         make(&dir, false)?;
         Ok(Self { dir })
     }
@@ -50,15 +50,11 @@ impl Place {
     }
 }
 
-/// Removes directories that servers have left: those on which nothing is mounted are empty.
-pub(crate) fn remove_old() {
-    for entry in fs::read_dir(RUN).into_iter().flatten().flatten() {
-        // Another mount may just have made one, and not mounted anything on it yet.
-        let made = entry.metadata().and_then(|meta| meta.modified());
-        let age = made.ok().and_then(|made| made.elapsed().ok());
-        if age.is_some_and(|age| age > Duration::from_secs(60)) {
-            let _ = fs::remove_dir(entry.path());
-        }
+impl Drop for Place {
+    /// Removes it if no server has come: a directory on which one has mounted is busy, and that
+    /// server removes it at its end.
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.dir);
     }
 }
 

@@ -134,20 +134,23 @@ fn refused(error: stetfs_export::nbd::NbdError) -> Failure {
         .exit(EXIT_USAGE)
 }
 
+/// Begins the program anew with the allocator's setting, unless it has begun with it.
+fn set_arena() -> Result<()> {
+    if std::env::var_os(ARENA.0).is_some() {
+        return Ok(());
+    }
+    let again = std::env::args_os().skip(1);
+    let failed = this_program()?.args(again).env(ARENA.0, ARENA.1).exec();
+    Err(failed.into())
+}
+
 fn serve(
     file: &Path,
     args: &ExportArgs,
     verbose: u8,
     open: impl FnOnce(&Path) -> Result<Exported>,
 ) -> Result<()> {
-    if std::env::var_os(ARENA.0).is_none() {
-        let again = std::env::args_os().skip(1);
-        return Err(this_program()?
-            .args(again)
-            .env(ARENA.0, ARENA.1)
-            .exec()
-            .into());
-    }
+    set_arena()?;
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
     let file = file.canonicalize().during(|| file.display().to_string())?;
@@ -186,7 +189,12 @@ fn serve(
                 until_closed: args.until_closed,
                 let_go: None,
             };
-            stetfs_fuse::export(dev, &file, &dir, options, ready)?
+            let ended = stetfs_fuse::export(dev, &file, &dir, options, ready)?;
+            if args.until_closed {
+                // It was made for this server.
+                let _ = std::fs::remove_dir(&dir);
+            }
+            ended
         }
         Place::Socket(listener) => {
             let stats = nbd::Stats {
