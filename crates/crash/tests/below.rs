@@ -5,76 +5,16 @@
 //! each workload (default 6; 0: all).
 #![forbid(unsafe_code)]
 
-use std::num::NonZero;
+mod support;
 
-use stetfs_crash::campaign::Campaign;
 use stetfs_crash::case::Case;
 use stetfs_crash::report::Counts;
-use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
-use stetfs_crash::turns::Order;
-use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_testkit::host::needs;
-use stetfs_testkit::image::Variety;
 use stetfs_testkit::skip_unless;
 
-fn cuts() -> usize {
-    let cuts = std::env::var("STETFS_LAB_CUTS").ok();
-    match cuts.and_then(|n| n.parse().ok()) {
-        None => 6,
-        Some(0) => usize::MAX,
-        Some(n) => n,
-    }
-}
-
-/// One recovery in so many is shown to e2fsck.
-const E2FSCK_EVERY: usize = 48;
-
-/// Explores workloads; every state must be right.
-fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
-    let effort = Effort {
-        moments: cuts(),
-        nest_every: 4,
-        nest_folded: 0,
-        e2fsck_every: E2FSCK_EVERY,
-        audit_every: 256,
-        orders: 4,
-        ..Effort::default()
-    };
-    let fresh = target.contents().expect("a volume");
-    let campaign = Campaign {
-        effort,
-        jobs: std::thread::available_parallelism().map_or(1, NonZero::get),
-        enough: 1,
-        minimized: 1,
-        ..Campaign::new(target.clone(), fresh, workloads)
-    };
-    let report = campaign.run(&|_| {});
-    let report = report.unwrap_or_else(|error| panic!("{target}: {error:#}"));
-    let shown = |v: &stetfs_crash::report::Violation| {
-        format!("{}: {}\nstetfs crash --replay '{}'", v.fault, v.why, v.case)
-    };
-    let shown: Vec<_> = report.violations.iter().map(shown).collect();
-    assert!(shown.is_empty(), "{}", shown.join("\n\n"));
-    let counts = report.counts;
-    let is_shown = counts.e2fsck > 0 || counts.recoveries < 2 * E2FSCK_EVERY as u64;
-    assert!(counts.states > 0 && is_shown, "{counts:?}");
-    println!(
-        "{target}: {} workloads, {} states and {} after a second cut, {} recoveries, {:.0} s",
-        counts.workloads, counts.states, counts.nested, counts.recoveries, report.seconds
-    );
-    counts
-}
-
-/// One in each order, by turns.
-fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
-    let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
-    let orders = orders.into_iter().cycle();
-    let workload =
-        |(script, order): (&Script, _)| script.workload(volume.profile()).in_order(order);
-    scripts.iter().zip(orders).map(workload).collect()
-}
+use support::{assert_survives, scripts};
 
 fn survives(target: &str, long: &[Script]) -> Counts {
     let target: Target = target.parse().expect("a target");
