@@ -109,6 +109,15 @@ impl Front {
     }
 }
 
+impl Drop for Front {
+    /// A test that fails leaves nothing behind.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            bounded("umount", &["-l", &self.mnt]);
+        }
+    }
+}
+
 fn content(n: u32) -> Vec<u8> {
     (0..3000 + 700 * n).map(|i| (i * n / 7 + n) as u8).collect()
 }
