@@ -1,8 +1,8 @@
-//! Uses damaged volumes: mounting, walking and writing them gives named errors and nothing else.
+//! Uses damaged volumes. Mounting, walking and writing one may give named errors and nothing worse.
 //!
-//! The volume has no metadata checksums, which would catch damage early, and one of everything in
-//! it. Then bytes of its metadata are changed, and [`survive`] uses it as users do. There must be
-//! no panic, no hang, and no memory in proportion to a number that was read.
+//! A volume to damage has a file of each kind, and no metadata checksums, which would detect the
+//! damage early. Bytes of its metadata are changed, then [`survive`] uses the volume as programs
+//! do. stetfs must not panic, hang, or allocate memory in proportion to a number that it read.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -29,19 +29,19 @@ use crate::watch::Watched;
 use crate::workload::Workload;
 use stetfs_testkit::image::{EXT3_1K, Variety};
 
-/// Names in a directory: enough for a hash tree.
+/// Names in the directory: enough for a hash tree.
 const ENTRIES: u32 = 60;
 
-/// Inodes that are changed: a walk finds each kind among the first.
+/// Inodes to change at most: the first 12 of a walk contain each kind.
 const CHANGED: usize = 12;
 
 /// Bytes of the blocks that are damaged.
 const BLOCK: u64 = 1024;
 
-/// Inodes that a walk visits at most: damage may make the tree endless.
+/// Inodes that a walk visits at most, since damage may make the tree endless.
 const VISITS: usize = 400;
 
-/// Without checksums of any kind, so that damaged structures are looked at.
+/// ext4 without any checksum, so that damaged structures are decoded.
 pub const BARE_EXT4: Variety = Variety {
     name: "ext4-1k-bare",
     block: 1024,
@@ -50,18 +50,19 @@ pub const BARE_EXT4: Variety = Variety {
     extents: true,
 };
 
-/// Volumes to damage, filled: with extents and with block pointers.
+/// Returns filled volumes to damage, unmounted: one with extents, one with block pointers.
 ///
 /// # Errors
-/// What mke2fs or filling says.
+/// mke2fs or filling failed.
 pub fn volumes(dir: &Path) -> Result<Vec<(&'static str, Image)>> {
     filled(dir, |fs| fs.unmount())
 }
 
-/// The same as the power going off leaves them: what is in their journals is not at home.
+/// Like [`volumes`], but the power goes off after a sync: the journals hold blocks that are not
+/// home.
 ///
 /// # Errors
-/// What mke2fs or filling says.
+/// mke2fs or filling failed.
 pub fn unclean_volumes(dir: &Path) -> Result<Vec<(&'static str, Image)>> {
     filled(dir, |fs| fs.sync())
 }
@@ -87,10 +88,11 @@ fn filled(
         .collect()
 }
 
-/// The same for a process that lives long, each with its [`used_blocks`].
+/// Returns [`volumes`], each with its [`used_blocks`]. Makes them in a temporary directory that it
+/// removes.
 ///
 /// # Panics
-/// They cannot be made: there is no mke2fs, or no room for temporary files.
+/// The volumes cannot be made: there is no mke2fs, or no room for temporary files.
 pub fn volumes_with_targets() -> Vec<(Image, Vec<u64>)> {
     let dir = std::env::temp_dir().join(format!("stetfs-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory for the volumes");
@@ -103,8 +105,8 @@ pub fn volumes_with_targets() -> Vec<(Image, Vec<u64>)> {
     volumes.into_iter().map(with_targets).collect()
 }
 
-/// Changes bytes of `image`: each four bytes of `damage` name a place and a value. Places are taken
-/// from the blocks in `targets`, so that little of the damage is wasted on empty ones.
+/// Changes bytes of `image`: each 4 bytes of `damage` name a place and a value. The places lie in
+/// the blocks `targets`, so that little of the damage hits empty blocks.
 pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {
     for hit in damage.as_chunks::<4>().0 {
         let block = targets[(usize::from(hit[0]) << 2 | usize::from(hit[1] >> 6)) % targets.len()];
@@ -113,8 +115,8 @@ pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {
     }
 }
 
-/// The blocks of an image that hold anything: offsets in units of 1 KiB. The journal's own is left
-/// in.
+/// Returns the numbers of the 1 KiB blocks of an image that are not all zeros. Blocks of the
+/// journal count.
 pub fn used_blocks(image: &Image) -> Vec<u64> {
     let mut bytes = [0; BLOCK as usize];
     (0..image.size() / BLOCK)
@@ -125,7 +127,7 @@ pub fn used_blocks(image: &Image) -> Vec<u64> {
         .collect()
 }
 
-/// Mounts a damaged volume and uses all of it. Errors are expected; what must not happen happens by
+/// Mounts a damaged volume and uses all of it. Errors are expected. A panic or a hang shows by
 /// itself.
 pub fn survive(image: Image) {
     let dev = Arc::new(CrashImage::new(image, SimOptions::default()));
@@ -137,7 +139,7 @@ pub fn survive(image: Image) {
     }
 }
 
-/// What users do to a volume: so many of its inodes are looked at, and so many changed.
+/// Reads the first `seen` inodes of a walk and changes the first `changed`.
 fn use_it(fs: &Fs, seen: usize, changed: usize) {
     let c = Caller::root();
     for ino in walk(fs).into_iter().take(seen) {
@@ -148,21 +150,20 @@ fn use_it(fs: &Fs, seen: usize, changed: usize) {
     }
 }
 
-/// All media of a scheme as the power going off leaves them, with a log that has to be recovered.
+/// All media of a scheme as a power cut leaves them, with a log that has to be recovered.
 pub struct Left {
     target: Target,
     contents: Contents,
-    /// Medium and offset of the units that a mount of it reads, or a recovery, one in so many where
-    /// there are too many to be hit.
+    /// Medium and offset of the units that a mount or a recovery of these media reads: at most
+    /// 1,024, evenly spread.
     targets: Vec<(usize, u64)>,
 }
 
 impl Left {
-    /// Makes a volume, does all kinds of things on it, many of them confirmed, and lets the power
-    /// go off.
+    /// Makes a volume, changes it in many ways, with many syncs, and lets the power go off.
     ///
     /// # Errors
-    /// What mke2fs, mounting or filling says.
+    /// mke2fs, mounting or filling failed.
     pub fn of(target: &Target) -> Result<Self> {
         let media = Media::new(&target.contents()?);
         let fs = Fs::mount(media.shown()?, target.options())?.0;
@@ -171,7 +172,7 @@ impl Left {
         let c = Caller::root();
         let ino = fs.lookup(&c, fs.root(), b"file")?.ino;
         for n in 0..30u8 {
-            // Differences, whole blocks, and blocks that are freed.
+            // Ranges of bytes, whole blocks, and blocks that are freed.
             fs.write(&c, ino, u64::from(n) * 1000, &[n; 700])?;
             fs.write(&c, ino, 8 << 10, &[!n; 3000])?;
             let name = format!("{}", n % 3);
@@ -184,7 +185,7 @@ impl Left {
         fs.sync()?;
         let contents = media.contents();
         let media = Media::new(&contents);
-        // Nothing would be told by what becomes of it when it is damaged, could it not be mounted.
+        // If the undamaged media could not be mounted, errors after damage would prove nothing.
         Fs::mount(media.shown_watched()?, target.options()).context("mounting it undamaged")?;
         Ok(Self {
             target: target.clone(),
@@ -193,10 +194,10 @@ impl Left {
         })
     }
 
-    /// What power cuts leave in a workload, at so many random moments.
+    /// Returns the media after power cuts in a workload, at up to `cuts` random moments.
     ///
     /// # Errors
-    /// What mke2fs or the workload says.
+    /// mke2fs or the workload failed.
     pub fn of_cuts(target: &Target, workload: &Workload, cuts: u64) -> Result<Vec<Self>> {
         let record = Record::make(target, &target.contents()?, workload)?;
         let mut rng = Rng::new(cuts);
@@ -213,7 +214,7 @@ impl Left {
                 targets: Vec::new(),
             };
             let media = Media::try_new(&left.contents)?;
-            // What a recovery reads counts, whether it comes to an end or not.
+            // The units that a recovery reads count, whether it succeeds or fails.
             let _ = left.open(media.shown_watched()?, |_| ());
             left.targets = units_read(&left.contents, &media.watched());
             Ok(left)
@@ -221,8 +222,8 @@ impl Left {
         left.collect()
     }
 
-    /// The same with damage: each five bytes of `damage` name a place in two bytes, an offset in
-    /// two, and a value.
+    /// Returns a copy with damage: each 5 bytes of `damage` name a target (2 bytes), an offset in
+    /// it (2) and a value.
     pub fn damaged(&self, damage: &[u8]) -> Self {
         let mut contents = self.contents.clone();
         for [block, more, high, low, value] in damage.as_chunks::<5>().0 {
@@ -242,8 +243,8 @@ impl Left {
         }
     }
 
-    /// The same after a mishap: bits that flip, a run of zeros, or something that was written to
-    /// another place too.
+    /// Returns a copy after one or two mishaps: a flipped bit, a run of zeros, or bytes copied from
+    /// another place.
     pub fn spoiled(&self, rng: &mut Rng) -> Self {
         let mut contents = self.contents.clone();
         let place = |rng: &mut Rng| {
@@ -283,8 +284,8 @@ impl Left {
         self.with(contents)
     }
 
-    /// Returns the cases that recovery reaches on these media after `change` made something not
-    /// fit. Empty for a volume whose superblock is torn.
+    /// Returns the cases that recovery reaches on these media after `change` changed how the scheme
+    /// is opened. Empty for a volume whose superblock is torn.
     pub fn reached_with(&self, change: impl FnOnce(&mut OpenArgs)) -> Vec<&'static RecoveryCase> {
         let media = Media::try_new(&self.contents).map_err(anyhow::Error::new);
         let reached = |media: Media| self.open(media.shown()?, change);
@@ -325,10 +326,10 @@ impl Left {
         })
     }
 
-    /// Mounts it and uses all of it. As [`survive`].
+    /// Mounts the media and uses some of the volume, like [`survive`].
     pub fn survive(&self) {
         if let Ok(fs) = self.mount() {
-            // It is the recovery that is tried; the volume is used a little all the same.
+            // Recovery is what this tests, so the volume is used only a little.
             use_it(&fs, 6, 1);
             let _ = fs.unmount();
         }
@@ -343,11 +344,11 @@ impl Left {
     }
 }
 
-/// What the media hold at stages of a volume's life: before its first mount, when that has begun,
-/// with one operation confirmed, with many, and unmounted.
+/// Returns what the media hold at five stages of a volume's life: before its first mount, just
+/// after it, after one synced operation, after many, and after the unmount.
 ///
 /// # Errors
-/// What mke2fs, mounting or writing says.
+/// mke2fs, mounting or writing failed.
 pub fn stages(target: &Target) -> Result<Vec<Contents>> {
     let fresh = target.contents()?;
     let media = Media::new(&fresh);
@@ -384,7 +385,7 @@ pub fn reached(contents: &Contents, options: MountOptions) -> Vec<&'static Recov
     }
 }
 
-/// Where the units lie that were read, one in so many where there are too many to be hit.
+/// Returns medium and offset of the units that were read: at most `MOST`, evenly spread.
 fn units_read(contents: &Contents, watched: &Watched) -> Vec<(usize, u64)> {
     const MOST: usize = 1024;
     let mut first = 0;
@@ -404,12 +405,12 @@ fn units_read(contents: &Contents, watched: &Watched) -> Vec<(usize, u64)> {
 }
 
 fn mount(dev: Arc<dyn BlockDev>) -> Result<Fs> {
-    // The error handling of a volume that must go on after damage.
+    // The volume must go on after an error, not turn read-only.
     let options = MountOptions::parse("data=journal,errors=continue,commit=300,memory=8M")?;
     Ok(Fs::mount(dev, options)?.0)
 }
 
-/// One of everything, in the root directory; what is there already stays.
+/// Makes a file of each kind in the root directory. Existing names stay.
 fn fill(fs: &Fs) -> stetfs::Result<()> {
     let c = Caller::root();
     let root = fs.root();
@@ -421,7 +422,7 @@ fn fill(fs: &Fs) -> stetfs::Result<()> {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     let file = fs.create(&c, root, b"file", 0o644, flags)?.ino;
     for i in 0..40u64 {
-        // Every second block, so that the map has a tree.
+        // Every second block, so that the block map has a tree.
         fs.write(&c, file, i * 2048, &[i as u8; 1024])?;
     }
     let _ = fs.fallocate(&c, file, FallocateMode::KEEP_SIZE, 200 << 10, 64 << 10);
@@ -434,7 +435,7 @@ fn fill(fs: &Fs) -> stetfs::Result<()> {
     fs.release(file)
 }
 
-/// The inodes that can be reached, each once as long as damage does not say otherwise.
+/// Returns the inodes that can be reached from the root, each once, at most `VISITS`.
 fn walk(fs: &Fs) -> Vec<InodeNo> {
     let mut found = vec![fs.root()];
     let mut todo = VecDeque::from([fs.root()]);

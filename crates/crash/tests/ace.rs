@@ -1,5 +1,4 @@
-//! The lists within ACE's bounds: their counts are ACE's, their workloads run, and shards divide
-//! them.
+//! The lists within ACE's bounds have ACE's counts, their workloads run, and shards divide them.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +15,8 @@ use stetfs_testkit::world::World;
 use stetfs_testkit::world::model::{Model, Rules};
 use stetfs_testkit::world::op::Op;
 
-/// The lists that do not take long, with their workloads, those that cannot be done, and those with
-/// the text of another.
+/// The lists that are quick to make: workloads, impossible workloads, workloads with the text of
+/// another.
 const COUNTS: [(Bounds, u64, u64, u64); 3] = [
     (Bounds::One, 266, 2, 32),
     (Bounds::Two, 178_336, 0, 45_048),
@@ -52,8 +51,8 @@ fn the_counts_are_stated() {
         let counted = self::count(bounds, EXT4_1K.rules());
         assert_eq!(counted, (count, left_out), "{bounds}");
     }
-    // Without extents, of five modes of fallocate only punch can be done: of two files in three
-    // places with four persistence points.
+    // Without extents, only one of five modes of fallocate works: punch. Impossible are the other
+    // four, on two files, at three places, with four persistence points.
     let (count, left_out) = self::count(Bounds::One, EXT3_1K.rules());
     let fallocates = 4 * 2 * 3 * 4;
     assert_eq!(
@@ -91,7 +90,7 @@ fn every_workload_applies_and_ends_with_a_persistence_point() {
     }
 }
 
-/// The plan of a shard of ACE's sequences of one, in two orders.
+/// The plan of one shard of ACE's sequences of one, in two orders.
 fn plan(shard: &str) -> Plan {
     let choice = Choice {
         groups: false,

@@ -1,5 +1,5 @@
-//! Power cuts of schemes below another file system's journal: that file system is our own with
-//! jbd2, and each state is recovered by the scheme below, then by it.
+//! Power cuts of schemes below another file system's journal. That file system is stetfs with jbd2.
+//! After each cut, the scheme below recovers first, then jbd2.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
 //! each workload (default 6; 0: all).
@@ -21,7 +21,8 @@ fn survives(target: &str, long: &[Script]) -> Counts {
     assert_survives(&target, scripts(target.volume, long))
 }
 
-/// `STETFS_LAB_TARGET='jbd2/stet ordered ext4-1k'` takes another target, with all that is written.
+/// Runs every written script on the target `STETFS_LAB_TARGET`, such as `jbd2/stet ordered
+/// ext4-1k`.
 #[test]
 #[ignore = "a target of one's own"]
 fn a_target() {
@@ -33,7 +34,7 @@ fn a_target() {
     }
 }
 
-/// In each of the kernel's modes.
+/// `stet` below each data mode of ext4.
 #[test]
 fn stet_below() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -48,7 +49,7 @@ fn stet_below() {
     }
 }
 
-/// Every write goes through its cache.
+/// Tinca has every write go through its cache.
 #[test]
 fn tinca_below() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -56,15 +57,15 @@ fn tinca_below() {
     survives("jbd2/tinca ordered ext4-1k", &[Script::Revokes]);
 }
 
-/// What once was wrong is right.
+/// Replays a case that was once wrong.
 fn assert_right(case: &str) {
     let case: Case = case.parse().expect("a case");
     let wrong = case.replay(None).expect("a replay").wrong;
     assert!(wrong.is_none(), "{case}: {wrong:?}");
 }
 
-/// A checkpoint wrote an older content of a block home while a newer one was committed. Below that
-/// was taken for a change, and undid the commit.
+/// A checkpoint wrote older content of a block home while a newer commit was under way. The scheme
+/// below took that for a change, and undid the commit.
 #[test]
 fn a_home_that_comes_late_undoes_no_commit() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -81,7 +82,8 @@ fn a_home_that_comes_late_undoes_no_commit() {
     );
 }
 
-/// The same, of a home that came while the commit was under way.
+/// A second form of [`a_home_that_comes_late_undoes_no_commit`]: the old content came while the
+/// commit was under way.
 #[test]
 fn a_home_that_comes_during_a_commit_does_not_undo_it() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));

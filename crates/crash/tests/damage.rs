@@ -1,4 +1,4 @@
-//! Volumes with random damage in their metadata cause errors and nothing worse: see
+//! Volumes with random damage in their metadata give errors and nothing worse: see
 //! `stetfs_crash::damage`. The fuzz target `image` tests the same for hours, guided by coverage.
 //!
 //! STETFS_DAMAGE_CASES (default 400) is the number of damaged volumes of each kind.
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use stetfs_crash::damage;
 
-/// Longer than any of it may take, even on a busy machine.
+/// Longer than any case may take, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,5 +1,5 @@
-//! The tables of `results/explored.md` are those of the reports in `results/explored`. They were
-//! once copied by hand, and were still there when code and judge had long changed.
+//! The tables of `results/explored.md` are made from the reports in `results/explored`. They were
+//! once copied by hand, and stayed when code and judge had changed.
 //!
 //! `make explored` makes the tables anew, and marks reports that are older than the code; `make
 //! explored ROWS=...` explores rows anew.
@@ -39,7 +39,7 @@ fn each_report_is_of_its_row() {
         let kept = store.read(&name).expect("a report");
         let asked = &kept.exploration.asked;
         assert_eq!(asked.target, row.target, "{name}");
-        // Older code chose otherwise.
+        // Reports of older code were made from other choices.
         if !kept.is_old() {
             let (now, then) = ((&row.choice, row.effort()), (&asked.choice, asked.effort));
             assert_eq!(then, now, "{name}");
@@ -47,7 +47,7 @@ fn each_report_is_of_its_row() {
     }
 }
 
-/// A report of a row as a run would give it.
+/// A report of a row, as a run makes it.
 fn kept(row: &Row) -> Kept {
     let violation = Violation {
         fault: Fault::Contents,
@@ -117,7 +117,7 @@ fn a_row_is_marked_when_the_code_has_changed() {
         fresh.replace("| 1234567 |", &format!("| 1234567, {OLD} |"))
     );
     assert!(tables(&[], &[]).is_empty());
-    // A report of a time when nobody took note, and one of which every workload ran.
+    // A report from before unrun workloads were recorded, and one of which every workload ran.
     for (never_ran, said) in [(None, "| **no** |"), (Some(Vec::new()), "| yes |")] {
         kept.exploration.report.never_ran = never_ran;
         assert!(render(&kept).contains(said), "{said}");

@@ -1,13 +1,14 @@
-//! The crash explorer must find every bug that can be planted. This takes long, so it is run by
-//! hand: `make planted`.
+//! The crash explorer must find every planted bug. This takes hours, so it is run by hand: `make
+//! planted`.
 //!
-//! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
-//! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload only.
+//! - `STETFS_LAB_BUG=NAME` plants only this bug, `STETFS_LAB_SCHEME=NAME` plants only in this
+//!   scheme.
+//! - `STETFS_LAB_WORKLOAD=NAME` explores this workload only.
 //! - `STETFS_LAB_ORDERS=ORDER,...` runs the workloads in these orders only.
-//! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
-//! - `STETFS_LAB_WRITE=1` writes the results into the table of results/explored.md; bugs that it
-//!   did not look for keep their row. `STETFS_LAB_WRITE=missing` looks for bugs without a result
-//!   there.
+//! - `STETFS_LAB_STATES=N` gives up a bug after N states.
+//! - `STETFS_LAB_WRITE=1` writes the results into the table of results/explored.md. Bugs that this
+//!   run did not look for keep their row. `STETFS_LAB_WRITE=missing` looks for bugs without a
+//!   result there.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ use stetfs_testkit::host::needs;
 use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::skip_unless;
 
-/// Long random workloads that are tried when the written ones do not show a bug.
+/// Random workloads to try when the written ones do not show a bug.
 const RANDOM: u64 = 24;
 /// States after which a bug counts as not found.
 const STATES: u64 = 4_000_000;
@@ -47,10 +48,10 @@ fn orders() -> Vec<Order> {
     given.split(',').map(parse).collect()
 }
 
-/// Explores with a bug until a violation, first the workloads that are written down, then the
-/// sequences of one operation, then random ones, each in every order.
+/// Explores with a bug until the first violation: written workloads, then the sequences of one
+/// operation, then random workloads, each in every order.
 fn hunt(bug: Bug, target: &Target) -> Report {
-    // Without the bug, so that what it does is done to the workloads.
+    // Made without the bug, so that the bug acts only on the workloads.
     let fresh = target.contents().expect("a volume");
     let sample = Sample {
         pairs: 0,
@@ -58,7 +59,7 @@ fn hunt(bug: Bug, target: &Target) -> Report {
         seed: 1,
     };
     let long = |script: Script| script.workload(target.volume.profile());
-    // Those that are written down first, since most bugs need a log that is used; random ones last.
+    // Written workloads first, since most bugs need a log that is used.
     let written = Script::written(target).map(long);
     let short = sequences(1, target.volume.rules(), sample).workloads;
     let random = (1..=RANDOM).map(|seed| long(Script::Random(seed)));
@@ -83,7 +84,7 @@ fn hunt(bug: Bug, target: &Target) -> Report {
     report
 }
 
-/// A bug, and a trial that says that it shows there.
+/// A bug, and a trial that is said to show it.
 struct Claim {
     about: &'static BugAbout,
     scheme: &'static Registration,
@@ -98,7 +99,7 @@ impl Claim {
     }
 }
 
-/// All claims, in the order of the bugs and, of each bug, of the registry.
+/// All claims, in the order of the bugs, and for each bug in the order of the registry.
 fn claims() -> Vec<Claim> {
     let of = |about: &'static BugAbout| {
         SCHEMES.iter().flat_map(move |scheme| {
@@ -114,13 +115,13 @@ fn claims() -> Vec<Claim> {
     BUGS.iter().flat_map(of).collect()
 }
 
-/// What a row says where nobody has looked yet.
+/// The rest of a row whose bug nobody has looked for.
 const UNKNOWN: &str = "not looked for yet | | |";
 
 const HEAD: &str = "| bug | what goes wrong | planted in | states until found | by workload | \
     seen as |\n|---|---|---|---|---|---|\n";
 
-/// What follows the first cells of a claim's row in this document.
+/// Returns the rest of a claim's row in this document.
 fn result(document: &str, claim: &Claim) -> Option<String> {
     let cells = claim.cells();
     let result = document.lines().find_map(|line| line.strip_prefix(&cells));
@@ -128,7 +129,7 @@ fn result(document: &str, claim: &Claim) -> Option<String> {
     known.map(str::to_owned)
 }
 
-/// The document with a row for each claim: with what `found` knows, else as it was.
+/// Returns the document with a row for each claim: the result from `found`, else the old one.
 fn with_table(document: &str, found: &HashMap<String, String>) -> String {
     let row = |claim: &Claim| {
         let cells = claim.cells();
@@ -148,7 +149,7 @@ fn document() -> String {
     std::fs::read_to_string(PATH).expect("results/explored.md")
 }
 
-/// The table once lacked two schemes, of which it said nothing.
+/// The table once lacked two schemes silently.
 #[test]
 fn each_bug_is_claimed_and_each_claim_is_in_the_table() {
     let claims = claims();
@@ -180,7 +181,7 @@ fn a_table_keeps_what_is_known() {
     assert_eq!(kept.as_deref(), Some("12 | log | contents |"));
 }
 
-/// Looks for a claim's bug: the rest of its row, and whether it was found.
+/// Looks for a claim's bug. Returns the rest of its row, and true if the bug was found.
 fn look(claim: &Claim) -> (String, bool) {
     let report = hunt(
         claim.about.bug,
@@ -218,7 +219,7 @@ fn every_planted_bug_is_found() {
         std::fs::write(PATH, table).expect("results/explored.md");
     };
     if writes.is_some() {
-        // With a row for claims that are new.
+        // Gives new claims their rows.
         write(&HashMap::new());
     }
     let mut missed = Vec::new();
@@ -234,7 +235,7 @@ fn every_planted_bug_is_found() {
             missed.push(format!("STETFS_LAB_BUG={bug} STETFS_LAB_SCHEME={scheme}"));
         }
         if writes.is_some() {
-            // At once, so that what takes hours can be stopped.
+            // Written at once, since a run takes hours and may be stopped.
             write(&HashMap::from([(claim.cells(), row)]));
         }
     }

@@ -1,5 +1,5 @@
 //! Short explorations of power cuts through the engine of `stetfs crash`, and tests of its judges:
-//! without a journal, or without any one of its barriers, they must find a violation.
+//! without a journal, or without any one of its barriers, the judges must find a violation.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
 //! each long workload (default 6; 0: all) and takes N of the enumerated sequences.
@@ -29,8 +29,8 @@ use stetfs_testkit::skip_unless;
 
 use support::{assert_right, assert_survives, cuts, effort, explored, scripts};
 
-/// So many of the sequences of one operation, of two, and of those with groups, spread over all of
-/// them.
+/// At most [`cuts`] of the sequences of one operation, of those of two, and of each kind with
+/// groups, evenly spread.
 fn some_sequences(target: &Target) -> Vec<Workload> {
     let sample = Sample {
         pairs: 0,
@@ -51,9 +51,9 @@ fn sequences_with_groups(target: &Target) -> impl Iterator<Item = Workload> {
     made.flat_map(|made| made.workloads)
 }
 
-/// What the file system does is the same in every scheme, so all scripts are run in one: those that
-/// are about names and inodes where all is journaled, those about homes and marks where data is
-/// not, and the others in both.
+/// The file system does the same in every scheme, so that one scheme runs all scripts: those about
+/// names and inodes in `data=journal`, those about homes and marks in `data=ordered`, the others in
+/// both.
 #[test]
 fn every_script_in_the_default_scheme() {
     use Script::{
@@ -90,9 +90,9 @@ fn every_script_in_the_default_scheme() {
     }
 }
 
-/// Each trial: a few scripts and random operations by turns, on varieties of volume by turns, and,
-/// where they leave something in another order than those before, some sequences. On flash each
-/// takes many times as long.
+/// Runs a few scripts and random operations in each trial, on varieties of volume by turns. A trial
+/// with an order of writes of its own runs more, and some sequences. A flash trial runs little,
+/// since each run takes many times as long.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     use Script::SqliteWal;
@@ -100,7 +100,7 @@ fn every_trial(scheme: &str) {
         GroupNames, Groups, LogAndReplace, Orphans, Overwrites, Random, Records, Revokes,
     };
     let scheme = find(scheme).expect("a scheme");
-    // The others are caught, below.
+    // Schemes that are not atomic must be caught: see below.
     if !scheme.about.atomic {
         return;
     }
@@ -127,7 +127,7 @@ fn every_trial(scheme: &str) {
         }
         on(EXT4_1K, &[LogAndReplace, turn, Groups]);
         on(other, &[Random(seed), Groups, GroupNames]);
-        // Nothing is kept in them, since they do not unmount.
+        // Sequences do not unmount, so that a cache would keep nothing.
         if !trial.keeps_cache() {
             let target = Target::of(scheme, trial, EXT4_1K);
             assert_survives(&target, some_sequences(&target));
@@ -149,8 +149,8 @@ macro_rules! tests {
 each_scheme!(tests);
 each_example!(tests);
 
-/// Flash on a part with pages of 16 KiB: what waits in a controller's memory for its page to be
-/// full is programmed by its capacitors, and the rest of the page is lost until the next erase.
+/// Flash with pages of 16 KiB. Data in the controller's memory waits until it fills a page. At a
+/// power cut, capacitors program it, and the rest of that page is lost until the next erase.
 #[test]
 fn volumes_on_flash_in_units() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -164,9 +164,9 @@ fn volumes_on_flash_in_units() {
     on("jbd2 journal ext4-4k@nand16k", Script::LogAndReplace);
 }
 
-/// Zeroed blocks became unwritten where they were; what was then written to them was taken for new
-/// and put in its place before the commit, over what the last commit had there: its recovery found
-/// it missing and dropped the whole transaction.
+/// Zeroed blocks became unwritten extents in place. A later write to them was taken for new data
+/// and written in place before the commit, over the content that the last commit had checksummed.
+/// Recovery found that content missing and dropped the whole transaction.
 #[test]
 fn what_is_committed_is_not_written_over() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -178,9 +178,9 @@ fn what_is_committed_is_not_written_over() {
 }
 
 /// All sequences with a group, each handle a transaction of its own, in every trial with an order
-/// of writes of its own, but with few states at each moment and no second cuts: what
-/// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one
-/// scheme, `STETFS_LAB_SHARD=I/N` one of N parts of the sequences.
+/// of writes of its own. Few states at each moment, and no second cuts: the full exploration,
+/// `stetfs crash --ops groups`, takes days. `STETFS_LAB_SCHEME=NAME` takes one scheme,
+/// `STETFS_LAB_SHARD=I/N` one of N parts of the sequences.
 #[test]
 #[ignore = "takes hours; make crash-groups"]
 fn every_sequence_with_a_group() {
@@ -215,8 +215,8 @@ fn every_sequence_with_a_group() {
     }
 }
 
-/// What each sequence with a group answers, and what others see meanwhile, where files can have
-/// groups of writes and where they cannot; no power is cut.
+/// The model foretells what each sequence with a group answers, and what other readers see
+/// meanwhile. Runs where files can have groups of writes, and where they cannot. No power is cut.
 #[test]
 fn every_sequence_with_a_group_answers_as_the_model() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -243,7 +243,7 @@ fn every_sequence_with_a_group_answers_as_the_model() {
     }
 }
 
-/// Shows that the judge can fail: without a journal it must find data lost or the volume damaged.
+/// Tests the judge: without a journal it must find data lost or the volume damaged.
 #[test]
 fn without_a_journal_crashes_are_caught() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -260,8 +260,7 @@ fn without_a_journal_crashes_are_caught() {
     }
 }
 
-/// Tests the tester: with any one of the journal's barriers left out, some crash must be found that
-/// breaks the promise.
+/// Tests the judge: without any one of the journal's barriers, some crash must break the promise.
 #[test]
 fn a_missing_barrier_is_caught() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -296,9 +295,9 @@ fn a_missing_barrier_is_caught() {
     }
 }
 
-/// A hole whose edges lie inside of blocks was made in two transactions where the log was short:
-/// one zeroed the edges, the next freed the blocks between them, and a cut between the two left a
-/// hole that nobody had asked for.
+/// A hole with edges inside of blocks was made in two transactions when the log was short: one
+/// zeroed the edges, the next freed the blocks between them. A cut between the two left a hole that
+/// nobody had asked for.
 #[test]
 fn a_hole_is_made_in_one_transaction() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));

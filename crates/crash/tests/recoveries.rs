@@ -1,8 +1,8 @@
 //! Each case of each scheme's recovery table is reached: by a power cut, or by a later change of
-//! the media (damage, an older copy, another memory). docs/RECOVERY.md has these tables;
+//! the media (damage, an older copy, other memory). docs/RECOVERY.md has these tables;
 //! `STETFS_LAB_WRITE=1` writes it.
 //!
-//! A case that nothing reaches is one that nobody has tried, or that does not exist.
+//! A case that nothing reaches is untested, or cannot happen.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -42,21 +42,21 @@ impl Unreached {
         self.0.retain(|row| !rows.contains(row));
     }
 
-    /// Whether refusals are left: damage leads there.
+    /// True if refusals are left. Damage leads to them.
     fn has_refusals(&self) -> bool {
         self.0.iter().any(|row| row.done.starts_with("error"))
     }
 
-    /// Whether anything else is left: power cuts lead there.
+    /// True if other cases are left. Power cuts lead to them.
     fn has_others(&self) -> bool {
         self.0.iter().any(|row| !row.done.starts_with("error"))
     }
 }
 
-/// Some that overwrite, free, use again and fill the log, in orders by turns. The ones that
-/// reach the rarest cases come first.
+/// Scripts that overwrite, free, use blocks again and fill the log, with orders by turns. Those
+/// that reach the rarest cases come first.
 fn workloads(volume: Variety) -> Vec<Workload> {
-    // Directories that are removed while a checkpoint is bringing them home.
+    // Removes directories while a checkpoint writes them home.
     let reuse = Script::Reuse.workload(volume.profile());
     let scripts = [
         Script::LogAndReplace,
@@ -77,7 +77,7 @@ fn workloads(volume: Variety) -> Vec<Workload> {
         .collect()
 }
 
-/// What power cuts leave.
+/// Cuts the power in a workload.
 fn cuts(target: &Target, workload: Workload, effort: Effort, unreached: &mut Unreached) {
     if !unreached.has_others() {
         return;
@@ -91,8 +91,7 @@ fn cuts(target: &Target, workload: Workload, effort: Effort, unreached: &mut Unr
     unreached.0.retain(|row| report.reached.times(row) == 0);
 }
 
-/// What becomes of what power cuts leave: on media that fail, and where it is taken for something
-/// else.
+/// Cuts the power, then damages the media or opens them in the wrong way.
 fn spoiled(target: &Target, unreached: &mut Unreached) {
     const TRIES: usize = 40;
     for (seed, workload) in workloads(target.volume).into_iter().enumerate() {
@@ -114,8 +113,9 @@ fn spoiled(target: &Target, unreached: &mut Unreached) {
     }
 }
 
-/// Whoever opens it may only read, believes that the volume is smaller, or that it is another one,
-/// or takes memory for a device with sectors; the log has been the kernel's, with fast commits.
+/// Wrong ways to open: read-only, with too small a volume, with another volume's UUID, with memory
+/// taken for a device with sectors, with a log that the kernel used with fast commits. The first is
+/// the right way.
 const MISFITS: [fn(&mut OpenArgs); 6] = [
     |_| {},
     |args| args.writable = false,
@@ -143,8 +143,8 @@ const MISFITS: [fn(&mut OpenArgs); 6] = [
     },
 ];
 
-/// Volumes and memories that are not of the same time, memory that is somebody else's, mounts that
-/// may only read, and those that may overwrite.
+/// Mounts volumes with memory of another time, with foreign memory, and without their memory: as
+/// usual, read-only, and with permission to overwrite the memory.
 fn mismatched(target: &Target, unreached: &mut Unreached) {
     let stages = damage::stages(target).expect("a volume");
     let memories: Vec<_> = stages.iter().filter_map(|at| at.media().nth(1)).collect();
@@ -170,7 +170,7 @@ fn mismatched(target: &Target, unreached: &mut Unreached) {
         if let Some((kind, memory)) = memories.first() {
             let mut foreign = Image::new(memory.size());
             foreign.write(100, b"somebody's");
-            // The region of the mounted volume in other memory.
+            // The region of the mounted volume, in a larger memory.
             let (_, in_use) = memories[memories.len() - 2];
             let mut longer = vec![0; in_use.size() as usize + 4096];
             let len = longer.len() - 4096;
@@ -180,7 +180,7 @@ fn mismatched(target: &Target, unreached: &mut Unreached) {
             let pair = |memory: &Image| Contents::new(vec![home.clone(), (*kind, memory.clone())]);
             pairs = all.map(pair).collect();
         }
-        // With memory that it had not, and without what it had.
+        // Memory for a volume that had none, none for a volume that had some.
         if let Beside::Too(bytes) = target.scheme.nvm {
             let mut other = vec![home.clone()];
             if memories.is_empty() {
@@ -201,7 +201,7 @@ fn every_row(name: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let scheme = find(name).expect("a scheme");
     let mut unreached = Unreached(rows(scheme.about).collect());
-    // The last trials are the special ones, of which some rows are; parts of flash take longest.
+    // Special trials come last in the table; some rows are only theirs. Flash takes longest.
     let mut trials: Vec<_> = simulated(scheme).collect();
     trials.reverse();
     trials.sort_by_key(|trial| trial.ground == Ground::Flash);
@@ -209,13 +209,13 @@ fn every_row(name: &str) {
     for trial in &trials {
         if unreached.has_refusals() {
             mismatched(&on(trial, EXT4_1K), &mut unreached);
-            // Without checksums, what is wrong in a record is looked at.
+            // Without checksums, recovery looks at the fields of a damaged record.
             for volume in [EXT4_1K, EXT3_1K] {
                 spoiled(&on(trial, volume), &mut unreached);
             }
         }
     }
-    // The shortest first; every moment and more of what may be left, where some are not enough.
+    // The shortest workloads first. If they are not enough, more moments with more states.
     let mut workloads = workloads(EXT4_1K);
     workloads.sort_by_key(|workload| workload.ops.len());
     for (moments, orders) in [(12, 4), (60, 32)] {
@@ -256,7 +256,7 @@ macro_rules! tests {
 each_scheme!(tests);
 each_example!(tests);
 
-/// A table of a scheme, by its place in [`About::recovery`].
+/// A table of a scheme. The number is its place in [`About::recovery`].
 fn shown(marker: &str) -> Result<String> {
     let (name, nth) = marker.split_once(' ').context("a scheme and a number")?;
     let tables = find(name)?.about.recovery;

@@ -1,10 +1,11 @@
-//! A scheme below another file system's journal, under requests that a kernel sends and others that
-//! none does, beside a model that knows only the rule: after a power cut and a recovery
-//! - what a flush or a commit block has confirmed is there,
-//! - each transaction of the journal is there as a whole or not at all,
-//! - a home that was written while the log had the block counts for nothing, as a replay undoes it.
+//! A scheme below another file system's journal gets requests that a kernel sends, and others that
+//! no kernel sends. A model judges by three rules alone. After a power cut and a recovery:
+//! - Content that a flush or a commit block has confirmed is there.
+//! - Each transaction of the journal is there as a whole or not at all.
+//! - A home written while the log had the block counts for nothing, since the log's replay undoes
+//!   it.
 //!
-//! A failure prints its seed; `STETFS_LAB_SEED=N` runs that one alone.
+//! A failure prints its seed. `STETFS_LAB_SEED=N` runs that seed alone.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -29,23 +30,23 @@ use stetfs_testkit::host::needs;
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::skip_unless;
 
-/// Where the blocks are that are written: in a file that fills the volume.
+/// Where the written blocks lie: in a file that fills the volume.
 const FIRST: u64 = 6 << 20;
 const COUNT: usize = 24;
 const SECTOR: usize = 512;
 
 type Bytes = Arc<Vec<u8>>;
 
-/// What may be in a block.
+/// The contents that a block may have.
 #[derive(Clone, Default)]
 struct Block {
-    /// What a power cut leaves at least; none: anything.
+    /// The oldest content that a power cut may leave. `None`: any content.
     durable: Option<Bytes>,
-    /// What came later and may be there.
+    /// Newer contents that may be there, in order.
     later: Vec<Bytes>,
-    /// What was written home while the log had the block.
+    /// The content written home while the log had the block.
     held: Option<Bytes>,
-    /// The transaction of the log that has it.
+    /// The transaction in the log that has the block.
     live: Option<Tid>,
 }
 
@@ -83,22 +84,22 @@ impl Block {
     }
 }
 
-/// What a request does to the medium while it is not answered.
+/// What a request may have done to the medium before it is answered.
 #[derive(Clone)]
 enum Flight {
     Nothing,
-    /// These blocks may get this.
+    /// Each of these blocks may get this content.
     Some(Vec<(usize, Bytes)>),
-    /// All of these blocks get this, and these others are revoked; or nothing happens.
+    /// All of these blocks get this content and the others are revoked, or nothing happens.
     All(Vec<(usize, Bytes)>, Vec<usize>),
     /// These blocks may hold anything.
     Anything(Vec<usize>),
 }
 
-/// A request, with the model after it.
+/// A request, and the model after it.
 struct Mark {
     what: String,
-    /// Changes of the media before its last write, and when it was answered.
+    /// The number of changes of the media before its last write, and when it was answered.
     last: u64,
     returned: u64,
     flight: Flight,
@@ -122,7 +123,7 @@ struct Run {
     is_async: bool,
     tid: Tid,
     at: u32,
-    /// The transactions since the tail, with their places and lengths.
+    /// The transactions since the tail: number, first block, length.
     past: VecDeque<(Tid, u32, u32)>,
     seed: u64,
 }
@@ -245,7 +246,8 @@ impl Run {
         });
     }
 
-    /// The machine above begins: it reads the journal's superblock, and replays what is there.
+    /// The machine above boots. It reads the journal's superblock, which must say that the log is
+    /// empty.
     fn life(&mut self) {
         self.head = vec![0; self.size];
         let at = self.journal_at(0);
@@ -269,7 +271,7 @@ impl Run {
     fn content(&mut self, n: usize) -> Bytes {
         let mut content = vec![0; self.size];
         match self.model[n].current() {
-            // A few bytes change, as in an inode.
+            // 16 bytes change, as in an inode.
             Some(current) if self.rng.chance(60) => {
                 content.copy_from_slice(current);
                 let at = self.rng.below(self.size as u64 - 16) as usize;
@@ -321,7 +323,8 @@ impl Run {
             places.push((self.at, record));
             self.at = self.step(self.at);
         }
-        // All in any order, but the commit block is the last one where it may not come earlier.
+        // The blocks go in any order. The commit block is last, unless the journal commits
+        // asynchronously.
         let free = places.len() - usize::from(!self.is_async);
         for i in 0..free {
             let other = i + self.rng.below((free - i) as u64) as usize;
@@ -440,7 +443,7 @@ impl Run {
                 content = Arc::new(new);
                 self.write(at + sector as u64, &part);
             }
-            // A checkpoint.
+            // A checkpoint writes the newest content home.
             Some(current) if self.rng.chance(40) => {
                 content = current;
                 self.write(at, &content);
@@ -469,7 +472,7 @@ impl Run {
         let blocks: Vec<_> = (first..first + count).collect();
         if discards {
             match self.dev().discard(offset, len) {
-                // As in memory.
+                // Memory has no discard.
                 Ok(()) | Err(MediaError::Unsupported { .. }) => {}
                 Err(error) => panic!("seed {}: {error}", self.seed),
             }
@@ -542,7 +545,7 @@ impl Run {
         }
     }
 
-    /// Cuts the power at some moments, and recovers.
+    /// Cuts the power at random moments, recovers and judges.
     fn cut(&mut self, cuts: usize) {
         let tapes = self.media.tapes();
         let mut wanted: Vec<_> = (0..cuts)
@@ -567,7 +570,7 @@ impl Run {
                 let found: Vec<_> = (0..COUNT).map(read).collect();
                 let why = judge(before, self.marks.get(answered), (at, self.unit), &found);
                 if why.is_some() {
-                    // What led to it.
+                    // The requests that led to it.
                     for mark in &self.marks[..answered] {
                         println!("{} at {}", mark.what, mark.returned);
                     }
@@ -596,7 +599,7 @@ fn settle(block: &mut Block) {
     }
 }
 
-/// What is wrong after a cut at `at`, which tears what is written in pieces of `unit` bytes.
+/// Judges the blocks after a cut at change `at`. The cut tears writes into pieces of `unit` bytes.
 fn judge(
     before: &Mark,
     during: Option<&Mark>,
@@ -666,8 +669,8 @@ fn tinca() {
     explore("jbd2/tinca journal ext4-1k", 200..204);
 }
 
-/// A block was revoked, and its home had zeros from before: zeros that were written were taken for
-/// there already. After a power cut the cache showed the revoked content again.
+/// A block was revoked while its home had zeros. The cache skipped a later write of zeros, since
+/// home had them already. After a power cut, it showed the revoked content again.
 #[test]
 fn a_revoked_block_is_written_whatever_its_home_has() {
     explore("jbd2/tinca journal ext4-1k", 1025..1026);
@@ -678,7 +681,7 @@ fn dj() {
     explore("jbd2/dj journal ext4-1k", 300..304);
 }
 
-/// `STETFS_LAB_TARGET='jbd2/ubj journal ext4-1k' STETFS_LAB_SEEDS=1000` takes more of them.
+/// Runs N seeds: `STETFS_LAB_TARGET='jbd2/ubj journal ext4-1k' STETFS_LAB_SEEDS=1000`.
 #[test]
 #[ignore = "a target and a number of one's own"]
 fn many() {

@@ -1,5 +1,5 @@
-//! The traces in results/traces are those of the code: the changes of each scheme on its media, in
-//! order, with flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them anew.
+//! The traces in results/traces are those of the code: every change that a scheme makes to its
+//! media, in order, with flushes and fences. `STETFS_LAB_WRITE=1` (`make traces`) writes them anew.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use stetfs_testkit::skip_unless;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// So that two can be compared by eye. Tinca, with three fences for each block, has most.
+/// Short enough to compare two by eye. Tinca's is the longest, with three fences for each block.
 const MOST_LINES: usize = 240;
 
 fn compare(scheme: &Registration) {

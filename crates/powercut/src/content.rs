@@ -8,17 +8,16 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// What a file holds. What was never written reads as zeros.
+/// The bytes of a file. Bytes that were never written are zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// Bytes.
+    /// The file's length in bytes.
     size: u64,
-    /// Pages that are not all zeros, or were not when they were written. Nothing is in them behind
-    /// `size`.
+    /// The written pages, by number. Bytes behind `size` stay until [`Self::cut`] removes them.
     pages: BTreeMap<u64, Bytes>,
 }
 
-/// Shared bytes; as text they are hexadecimal.
+/// Shared bytes. Their text form is hexadecimal.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Bytes(pub Arc<[u8]>);
@@ -51,7 +50,7 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Maps whose keys are bytes, for JSON, where keys are text.
+/// Serializes maps whose keys are bytes: JSON has text as keys only.
 pub mod pairs {
     use std::collections::BTreeMap;
 
@@ -59,10 +58,10 @@ pub mod pairs {
 
     use super::Bytes;
 
-    /// As a list of pairs.
+    /// Writes the map as a list of pairs.
     ///
     /// # Errors
-    /// Of the serializer.
+    /// Those of the serializer.
     pub fn serialize<V: Serialize, S: Serializer>(
         map: &BTreeMap<Vec<u8>, V>,
         to: S,
@@ -71,10 +70,10 @@ pub mod pairs {
         to.collect_seq(pairs)
     }
 
-    /// From a list of pairs.
+    /// Reads the map from a list of pairs.
     ///
     /// # Errors
-    /// Of the deserializer.
+    /// Those of the deserializer.
     pub fn deserialize<'d, V: Deserialize<'d>, D: Deserializer<'d>>(
         from: D,
     ) -> Result<BTreeMap<Vec<u8>, V>, D::Error> {
@@ -85,17 +84,17 @@ pub mod pairs {
 }
 
 impl Content {
-    /// Bytes.
+    /// The file's length in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Sets the length. Bytes that were written behind it show as far as it goes now.
+    /// Sets the length. Bytes that were written behind the old end appear.
     pub fn set_size(&mut self, size: u64) {
         self.size = size;
     }
 
-    /// Whether something was written behind the end.
+    /// True if bytes were written behind the end.
     pub fn goes_beyond(&self) -> bool {
         let last = self.pages.last_key_value();
         last.is_some_and(|(number, page)| {
@@ -105,7 +104,7 @@ impl Content {
         })
     }
 
-    /// Sets the length and forgets what is behind it.
+    /// Sets the length and removes all bytes behind it.
     pub fn cut(&mut self, size: u64) {
         self.size = size;
         self.pages.split_off(&size.div_ceil(PAGE));
@@ -119,7 +118,7 @@ impl Content {
         }
     }
 
-    /// Changes bytes, also behind the end, which stays where it is.
+    /// Writes bytes, also behind the end. The length stays.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let end = offset + bytes.len() as u64;
         let mut at = offset;
@@ -137,7 +136,7 @@ impl Content {
         }
     }
 
-    /// Makes bytes zero.
+    /// Makes bytes zero. The length stays.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         let touched = self.pages.range(offset / PAGE..end.div_ceil(PAGE));
@@ -152,7 +151,7 @@ impl Content {
         }
     }
 
-    /// Reads bytes; those behind the end are zeros.
+    /// Reads bytes. Behind the end, these are the bytes that a larger length would show.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
         let end = offset + out.len() as u64;
@@ -164,7 +163,7 @@ impl Content {
         }
     }
 
-    /// Pieces that may not be zero, in order, each with its offset.
+    /// The written pages up to the end, in order, each with its offset.
     pub fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages
             .range(..self.size.div_ceil(PAGE))
@@ -175,7 +174,7 @@ impl Content {
             })
     }
 
-    /// The first byte in which two contents differ, up to the shorter length.
+    /// Returns the offset of the first byte that differs, up to the shorter length.
     pub fn first_difference(&self, other: &Self) -> Option<u64> {
         let both = self.size.min(other.size);
         let numbers = self.pages.keys().chain(other.pages.keys());

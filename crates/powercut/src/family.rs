@@ -1,10 +1,12 @@
 //! Decides whose a request is: the program's or a stranger's.
 //!
-//! The program is every process that this process has started, with all descendants, in whatever
-//! group, session, user or pid namespace. This process adopts orphans ([`crate::run`]), so a daemon
-//! stays below it. A request names the thread that made it. This thread waits for the answer, so
-//! `/proc` still shows it and its parents. A cgroup of the program's own would need a privilege. A
-//! mount namespace of its own would not keep out sync(2), which goes to every mount.
+//! The program is every process that this process has started, with all descendants, in any group,
+//! session, user or pid namespace. This process adopts orphans ([`crate::run`]), so that a daemon
+//! stays below it. A request names the thread that made it. That thread waits for the answer, so
+//! that `/proc` still shows it and its parents.
+//!
+//! A cgroup for the program would need a privilege. A mount namespace for it would not keep out
+//! sync(2), which goes to every mount.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -13,17 +15,16 @@ use std::fs;
 use parking_lot::Mutex;
 
 thread_local! {
-    /// Who asked for what this thread does; nobody, where the server does it by itself.
+    /// The thread whose request this thread serves. `None`: the server works by itself.
     static ASKED_BY: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// A request of this thread (0: of nobody whom the kernel can name) is worked on by this thread of
-/// the server.
+/// Notes that this thread now serves a request of `thread`. 0: the kernel names nobody.
 pub fn asked_by(thread: u32) {
     ASKED_BY.set(Some(thread));
 }
 
-/// The thread whose request is worked on here; 0 where it is nobody's.
+/// Returns the thread whose request this thread serves. 0: nobody's.
 pub fn asking() -> u32 {
     ASKED_BY.get().unwrap_or(0)
 }
@@ -33,36 +34,35 @@ pub fn asking() -> u32 {
 pub enum Whose {
     /// The program's.
     Program,
-    /// Somebody else's.
+    /// That of another process on the machine.
     Stranger,
-    /// The kernel's own, on behalf of whoever has the file open: pages of a mapping that it writes
-    /// back, what a loop device or io_submit(2) has a kernel thread do. Who waits for nobody's
-    /// answer may also have ended by now.
+    /// The kernel's own, for a process that has the file open: it writes back pages of a mapping,
+    /// or a kernel thread works for a loop device or io_submit(2). Or a process that did not wait
+    /// for the answer and has ended.
     Kernel,
-    /// A process that has no number here, being outside of this pid namespace; or the kernel's own,
-    /// for which it gives no number either.
+    /// That of a process outside of this pid namespace, which has no number here. Or the kernel's
+    /// own without a number.
     Nameless,
 }
 
-/// In /proc/PID/stat: a thread of the kernel (PF_KTHREAD, include/linux/sched.h).
+/// The flag PF_KTHREAD in /proc/PID/stat: a kernel thread (include/linux/sched.h).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// How often the way up is tried: a parent on it may end meanwhile.
+/// How often to walk up to the ancestors: one may end during the walk.
 const TRIES: usize = 8;
 
-/// What descends from this process, but for what did so before.
+/// The descendants of this process, except those that were there before.
 #[derive(Debug)]
 pub struct Family {
     us: u32,
-    /// Children that are no part of the program, such as the companion of the mount.
+    /// Children that are not the program, such as the companion of the mount.
     apart: HashSet<u32>,
-    /// Threads by their numbers, with when they began, in ticks of the kernel: numbers are used
-    /// again.
+    /// Known threads. Each has its start time in ticks, since numbers are used again.
     known: Mutex<HashMap<u32, (u64, Whose)>>,
 }
 
 impl Family {
-    /// Whatever this process starts from now on.
+    /// Counts every process that this process starts from now on.
     pub fn from_now_on() -> Self {
         let mut apart = Vec::new();
         children(std::process::id(), &mut apart);
@@ -73,17 +73,17 @@ impl Family {
         }
     }
 
-    /// Whose the request is that this thread works on.
+    /// Returns whose request this thread serves.
     pub fn whose(&self) -> Whose {
         match ASKED_BY.get() {
-            // The server does what it was asked for before.
+            // The server does late what the program asked for.
             None => Whose::Program,
             Some(0) => Whose::Nameless,
             Some(thread) => self.of(thread),
         }
     }
 
-    /// Whether a process is of it.
+    /// True if a process belongs to the program.
     pub fn has(&self, pid: u32) -> bool {
         self.of(pid) == Whose::Program
     }
@@ -109,7 +109,7 @@ impl Family {
         whose
     }
 
-    /// Whether the way up from a thread leads to this process.
+    /// True if this process is an ancestor of a thread, and not through a child that is `apart`.
     fn descends(&self, thread: u32) -> bool {
         for _ in 0..TRIES {
             let mut at = thread;
@@ -125,24 +125,24 @@ impl Family {
     }
 }
 
-/// What /proc/PID/stat says, for processes and for threads (proc_pid_stat(5)).
+/// Fields of /proc/PID/stat, for processes and threads (proc_pid_stat(5)).
 pub(crate) struct Stat {
-    /// How it is: `Z`, it has ended and nobody has waited for it.
+    /// `Z`: it has ended and nobody has waited for it.
     pub(crate) state: char,
-    /// The parent of its process.
+    /// The parent process.
     pub(crate) parent: u32,
     /// The process group.
     pub(crate) group: u32,
     flags: u64,
-    /// When it began, in ticks since the system did.
+    /// Its start, in ticks since the system booted.
     began: u64,
 }
 
 impl Stat {
-    /// None: there is no such process, or it cannot be seen.
+    /// Returns `None` if the process does not exist or cannot be seen.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name may have anything in it, and ends with the last parenthesis.
+        // The name may contain anything. The last parenthesis ends it.
         let (_, rest) = stat.rsplit_once(") ")?;
         let words: Vec<&str> = rest.split(' ').collect();
         let number = |field: usize| words.get(field - 3)?.parse().ok();
@@ -156,7 +156,7 @@ impl Stat {
     }
 }
 
-/// The children of a process.
+/// Adds the children of a process.
 pub(crate) fn children(pid: u32, found: &mut Vec<u32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return;
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A child that waits, and the number of a process that it names.
+    /// Starts a script that waits and prints the number of a process.
     fn says(script: &str) -> (Child, u32) {
         let mut child = Command::new("/bin/sh")
             .args(["-c", script])
@@ -199,7 +199,7 @@ mod tests {
         let (before, older) = says("echo $$; exec cat");
         let family = Family::from_now_on();
         let (child, own) = says("echo $$; exec cat");
-        // The process between it and this one has ended.
+        // The daemon's parent has ended, so that it is adopted.
         let (mut between, daemon) = says("setsid sh -c 'echo $$; exec sleep 60' & exec cat");
         between.kill().unwrap();
         between.wait().unwrap();

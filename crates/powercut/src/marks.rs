@@ -1,8 +1,8 @@
 //! Marks: the promises that a program makes while it is recorded.
 //!
-//! A program writes a line to a pipe, or to its standard output. The line counts from the next
-//! change on: the pipes are read before each change is made, and by then a program has written
-//! every line that comes before the change.
+//! A program writes a line to a pipe or to its standard output. The line stands before the next
+//! change in the recording: this process reads the pipes before it makes each change, and the
+//! program has written the line before it asked for the change.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use std::path::Path;
 use regex_lite::Regex;
 use rustix::fs::{FileType, Mode, OFlags};
 
-/// The pipes from which marks come.
+/// The pipes that marks come through.
 #[derive(Debug, Default)]
 pub struct Marks {
     pipes: Vec<Pipe>,
@@ -21,40 +21,40 @@ pub struct Marks {
 #[derive(Debug)]
 struct Pipe {
     from: File,
-    /// Only lines that match; all.
+    /// Only lines that match are marks. `None`: every line.
     only: Option<Regex>,
-    /// The begin of a line whose end has not come.
+    /// The beginning of an unfinished line.
     partial: Vec<u8>,
-    /// Where all that comes goes too.
+    /// All bytes are copied to this file.
     copy: Option<File>,
 }
 
 impl Marks {
-    /// Marks come from nowhere so far.
+    /// No pipes yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a FIFO at `path`, of which each line is a mark. Writers never wait for a reader.
+    /// Makes a FIFO at `path`. Each line is a mark. Writers never wait for a reader.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The FIFO cannot be made.
     pub fn from_fifo(&mut self, path: &Path) -> io::Result<()> {
         let mode = Mode::from_raw_mode(0o622);
         rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0)?;
         rustix::fs::chmod(path, mode)?;
-        // Open for both, so that it has a reader and a writer whoever comes and goes.
+        // Open for both directions, so that it always has a reader and a writer.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         self.add(fd, None, None);
         Ok(())
     }
 
-    /// A pipe of which each line that matches is a mark; all that comes goes to `copy` too. The
-    /// other end is for the program.
+    /// Makes a pipe and returns the program's end. Each line that matches is a mark; all bytes go
+    /// to `copy` too.
     ///
     /// # Errors
-    /// No pipe can be made.
+    /// The pipe cannot be made.
     pub fn from_output(&mut self, only: Regex, copy: File) -> io::Result<OwnedFd> {
         let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
@@ -71,7 +71,7 @@ impl Marks {
         });
     }
 
-    /// What can be waited for: something has come.
+    /// Returns descriptors to poll: one is readable when bytes have come.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -80,12 +80,12 @@ impl Marks {
         fds.map(|fd| fd.try_clone_to_owned()).collect()
     }
 
-    /// The lines that have come, without waiting.
+    /// Returns the marks that have come, without waiting.
     pub fn take(&mut self) -> Vec<String> {
         self.pipes.iter_mut().flat_map(Pipe::take).collect()
     }
 
-    /// What came without the end of its line, when nothing more comes.
+    /// Returns the unfinished lines, once nothing more comes.
     pub fn rest(&mut self) -> Vec<String> {
         let rests = self.pipes.iter_mut().filter_map(|pipe| {
             let line = std::mem::take(&mut pipe.partial);
@@ -104,7 +104,7 @@ impl Pipe {
                 Ok(n) => {
                     self.partial.extend_from_slice(&buffer[..n]);
                     if let Some(copy) = &mut self.copy {
-                        // The output is for people; losing some is no reason to stop.
+                        // The copy is for people: a failed write must not stop the run.
                         let _ = io::Write::write_all(copy, &buffer[..n]);
                     }
                 }

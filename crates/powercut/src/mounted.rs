@@ -1,4 +1,4 @@
-//! A mount served by threads of this process, for as long as a value lives.
+//! A mount served by threads of this process for as long as a value lives.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
@@ -12,27 +12,27 @@ use stetfs_fuse::{
     Backend, Ended, FuseOptions, MountError, OnBlock, SessionError, check_dir, mountinfo,
 };
 
-/// Why nothing is mounted.
+/// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// As the server said.
+    /// An error of the server.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// As the mount said.
+    /// An error of the mount.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The server has ended before it began.
+    /// The server ended before it served.
     #[error("the server of {} has ended at once", .0.display())]
     Over(PathBuf),
-    /// No thread, or the mount table cannot be read.
+    /// A thread cannot be started, or the mount table cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// How long a server may take to end after its mount is gone.
+/// How long a server may take to end after its unmount.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A mount that stands. Dropped, it is unmounted.
+/// A standing mount. Dropping it unmounts.
 pub struct Mounted {
     mount: Mount,
     over: Mutex<Receiver<Result<Ended, SessionError>>>,
@@ -41,12 +41,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts `fs` on a directory. `image`: a file that stands for it in the mount table; a mount
-    /// on a block device, which hears of sync(2), needs one that is there. Every call of a program
-    /// comes at once, and nothing that the kernel has asked for may it use again.
+    /// Mounts `fs` on a directory. The mount table names the file `image` as its device. A mount on
+    /// a block device hears of sync(2), and then `image` must exist. The kernel caches nothing, so
+    /// that every call of a program reaches the server at once.
     ///
     /// # Errors
-    /// It cannot be mounted.
+    /// The mount failed.
     pub fn new<B: Backend>(fs: B, image: &Path, dir: &Path, block: OnBlock) -> Result<Self, Error> {
         let dir = check_dir(dir)?;
         let options = FuseOptions {
@@ -54,7 +54,7 @@ impl Mounted {
             writeback: false,
             timeout: Duration::ZERO,
             threads: 4,
-            // What was seen until then is told first, and then it is unmounted.
+            // A signal must not unmount: the recording is reported first.
             signals: false,
             ..FuseOptions::default()
         };
@@ -85,17 +85,17 @@ impl Mounted {
         })
     }
 
-    /// Where.
+    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.mount.dir
     }
 
-    /// Whether sync(2) and syncfs(2) are passed on.
+    /// True if the kernel passes sync(2) and syncfs(2) on to the server.
     pub fn hears_syncs(&self) -> bool {
         self.hears_syncs
     }
 
-    /// Unmounts it, also while it is in use; what is still open there fails from now on.
+    /// Unmounts, even while files are open. They fail from now on.
     ///
     /// # Errors
     /// The kernel or fusermount3 refused.
@@ -107,7 +107,7 @@ impl Mounted {
         let Some(server) = self.server.take() else {
             return Ok(());
         };
-        // Somebody may be just about to go.
+        // A process that is just ending may hold it for a moment.
         let until = Instant::now() + Duration::from_secs(1);
         loop {
             match self.mount.unmount(false) {

@@ -1,10 +1,11 @@
-//! Texts that are equal except for numbers and random names.
+//! Makes texts equal that differ only in numbers and random names.
 
-/// The length from which on such a word is taken for random.
+/// From this length on, such a word counts as random.
 const DRAWN: usize = 6;
 
-/// The same for all numbers in a text, and for what programs draw at random or hash: words of
-/// hexadecimal digits, longer words with a digit before a letter, and longer words behind `tmp_`.
+/// Replaces numbers and random words by `#`: numbers, words of hexadecimal digits with a decimal
+/// digit among them, and words of at least [`DRAWN`] characters that have a digit before a letter
+/// or follow `tmp_`.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut word = String::new();

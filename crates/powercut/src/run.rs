@@ -1,9 +1,9 @@
 //! Runs a user's program with a time limit, keeps its output, and leaves none of its processes
 //! behind.
 //!
-//! The processes of a run are known by a variable in their environment ([`RUN`]). This process
-//! adopts orphans (as a subreaper), and kills those of a run that is over, even if they have left
-//! its group and its session.
+//! A variable in the environment ([`RUN`]) marks the processes of a run. This process adopts
+//! orphans, as a subreaper. When a run is over, it kills the marked processes, even those that left
+//! the process group and the session.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,31 +18,31 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::family::{Family, Stat, children};
 
-/// In the environment of everything that a run starts: which run.
+/// The environment variable that names the run.
 const RUN: &str = "STETFS_RUN";
 
-/// The end of what a program says that is kept, in bytes.
+/// Bytes of output to keep, from the end.
 const KEPT: u64 = 16 << 10;
 
-/// How often somebody looks whether to stop.
+/// How often the loop looks at `stop`.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// With this exit code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Killed(i32),
-    /// It was still running after the time that it had, and was killed.
+    /// It was still running when its time was over, and was killed.
     TimedOut,
-    /// The user wanted to stop.
+    /// The user stopped it.
     Stopped,
 }
 
 impl End {
-    /// In words.
+    /// The end in words, behind the program's name.
     pub fn text(self) -> String {
         match self {
             Self::Exited(code) => format!("ended with exit code {code}"),
@@ -53,34 +53,34 @@ impl End {
     }
 }
 
-/// What became of a program.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
     /// How it ended.
     pub end: End,
-    /// The end of what it said, on standard output and standard error.
+    /// The last 16 KiB of standard output and standard error.
     pub output: String,
-    /// Processes that it had left behind, and that were killed.
+    /// How many processes it left behind. They were killed.
     pub left_behind: usize,
 }
 
 /// How a program is run.
 pub struct Run<'a> {
-    /// How long it may run.
+    /// How long the program may run.
     pub timeout: Duration,
-    /// The user wants to stop.
+    /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
-    /// Where its standard output goes, instead of to what is kept.
+    /// Where standard output goes. `None`: it is kept with standard error.
     pub stdout: Option<OwnedFd>,
-    /// What to wait for beside its end, and what to do when something comes there.
+    /// Descriptors to poll beside the program's end, and the function to call when one is ready.
     pub beside: (Vec<OwnedFd>, &'a dyn Fn()),
-    /// Where nothing else is run meanwhile: all that it starts, also if it has thrown away its
-    /// environment.
+    /// Set where no other program runs meanwhile: the run then includes processes that have dropped
+    /// their environment.
     pub family: Option<&'a Family>,
 }
 
 impl<'a> Run<'a> {
-    /// For so long.
+    /// A run with this time limit.
     pub fn new(timeout: Duration, stop: &'a AtomicBool) -> Self {
         Self {
             timeout,
@@ -91,10 +91,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs it until it ends, and ends what it leaves behind.
+    /// Runs the program until it ends, and kills the processes that it leaves behind.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn run(self, mut command: Command) -> io::Result<Ran> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
             .stdout(stdout)
             .stderr(said.try_clone()?)
             .spawn()?;
-        // Its end of a pipe is its own alone.
+        // Closes our copy of the program's end of the pipe.
         drop(command);
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
             }
             (self.beside.1)();
         }
-        // Of one that has ended itself everything else is left behind, its group too.
+        // If the program ended by itself, everything else was left behind, its group too.
         let mut left_behind = match end {
             None => end_all(&run, pid, self.family),
             Some(_) => 0,
@@ -152,7 +152,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Waits for the end of a process, or for something beside it; whether it has ended.
+/// Waits at most `most` for the end of the process or a ready descriptor. Returns true if the
+/// process has ended.
 fn wait(pidfd: &OwnedFd, beside: &[OwnedFd], most: Duration) -> io::Result<bool> {
     let all = std::iter::once(pidfd).chain(beside);
     let mut fds: Vec<PollFd<'_>> = all
@@ -163,7 +164,7 @@ fn wait(pidfd: &OwnedFd, beside: &[OwnedFd], most: Duration) -> io::Result<bool>
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(e) => return Err(e.into()),
     }
-    // A pipe that nobody writes to any more is always ready.
+    // A pipe whose writers are gone is always ready: without the sleep, the loop would spin.
     let ended = fds[0].revents().contains(PollFlags::IN);
     if !ended && fds[1..].iter().any(|fd| fd.revents() == PollFlags::HUP) {
         std::thread::sleep(Duration::from_millis(5));
@@ -171,13 +172,13 @@ fn wait(pidfd: &OwnedFd, beside: &[OwnedFd], most: Duration) -> io::Result<bool>
     Ok(ended)
 }
 
-/// A file for what a program says.
+/// A file in memory for a program's output.
 pub(crate) fn memory_file() -> io::Result<File> {
     let fd = rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(fd.into())
 }
 
-/// The end of what was said.
+/// Returns the last [`KEPT`] bytes.
 pub(crate) fn tail(said: &mut File) -> io::Result<String> {
     let end = said.seek(SeekFrom::End(0))?;
     said.seek(SeekFrom::Start(end.saturating_sub(KEPT)))?;
@@ -186,16 +187,16 @@ pub(crate) fn tail(said: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Ends every process of a run but the one that led it, and gives how many there were.
+/// Kills every process of a run but its leader. Returns how many there were.
 fn end_all(run: &str, leader: Pid, family: Option<&Family>) -> usize {
     let marker = format!("{RUN}={run}");
     let mut ended = 0;
-    // What is killed may have made another one just before; none outlives many rounds.
+    // A process may have forked just before it was killed, so this repeats until none is found.
     for _ in 0..1000 {
         let (mut found, mut children) = (0, Vec::new());
         descendants(std::process::id(), &mut children);
         for pid in children {
-            // One that is about to run another program has no environment to be seen.
+            // During an exec, a process has no environment to read.
             let is_in = family.is_some_and(|family| family.has(pid) && is_other(pid, leader));
             if !is_of(pid, &marker) && !is_led(pid, leader) && !is_in {
                 continue;
@@ -216,8 +217,8 @@ fn end_all(run: &str, leader: Pid, family: Option<&Family>) -> usize {
     ended
 }
 
-/// Whether a process has the marker in its environment. One that has ended and was not waited for
-/// has no environment any more: if it is a child of ours, it is waited for here.
+/// True if a process has the marker in its environment. A zombie has no environment: if it is our
+/// child, it is reaped here.
 fn is_of(pid: u32, marker: &str) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     if environment.is_empty() && is_zombie_of_ours(pid) {
@@ -230,30 +231,30 @@ fn is_of(pid: u32, marker: &str) -> bool {
     words.any(|word| word == marker.as_bytes())
 }
 
-/// Whether a process is in the group of another one, and has not ended.
+/// True if a process is in the group of `leader`, is not `leader`, and has not ended.
 fn is_led(pid: u32, leader: Pid) -> bool {
     let group = leader.as_raw_nonzero().get().unsigned_abs();
     is_other(pid, leader) && Stat::of(pid).is_some_and(|stat| stat.group == group)
 }
 
-/// Whether a process is not that one, and has not ended.
+/// True if a process is not `leader` and has not ended.
 fn is_other(pid: u32, leader: Pid) -> bool {
     let leader = leader.as_raw_nonzero().get().unsigned_abs();
     pid != leader && Stat::of(pid).is_some_and(|stat| stat.state != 'Z')
 }
 
-/// Orphans that this process has adopted and that have ended; a child that somebody here waits for
-/// is in the process group that it was started in, of which it is the leader.
+/// True for orphans that this process has adopted and that have ended. A child that this process
+/// started leads a group of its own, and another thread waits for it.
 fn is_zombie_of_ours(pid: u32) -> bool {
     let us = std::process::id();
-    // Not by getpgrp(2): of a group from outside of a container it gives 0, which is no group.
+    // Not getpgrp(2): it gives 0 for a group from outside of a container.
     let ours = Stat::of(us).map(|stat| stat.group);
     Stat::of(pid).is_some_and(|stat| {
         stat.state == 'Z' && stat.parent == us && stat.group != pid && Some(stat.group) != ours
     })
 }
 
-/// All processes below one.
+/// Adds all descendants of a process.
 fn descendants(pid: u32, found: &mut Vec<u32>) {
     let mut below = Vec::new();
     children(pid, &mut below);
@@ -265,8 +266,8 @@ fn descendants(pid: u32, found: &mut Vec<u32>) {
     }
 }
 
-/// The words of a command, with the directory in place of `{dir}`. A command that needs a shell
-/// gets one.
+/// Returns the words of a command, with the directory in place of `{dir}`. A command with shell
+/// syntax becomes `sh -c`.
 pub fn shell_or_words(command: &str, dir: &str) -> Vec<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || " ./_-+=:,@%".contains(c);
     let bare = command.replace("{dir}", "");
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_daemon_is_ended_and_counted() {
-        // The second one stays in the group of the program; so does the first for a moment.
+        // The second one stays in the program's group. The first is there too, until its setsid(2).
         for script in ["setsid sleep 1000 & exit 0", "sleep 1000 & exit 0"] {
             let ran = sh(script, LONG);
             assert_eq!((ran.end, ran.left_behind), (End::Exited(0), 1), "{script}");

@@ -1,9 +1,8 @@
 //! One mount that shows one volume after another.
 //!
-//! Every volume has its own node numbers: the number of an inode, followed by the number of the
-//! show. So the kernel and other processes cannot take anything that they kept of an earlier volume
-//! for a later one's. Only the root has the same number in all volumes; the kernel keeps nothing of
-//! it.
+//! Each volume has node numbers of its own: the number of the show, then the inode's number. So
+//! nothing that the kernel or a process has cached of an earlier volume can be taken for a part of
+//! a later one. Only the root has the same number in all volumes; the kernel caches nothing of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use stetfs_fuse::Backend;
 /// The root directory's inode.
 const ROOT: InodeNo = InodeNo(2);
 
-/// What is shown.
+/// The mount's backend.
 #[derive(Clone)]
 pub struct Stage {
     shown: Arc<RwLock<Shown>>,
@@ -28,14 +27,14 @@ pub struct Stage {
 
 struct Shown {
     fs: Fs,
-    /// The number of the show, shifted behind the numbers of inodes.
+    /// The number of the show. Node numbers have it in the bits above `bits`.
     show: u32,
-    /// Bits of an inode's number.
+    /// Bits for the inode's number.
     bits: u32,
 }
 
 impl Stage {
-    /// A stage on which `fs` is shown, for volumes of at most so many inodes.
+    /// Shows `fs`. Later volumes may have at most `inodes` inodes.
     pub fn new(fs: Fs, inodes: u64) -> Self {
         let bits = 64 - inodes.max(1).leading_zeros();
         let shown = Shown {
@@ -48,8 +47,8 @@ impl Stage {
         }
     }
 
-    /// Shows another volume. Whatever is still open of the last one is stale from now on. Numbers
-    /// are used again only when all were used.
+    /// Shows another volume. Open files of the last one become stale. Numbers of shows are used
+    /// again only when all have been used.
     pub fn show(&self, fs: Fs) {
         let mut shown = self.shown.write();
         let shows = u32::MAX >> shown.bits;
@@ -63,7 +62,7 @@ impl Stage {
 }
 
 impl Shown {
-    /// The number of an inode here.
+    /// Returns the node number of an inode.
     fn out(&self, ino: InodeNo) -> InodeNo {
         match ino {
             ROOT => ROOT,
@@ -71,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// The inode of a number.
+    /// Returns the inode of a node number, which must be of this show.
     fn inside(&self, ino: InodeNo) -> Result<InodeNo> {
         match ino {
             ROOT => Ok(ROOT),
@@ -96,7 +95,7 @@ impl Shown {
     }
 }
 
-/// Calls about an inode whose answer has no numbers.
+/// Calls on an inode whose answer holds no inode numbers.
 macro_rules! on_inode {
     ($(fn $name:ident($($before:ident: $b:ty,)? [$ino:ident] $(, $arg:ident: $kind:ty)*)
         -> $result:ty;)*) => {
@@ -108,7 +107,7 @@ macro_rules! on_inode {
     };
 }
 
-/// Calls that make a name in a directory.
+/// Calls that answer with the entry of a name in a directory.
 macro_rules! makes {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {
         $(
@@ -213,7 +212,7 @@ impl Backend for Stage {
         self.shown.read().fs.hold_removed();
     }
 
-    /// What was shown is thrown away.
+    /// The volume is thrown away, so there is nothing to write.
     fn unmount(&self) -> Result<()> {
         Ok(())
     }

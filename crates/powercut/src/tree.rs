@@ -12,18 +12,18 @@ use stetfs_format::{InodeNo, Time};
 
 use crate::content::Content;
 
-/// A file, directory or other inode, for as long as a recording tells of it: numbers of inodes are
-/// used again, these are not.
+/// A file, directory or other inode, over a whole recording. An inode's number is used again; an
+/// object's number is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Object(pub u32);
 
 /// The root directory.
 pub const ROOT: Object = Object(0);
 
-/// A directory that every ext4 volume has and no program asks for.
+/// The directory that mke2fs makes in every ext4 volume.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// What an object is apart from its names.
+/// All about an object but its names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Type and permissions.
@@ -32,20 +32,20 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number, of device files.
+    /// The device number of a device file.
     pub rdev: (u32, u32),
-    /// Seconds and nanoseconds of the last change of the content. Told to the check, and not
-    /// compared.
+    /// Modification time: seconds, nanoseconds. The check sees it; digests and differences leave it
+    /// out.
     pub mtime: (i64, u32),
     /// Extended attributes.
     #[serde(with = "crate::content::pairs")]
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What is in it.
+    /// Content, names or target.
     pub body: Body,
 }
 
 impl Node {
-    /// Root's, with nothing that is not said here.
+    /// A node of root's, without extended attributes.
     pub fn plain(mode: u16, body: Body) -> Self {
         Self {
             mode,
@@ -59,27 +59,27 @@ impl Node {
     }
 }
 
-/// What is in an object.
+/// The content of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// Of a regular file.
+    /// A regular file.
     File(Content),
-    /// Of a directory.
+    /// A directory.
     Dir(#[serde(with = "crate::content::pairs")] BTreeMap<Vec<u8>, Object>),
-    /// Of a symbolic link.
+    /// A symbolic link.
     Link(Vec<u8>),
-    /// Nothing: a device, pipe or socket.
+    /// A device, pipe or socket.
     Special,
 }
 
 impl Node {
-    /// Whether it is a directory.
+    /// True for a directory.
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Dir(_))
     }
 }
 
-/// A node, and its hash where somebody has asked for it: most nodes are the same in all states.
+/// A node, and its hash once it was asked for. Most nodes are the same in all states.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Hashed {
@@ -106,7 +106,7 @@ impl Hashed {
         })
     }
 
-    /// To change it.
+    /// The node, for a change: forgets the hash.
     fn node_mut(self: &mut Arc<Self>) -> &mut Node {
         let hashed = Arc::make_mut(self);
         hashed.hash.take();
@@ -115,7 +115,7 @@ impl Hashed {
 }
 
 impl Clone for Hashed {
-    /// To change it.
+    /// Without the hash, since a clone is made to be changed.
     fn clone(&self) -> Self {
         Self::new(self.node.clone())
     }
@@ -129,7 +129,7 @@ impl PartialEq for Hashed {
 
 impl Eq for Hashed {}
 
-/// Two that tell apart what one might not.
+/// Two hashers, so that their results together are 128 bits.
 fn hashers() -> [DefaultHasher; 2] {
     let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
     hashers[1].write_u8(1);
@@ -143,7 +143,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Shares what is the same in another tree, so that many that are alike take little memory.
+    /// Takes over equal nodes of another tree, so that many similar trees need little memory.
     pub fn share(&mut self, other: &Self) {
         for (object, node) in &mut self.nodes {
             if let Some(others) = other.nodes.get(object)
@@ -154,8 +154,7 @@ impl Tree {
         }
     }
 
-    /// What a volume holds now, and the objects' inodes. `lost+found` is left out where it is
-    /// empty.
+    /// Reads a volume. Also returns the object of each inode. Leaves out an empty `lost+found`.
     ///
     /// # Errors
     /// The volume cannot be read.
@@ -172,23 +171,23 @@ impl Tree {
         Ok((reader.tree, reader.objects))
     }
 
-    /// An object, if it is there.
+    /// Returns an object.
     pub fn get(&self, object: Object) -> Option<&Node> {
         self.nodes.get(&object).map(|hashed| &hashed.node)
     }
 
-    /// An object, to change it.
+    /// Returns an object, for a change.
     pub fn get_mut(&mut self, object: Object) -> Option<&mut Node> {
         self.nodes.get_mut(&object).map(Hashed::node_mut)
     }
 
-    /// Adds an object, without a name so far.
+    /// Adds an object. It has no name yet.
     pub fn insert(&mut self, object: Object, node: Arc<Node>) {
         let node = Arc::unwrap_or_clone(node);
         self.nodes.insert(object, Arc::new(Hashed::new(node)));
     }
 
-    /// Forgets bytes that were written behind the ends of files.
+    /// Removes the bytes that were written behind the ends of files.
     pub fn forget_what_is_behind_the_ends(&mut self) {
         for hashed in self.nodes.values_mut() {
             if let Body::File(content) = &hashed.node.body
@@ -214,7 +213,7 @@ impl Tree {
         }
     }
 
-    /// The object of a name in a directory.
+    /// Returns the object of a name in a directory.
     pub fn look_up(&self, dir: Object, name: &[u8]) -> Option<Object> {
         match &self.get(dir)?.body {
             Body::Dir(names) => names.get(name).copied(),
@@ -222,7 +221,7 @@ impl Tree {
         }
     }
 
-    /// Every path with its object, in order, without the root.
+    /// Returns every path with its object, in order, without the root.
     pub fn paths(&self) -> Vec<(String, Object)> {
         let mut found = Vec::new();
         let mut above = BTreeSet::from([ROOT]);
@@ -232,7 +231,7 @@ impl Tree {
         found
     }
 
-    /// Walks in order, into no directory twice on one path.
+    /// Walks in order. Enters no directory twice on one path.
     fn walk(
         &self,
         dir: Object,
@@ -261,8 +260,8 @@ impl Tree {
         }
     }
 
-    /// A hash of all names, and of types, modes, owners, extended attributes, contents, and which
-    /// names are one file. Times and inode numbers are left out.
+    /// A hash of all names, types, modes, owners, extended attributes and contents, and of which
+    /// names are one file. Times and inode numbers do not count.
     pub fn digest(&self) -> u128 {
         let mut seen = BTreeMap::new();
         let mut hashers = hashers();
@@ -283,8 +282,7 @@ impl Tree {
         a << 64 | b
     }
 
-    /// In what it differs from another tree, as lines: what is in `self` against what is in
-    /// `other`.
+    /// Lines that say how `self` differs from `other`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mine: BTreeMap<_, _> = self.paths().into_iter().collect();
         let theirs: BTreeMap<_, _> = other.paths().into_iter().collect();
@@ -305,10 +303,11 @@ impl Tree {
         lines.collect()
     }
 
-    /// Writes it to a volume that holds nothing but `lost+found`; gives the objects' inodes.
+    /// Writes the tree to an empty volume (with or without `lost+found`). Returns the inode of each
+    /// object.
     ///
     /// # Errors
-    /// The volume refuses it: it may be too small.
+    /// The volume refused: it may be too small.
     pub fn write(&self, fs: &Fs) -> Result<BTreeMap<Object, InodeNo>> {
         let mut writer = Writer {
             fs,
@@ -326,7 +325,7 @@ fn node_hash(node: &Node, hasher: &mut DefaultHasher) {
     match &node.body {
         Body::File(content) => {
             content.size().hash(hasher);
-            // A page of zeros is one that was not written.
+            // A page of zeros counts as unwritten.
             let pieces = content.pieces();
             for piece in pieces.filter(|(_, bytes)| bytes.iter().any(|b| *b != 0)) {
                 piece.hash(hasher);
@@ -337,7 +336,7 @@ fn node_hash(node: &Node, hasher: &mut DefaultHasher) {
     }
 }
 
-/// What differs between two objects of one name, as far as a hash tells.
+/// Says how two objects of one path differ, in those parts that the digest covers.
 fn node_difference(a: &Node, b: &Node) -> Option<String> {
     let mut found = Vec::new();
     if a.mode & S_IFMT != b.mode & S_IFMT {
@@ -417,7 +416,7 @@ fn names(fs: &Fs, dir: InodeNo) -> Result<Vec<(Vec<u8>, InodeNo)>> {
     Ok(found)
 }
 
-/// An inode as it is now; a directory without its names.
+/// Reads an inode. A directory comes without its names.
 ///
 /// # Errors
 /// The volume cannot be read.
@@ -479,7 +478,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Makes what is in a directory, and then sets the directory's own attributes.
+    /// Makes all below a directory, then sets the directory's own attributes.
     fn fill(&mut self, dir: Object) -> Result<()> {
         let ino = self.inodes[&dir];
         let Some(node) = self.tree.get(dir) else {
@@ -499,7 +498,7 @@ impl Writer<'_> {
             return Ok(());
         };
         if let Some(ino) = self.inodes.get(&object) {
-            // A directory has one name, also where an order of writes has left it two.
+            // A directory gets one name, even where an order of writes has left it two.
             if !node.is_dir() {
                 fs.link(&caller, *ino, dir, name)?;
             }
@@ -539,7 +538,7 @@ impl Writer<'_> {
     }
 
     fn set(&self, ino: InodeNo, node: &Node) -> Result<()> {
-        // File capabilities go with another owner, and bits of the mode.
+        // The owner first: changing it clears file capabilities and bits of the mode.
         let owner = SetAttr {
             uid: Some(node.uid),
             gid: Some(node.gid),
@@ -582,7 +581,7 @@ mod tests {
         tree
     }
 
-    /// A hash is kept with its node, and clones share nodes.
+    /// A node keeps its hash and clones share nodes. A change must forget the hash.
     #[test]
     fn a_hash_is_of_what_is_there_now() {
         let before = tree(b"old");

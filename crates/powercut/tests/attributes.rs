@@ -1,8 +1,8 @@
-//! After each call of a long random stream, the tree that the recorder's calls add up to equals the
-//! tree that its mount shows, attribute by attribute.
+//! After each call of a long random stream, the tree from the recorder's calls equals the tree that
+//! the mount shows, attribute by attribute.
 //!
-//! A call may change more than it names. With `setfacl`, and with the ACLs that `sed -i` copies,
-//! judged states once showed mode 600 where the mount had 644.
+//! A call may change more than it names. After `setfacl`, and after `sed -i`, which copies ACLs,
+//! explored states once showed mode 600 where the mount had 644.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -37,7 +37,7 @@ const CALLS: usize = 300;
 /// An ordinary user, who may write most files.
 const USER: u32 = 12_345;
 
-/// What stat(2), listxattr(2) and read(2) say of a path.
+/// What stat(2), listxattr(2) and read(2) say about a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
     mode: u32,
@@ -63,7 +63,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     names.map(value).collect()
 }
 
-/// What a mount shows.
+/// Reads the tree that the mount shows.
 fn shown(root: &Path) -> BTreeMap<String, Facts> {
     let (mut found, mut same) = (BTreeMap::new(), BTreeMap::new());
     let mut todo = vec![(String::new(), root.to_owned())];
@@ -106,7 +106,7 @@ fn shown(root: &Path) -> BTreeMap<String, Facts> {
     found
 }
 
-/// What a tree says.
+/// The facts of a recorded tree.
 fn told(tree: &Tree) -> BTreeMap<String, Facts> {
     let mut paths: Vec<(String, Object)> = vec![(String::new(), ROOT)];
     let below = tree.paths().into_iter();
@@ -143,7 +143,7 @@ fn told(tree: &Tree) -> BTreeMap<String, Facts> {
         .collect()
 }
 
-/// An ACL as the kernel takes it (include/uapi/linux/posix_acl_xattr.h), with one named user.
+/// A random ACL in the kernel's form (include/uapi/linux/posix_acl_xattr.h), with one named user.
 fn acl(rng: &mut Rng) -> Vec<u8> {
     let mut bits = || rng.below(8) as u16;
     let entries = [
@@ -165,7 +165,7 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
 /// File capabilities (include/uapi/linux/capability.h, VFS_CAP_REVISION_2): CAP_CHOWN.
 const CAPABILITY: [u8; 20] = [0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Does it as another user.
+/// Runs `op` as another user.
 fn as_user<T>(op: impl FnOnce() -> T) -> T {
     let ids = |euid: u32| {
         set_thread_res_uid(Uid::ROOT, Uid::from_raw(euid), Uid::ROOT).unwrap();
@@ -176,7 +176,8 @@ fn as_user<T>(op: impl FnOnce() -> T) -> T {
     done
 }
 
-/// One call; many are refused, which is no change either. What it was, for who reads a failure.
+/// Makes one random call. Many are refused, which must change nothing. Returns the call, for the
+/// report of a failure.
 fn call(root: &Path, rng: &mut Rng) -> String {
     let names = ["a", "b", "c", "d/a", "d/b", "e/a", "d", "e"];
     let any = |rng: &mut Rng| -> PathBuf { root.join(rng.pick(&names)) };
@@ -309,7 +310,7 @@ fn the_tree_of_the_calls_is_what_the_mount_shows() {
         }
         mounted.unmount().unwrap();
         let recording = recorder.end();
-        // What the stream is for has come in it.
+        // The stream contains what this test is about.
         let sets = recording.calls.iter().filter_map(|call| match &call.what {
             What::Set { attributes, .. } => Some(attributes.as_slice()),
             _ => None,
@@ -331,7 +332,7 @@ fn the_tree_of_the_calls_is_what_the_mount_shows() {
             .count()
             .min(1);
         let at_the_end = Had::new(&recording).at_the_end();
-        // Written to a volume, as states are for the check, it is the same.
+        // Written to a volume, as states are for the check, the tree is the same.
         let other = volume::mounted(&fresh);
         at_the_end.write(&other).unwrap();
         let (read, _) = Tree::read(&other).unwrap();
@@ -340,7 +341,7 @@ fn the_tree_of_the_calls_is_what_the_mount_shows() {
             Vec::<String>::new(),
             "seed {seed}"
         );
-        // And so it is where a scheme of ours does the calls again.
+        // The tree is also the same when a scheme plays the calls again.
         let scheme: Scheme = "jbd2-ordered".parse().unwrap();
         let played = Played::new(&scheme, &fresh, &recording, Pace::AtSyncs);
         played

@@ -1,5 +1,5 @@
-//! Each state that our own jbd2 leaves on a disk after a power cut is one that the model of its
-//! mode allows. A model that promises more than a journal keeps fails here.
+//! Each state that our own jbd2 leaves on a disk after a power cut is allowed by the model of its
+//! mode. A model that promises more than a journal keeps fails here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use stetfs_powercut::states::{Effort, states};
 use stetfs_powercut::tree::Tree;
 use stetfs_testkit::image::Variety;
 
-/// One call each.
+/// An operation of the program: one call each.
 #[derive(Clone, Copy)]
 enum Op {
     Create(&'static str),
@@ -57,7 +57,7 @@ fn carry_out(on: &impl Backend, op: Op) -> Result<()> {
     let ino = |name: &str| on.lookup(c, root, name.as_bytes()).map(|entry| entry.ino);
     let set;
     let change = match op {
-        // Never closed: each operation is one call of the recording.
+        // The file is never closed, so that each operation is one call of the recording.
         Op::Create(name) => {
             let flags = OpenFlags::WRITE;
             return on.create(c, root, name.as_bytes(), 0o644, flags).map(drop);
@@ -101,8 +101,8 @@ fn mounted(dev: Arc<impl BlockDev + 'static>, data: &str) -> Fs {
     Fs::mount(dev, options(data)).unwrap().0
 }
 
-/// Carries the program out on a simulated disk, with a commit after each operation or only where it
-/// syncs. Gives for each state after a power cut the operations that had returned, and the tree.
+/// Runs the program on a simulated disk, with a commit after each operation or only at its syncs.
+/// Returns, for each state after a power cut, how many operations had returned, and the tree.
 fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tree> {
     let dev = Arc::new(SimDev::new(fresh.clone()));
     let fs = mounted(dev.clone(), data);
@@ -123,7 +123,7 @@ fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tre
         }
         let calls = returned.iter().rposition(|at| *at <= moment).unwrap();
         let pieces = point.pieces().len();
-        // Nothing pending, all of it, and each alone where they are few.
+        // No pending piece, all pieces, and each alone where there are few.
         let mut keeps: Vec<Box<dyn Fn(usize) -> bool>> =
             vec![Box::new(|_| false), Box::new(|_| true)];
         for n in 0..pieces.min(4) {
@@ -140,7 +140,7 @@ fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tre
     found
 }
 
-/// What is there without a power cut.
+/// Returns the tree without a power cut.
 fn whole(arrangement: &Arrangement, recording: &Recording) -> Tree {
     let end = arrangement.effects.len();
     arrangement.tree(recording, &Set::first(end), end)
@@ -169,7 +169,7 @@ fn what_a_journal_leaves_on_blocks_is_among_what_its_model_leaves() {
             all: 1 << 14,
             ..Effort::default()
         };
-        // While a call is under way, what is there after it may be there.
+        // A call under way may have happened.
         let allowed: Vec<BTreeSet<u128>> = (0..=PROGRAM.len())
             .map(|calls| {
                 let found = states(&arrangement, calls, &effort);

@@ -1,6 +1,6 @@
-//! A group of changes is one call under the recorder. Every scheme repeats it as a group, and after
-//! each power cut it is there as a whole or not at all. The explorer finds a planted bug that
-//! commits a group in a transaction for each of its files.
+//! A group of changes is one call of the recording. Every scheme repeats it as a group. After each
+//! power cut, the group is there as a whole or not at all. The explorer finds a planted bug that
+//! commits a group in one transaction per file.
 
 mod volume;
 
@@ -20,8 +20,8 @@ use stetfs_testkit::host::needs;
 use stetfs_testkit::skip_unless;
 use volume::{fresh, mounted};
 
-/// Two marked files, of one content each time that a group is committed; then names and attributes
-/// of theirs in one more.
+/// Two marked files get the same content by each group. One more group changes names and attributes
+/// of both.
 fn program(on: &impl Backend) -> Result<()> {
     let (c, root) = (&Caller::root(), InodeNo(2));
     let mut files = Vec::new();
@@ -43,7 +43,7 @@ fn program(on: &impl Backend) -> Result<()> {
     };
     staged(b'1')?.commit(c)?;
     drop(staged(b'8')?);
-    // Of two beside each other the second hears of a conflict.
+    // Of two groups side by side, the second has a conflict.
     let (mut first, mut second) = (staged(b'2')?, staged(b'9')?);
     first.commit(c)?;
     assert_eq!(second.commit(c).unwrap_err().kind(), Kind::Busy);
@@ -67,7 +67,7 @@ fn recording() -> Recording {
     recorder.end()
 }
 
-/// A file's first byte, which all others of it are.
+/// The digit that fills a file. `None` if its bytes differ or there is no such file.
 fn digit(tree: &Tree, name: &str) -> Option<u8> {
     let paths = tree.paths();
     let (_, object) = paths.iter().find(|(path, _)| path == name)?;
@@ -80,7 +80,7 @@ fn digit(tree: &Tree, name: &str) -> Option<u8> {
     is_one.then(|| bytes[0])
 }
 
-/// What is wrong with what is left of the program behind its sync.
+/// Says what is torn in a tree after the program's sync.
 fn torn(tree: &Tree) -> Option<String> {
     let [a, b, c] = ["a", "b", "c"].map(|name| digit(tree, name));
     let is_whole = match (a, b, c) {
@@ -91,7 +91,7 @@ fn torn(tree: &Tree) -> Option<String> {
     (!is_whole).then(|| format!("a {a:?}, b {b:?}, c {c:?}"))
 }
 
-/// The first torn state of a scheme, and how many were looked at.
+/// Returns the first torn state of a scheme, and how many states were explored.
 fn explored(scheme: &Scheme, recording: &Recording, pace: Pace) -> (Option<String>, usize) {
     let size = if scheme.is_on_flash() {
         FLASH_BYTES >> 20

@@ -1,4 +1,4 @@
-//! Each rule of the models, by recordings of a few calls and the states that these may leave.
+//! Each rule of the models, by recordings of a few calls and the states that they may leave.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use stetfs_powercut::model::Model;
 use stetfs_powercut::states::{Effort, states};
 use stetfs_powercut::tree::{Body, Node, Object, ROOT, Tree};
 
-/// A program, call by call.
+/// A recording, built call by call.
 struct Program {
     recording: Recording,
     next: u32,
@@ -62,7 +62,7 @@ impl Program {
         self
     }
 
-    /// The directory and the last name of a path of at most two names.
+    /// The directory and the last name of a path with at most two names.
     fn slot(&self, path: &str) -> Slot {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = match dir {
@@ -149,8 +149,8 @@ impl Program {
         self.call(What::Fsync { object, datasync })
     }
 
-    /// What a power cut after all calls can leave: the files, each as its text; directories end
-    /// with a slash.
+    /// Returns the trees that a power cut after all calls can leave: each path with its text.
+    /// Directories end with a slash.
     fn left(&self, model: &str) -> Vec<BTreeMap<String, String>> {
         let model: Model = model.parse().unwrap();
         let arrangement = model.arrange(&self.recording);
@@ -168,7 +168,7 @@ impl Program {
         trees.collect()
     }
 
-    /// Whether a power cut can leave a tree like that.
+    /// True if a power cut can leave such a tree.
     fn can(&self, model: &str, is_so: impl Fn(&BTreeMap<String, String>) -> bool) -> bool {
         self.left(model).iter().any(is_so)
     }
@@ -192,7 +192,7 @@ fn shown(tree: &Tree) -> BTreeMap<String, String> {
 
 const ALL: [&str; 4] = ["ext4-ordered", "ext4-writeback", "ext4-journal", "posix"];
 
-/// Which of the models can leave a tree like that.
+/// Returns the models that can leave such a tree.
 fn who(program: &Program, is_so: impl Fn(&BTreeMap<String, String>) -> bool) -> Vec<&'static str> {
     let can = |model: &&str| program.can(model, &is_so);
     ALL.into_iter().filter(can).collect()
@@ -221,7 +221,7 @@ fn fsync_of_a_file_does_not_cover_its_name_without_a_journal() {
 fn fsync_of_a_directory_covers_names_and_not_what_they_name() {
     let program = Program::new(&[]).create("a").write("a", 0, "x").fsync_dir();
     assert_eq!(who(&program, |t| !t.contains_key("a")), [""; 0]);
-    // With data=journal the write is behind the name in the journal, and may be lost too.
+    // In data=journal the write follows the name in the journal, and may be lost too.
     assert_eq!(who(&program, |t| is("")(t.get("a"))), ALL);
 }
 
@@ -232,7 +232,7 @@ fn with_a_journal_a_sync_commits_what_was_before_in_other_files_too() {
         .write("b", 0, "new")
         .fsync("b");
     assert_eq!(who(&program, |t| !t.contains_key("a")), ["posix"]);
-    // And nothing that came after the last change of what is synced.
+    // Changes that came after the last change of the synced file may be missing.
     let program = Program::new(&[("b", "old")])
         .write("b", 0, "new")
         .create("a")
@@ -282,7 +282,7 @@ fn an_append_over_blocks_is_torn_everywhere() {
         .write("a", 0, &"x".repeat(6000));
     let short = |t: &BTreeMap<String, String>| t.get("a").is_some_and(|text| text.len() == 4100);
     assert_eq!(who(&program, short), ALL);
-    // Within a block only where lengths are nobody's business.
+    // Only posix allows a cut within a block.
     let short = |t: &BTreeMap<String, String>| t.get("a").is_some_and(|text| text.len() == 516);
     assert_eq!(who(&program, short), ["posix"]);
 }
@@ -295,12 +295,12 @@ fn a_rename_over_a_file_waits_for_the_data_of_the_new_one() {
     };
     let program = save(Program::new(&[("config", "old")]));
     assert_eq!(who(&program, |t| is("")(t.get("config"))), ["posix"]);
-    // With data=writeback it is allocated by then, and not written.
+    // In data=writeback the block is allocated by then, but not written.
     assert_eq!(
         who(&program, |t| is("...")(t.get("config"))),
         ["ext4-writeback", "posix"]
     );
-    // Where there was no file of that name, nothing waits.
+    // If no file had that name, nothing waits.
     let program = save(Program::new(&[]));
     let empty = |t: &BTreeMap<String, String>| is("")(t.get("config"));
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Every scheme can repeat a program's calls, and every tree that one of our schemes recovers after
-//! a power cut is allowed by its mode's model.
+//! Every scheme can repeat a program's calls. The model of its mode allows every tree that the
+//! scheme recovers after a power cut.
 
 mod volume;
 
@@ -20,7 +20,7 @@ use volume::{fresh, mounted};
 
 const NONE: WriteFlags = WriteFlags::empty();
 
-/// Calls of every kind, files that lose their names while they are used among them.
+/// Calls of every kind. Some files lose their names while they are open.
 fn program(on: &impl Backend) -> Result<()> {
     let (c, root) = (&Caller::root(), InodeNo(2));
     let user = &Caller {
@@ -78,7 +78,7 @@ fn program(on: &impl Backend) -> Result<()> {
         ..SetAttr::default()
     };
     on.change(c, &Change::SetAttr(b, &set))?;
-    // Used after its names are gone.
+    // These are used after their names are gone.
     on.change(c, &Change::Unlink((root, b"c")))?;
     on.change(c, &Change::Unlink((dir, b"second")))?;
     write(b, 0, 300)?;
@@ -86,7 +86,7 @@ fn program(on: &impl Backend) -> Result<()> {
     let unnamed = on.create_unnamed(c, root, 0o600, OpenFlags::WRITE)?.ino;
     write(unnamed, 0, 700)?;
     on.change(c, &Change::Link(unnamed, (dir, b"named")))?;
-    // It takes the place of one that is used later.
+    // It replaces a file that is used later.
     let over = create("over")?;
     let old = create("old")?;
     write(old, 0, 50)?;
@@ -136,7 +136,7 @@ fn what_a_program_did_is_done_again_on_every_scheme() {
             16
         };
         for pace in Pace::ALL {
-            // It is compared with what the program left there.
+            // The constructor compares the result with the program's.
             let played = Played::new(&scheme, &fresh(size), &recording, pace);
             let played = played.unwrap_or_else(|e| panic!("{name}, {pace}: {e:#}"));
             let (last, at_sync) = (played.tapes.changes(), played.returned[synced + 1]);

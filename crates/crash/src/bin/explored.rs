@@ -1,5 +1,5 @@
 //! Explores power cuts, keeps the reports in `results/explored`, and makes the tables of
-//! `results/explored.md` from all that are kept there. See `--help`.
+//! `results/explored.md` from them. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// None when help is wanted.
+/// Returns `None` when help is wanted.
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>> {
     let mut args = Args::default();
     while let Some(word) = words.next() {
@@ -113,7 +113,7 @@ fn explore(row: &Row, args: &Args) -> Result<Kept> {
     ))
 }
 
-/// Goes on with what is done of a row; from the start where that was other code.
+/// Opens the stored progress of a row. Begins anew if other code made it.
 fn go_on(file: &Path, plan: &stetfs_crash::exploration::Plan) -> Result<Resumed> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
@@ -126,7 +126,7 @@ fn go_on(file: &Path, plan: &stetfs_crash::exploration::Plan) -> Result<Resumed>
     })
 }
 
-/// Says now and then how far it is.
+/// Prints the progress, at most once a minute.
 fn tell(id: &str, told: &Mutex<Instant>, progress: Progress) {
     let mut told = told.lock();
     if told.elapsed() >= Duration::from_secs(60) {
@@ -144,7 +144,7 @@ fn tell(id: &str, told: &Mutex<Instant>, progress: Progress) {
     }
 }
 
-/// The commit that is checked out, and whether the code has changed since.
+/// Returns the commit that is checked out, and says so if `crates` has changed since.
 fn commit() -> Result<String> {
     let git = |args: &[&str]| -> Result<String> {
         let out = run("git", args)?;

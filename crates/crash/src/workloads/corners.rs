@@ -3,8 +3,7 @@
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::read_line;
 
-/// The operations of lines in the text form, several of them in a line with semicolons between
-/// them.
+/// Parses operations in the text form. Semicolons separate several in one line.
 fn ops<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Vec<Op> {
     let parse = |line: L| {
         let parts = line.as_ref().split(';').map(str::trim);
@@ -32,7 +31,7 @@ pub(super) fn preallocated() -> Vec<Op> {
     ops(rounds)
 }
 
-/// Three orphans at once, of which those in the middle of the list go first; and files that are cut
+/// Three orphans at once, removed from their list in several orders; and files that are truncated
 /// while there are orphans.
 pub(super) fn orphan_list() -> Vec<Op> {
     let rounds = [[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 0, 1]];
@@ -54,15 +53,15 @@ pub(super) fn orphan_list() -> Vec<Op> {
     ops(rounds)
 }
 
-/// Attribute blocks: large ones, shared ones, ones that are freed and become data before the log
-/// has forgotten what they were.
+/// Attribute blocks: large ones, shared ones, and ones that are freed and become data before the
+/// log has forgotten them.
 pub(super) fn attributes() -> Vec<Op> {
     let rounds = (0..3).map(|n| {
         let each = |what: &dyn Fn(u32) -> String| (0..8).map(what).collect::<Vec<_>>().join("; ");
         let made = each(&|i| format!("create x{i}; setxattr x{i} user.large 700 {}", i / 2 + 1));
         let less = each(&|i| format!("removexattr x{i} user.large"));
         let gone = each(&|i| format!("unlink x{i}"));
-        // So much that it comes by all free blocks before the log has forgotten what they were.
+        // Enough data to reach every free block before the log has forgotten the freed ones.
         let data = |i: u32| format!("write @0 {} 20000 {}", i * 20_000, n * 30 + i + 1);
         let data = (0..22).map(data).collect::<Vec<_>>().join("; ");
         format!(
@@ -71,13 +70,13 @@ pub(super) fn attributes() -> Vec<Op> {
              create data; open @0 data; {data}; fsync @0; close @0; unlink data; {gone}; sync"
         )
     });
-    // Blocks that are in nobody's way, so that few others are free.
+    // A preallocated file, so that few blocks are free.
     let begin = "create filler; fallocate filler 0 330000 keep-size".to_owned();
     ops(std::iter::once(begin).chain(rounds))
 }
 
-/// More inodes than are kept in memory, changed and not synced, of which some are synced when they
-/// had to be read again.
+/// More changed inodes than fit into memory. Some of them are synced after they had to be read
+/// again.
 pub(super) fn inodes() -> Vec<Op> {
     let each = |what: &dyn Fn(u32) -> String| (0..96).map(what).collect::<Vec<_>>().join("; ");
     ops([
@@ -91,15 +90,15 @@ pub(super) fn inodes() -> Vec<Op> {
     ])
 }
 
-/// Transactions of the same length, one after the other, from the beginning of a log that is empty:
-/// one from before a recovery lies exactly where a newer one is expected.
+/// Transactions of equal length from the start of an empty log: after a recovery, an old one lies
+/// exactly where the next is expected.
 pub(super) fn alike() -> Vec<Op> {
     let begin = "create a; write a 0 4096 1; remount".to_owned();
     let rounds = (0..12).map(|n| format!("chmod a {}; fsync a", 600 + n % 8));
     ops(std::iter::once(begin).chain(rounds))
 }
 
-/// Operations on the same blocks as the sync before them is still making durable.
+/// Operations on the blocks that the sync before them is still making durable.
 pub(super) fn neighbours() -> Vec<Op> {
     let begin = "mkdir n; create n/a; create n/b; open @0 n/a; open @1 n/b; sync".to_owned();
     let rounds = (0..8).map(|n| {
@@ -116,9 +115,8 @@ pub(super) fn neighbours() -> Vec<Op> {
     ops(std::iter::once(begin).chain(rounds))
 }
 
-/// What fdatasync needs of a file beside the blocks that were written over: a size that grew within
-/// a block, or shrank, new blocks and ones that were given up; and what it does not: times, and
-/// what others did.
+/// What fdatasync must make durable beside overwritten blocks: a size that grew within a block or
+/// shrank, new blocks, and freed ones. And what it need not: times, and changes of other files.
 pub(super) fn data_syncs() -> Vec<Op> {
     let begin = "create s0; create s1; open @0 s0; open @1 s1; write @0 0 9000 1; \
         write @1 0 9000 2; sync"
@@ -148,9 +146,9 @@ pub(super) fn data_syncs() -> Vec<Op> {
     ops(std::iter::once(begin).chain(rounds))
 }
 
-/// Blocks that change their owner as soon as they can. What is freed lies behind a file's last
-/// block, where the file grows next: directories' blocks, of which the log has bytes, and then a
-/// file's that is removed in the same transaction.
+/// Blocks that get a new owner as soon as possible. Each freed block lies behind the last block of
+/// a file that grows next: first blocks of directories, whose bytes are in the log, then those of a
+/// file removed in the same transaction.
 pub(super) fn reuse() -> Vec<Op> {
     const ROUNDS: u32 = 8;
     let begin = |n: u32| {
@@ -161,10 +159,10 @@ pub(super) fn reuse() -> Vec<Op> {
              mkdir a{n}; mkdir b{n}; mkdir c{n}; sync"
         )
     };
-    // A round later, so that a checkpoint finds bytes of them in both halves of the log.
+    // One round later, so that a checkpoint finds bytes of these blocks in both halves of the log.
     let change =
         |n: u32| format!("mkdir b{n}/e; rmdir b{n}/e; sync; mkdir c{n}/e; rmdir c{n}/e; sync");
-    // One changes just before, so that a checkpoint may be bringing it home.
+    // `a` changes just before its removal, so that a checkpoint may be writing it home.
     let end = |n: u32| {
         let (seed, next) = (n * 4 + 3, n * 4 + 4);
         format!(
@@ -182,9 +180,9 @@ pub(super) fn reuse() -> Vec<Op> {
     ops(rounds)
 }
 
-/// Records that are written over each other, into three files by turns: whole blocks and parts of
-/// them, over a hole, at the end, and over blocks of which the log has an older version; then cut,
-/// and given to another file.
+/// Records of many sizes, written over each other in three files by turns: whole blocks and parts,
+/// over a hole, at the end, over blocks with an older version in the log. Then the files are
+/// truncated, and their blocks go to another file.
 pub(super) fn records() -> Vec<Op> {
     let begin = "create r0; create r1; create r2; open @0 r0; open @1 r1; open @2 r2; \
         fallocate @2 0 40000; sync"
@@ -221,9 +219,9 @@ pub(super) fn records() -> Vec<Op> {
     ops(std::iter::once(begin).chain(rounds).chain([end]))
 }
 
-/// Groups of writes to three files, and of their names, over what they hold, over holes and over
-/// preallocated blocks, while others write, cut, sync and remove the same files; and groups that
-/// are left open.
+/// Groups of writes and renames of three files: over data, holes and preallocated blocks, while
+/// operations outside of the group write, truncate, sync and remove the same files. Some groups are
+/// never ended.
 pub(super) fn groups() -> Vec<Op> {
     let begin = "create g0; create g1; create g2; write g0 0 9000 1; fallocate g2 0 40000; sync";
     let ends = [
@@ -273,9 +271,9 @@ pub(super) fn groups() -> Vec<Op> {
     ops(rounds.chain(end.map(str::to_owned)))
 }
 
-/// Groups of names: files replaced as programs save them, trees that are made, moved and removed,
-/// in directories that others change too. Then groups that find changed what they rest on, and do
-/// nothing; and others where what has changed is in nobody's way.
+/// Groups of names. First files replaced as programs save them, and trees that are made, moved and
+/// removed, in directories that also change outside of the group. Then groups that fail because
+/// something that they rest on has changed, and groups that changes elsewhere do not concern.
 pub(super) fn group_names() -> Vec<Op> {
     let begin = "mkdir d; mkdir e; create a; write a 0 9000 1; create b; write b 0 3000 2; \
         link a l; sync";
@@ -292,7 +290,7 @@ pub(super) fn group_names() -> Vec<Op> {
         "create d/o; fsync d/o",
         "unlink d/o; commit",
     ];
-    // One after the other, since a short log takes few changes at a time.
+    // One of three, since a short log takes few changes at a time.
     let staged = |n: usize| match n % 3 {
         0 => format!(
             "group-do create new excl; group-do open @0 new; group-write @0 0 6000 {}; \
@@ -314,7 +312,8 @@ pub(super) fn group_names() -> Vec<Op> {
         format!("group-begin; {staged}; {beside}; {end}; append @0 1500 {seed}; close @0")
     });
     let end = [
-        // Others were faster: with the name, with a link more or less, with what was to go.
+        // Conflicts: outside of the group, the name appears, the number of links changes, or the
+        // file to be removed is gone.
         "group-begin; group-do create n excl; create n; group-do readdir .; group-commit",
         "group-begin; group-do unlink n; group-do mkdir m; unlink n; group-commit; fsyncdir .",
         "group-begin; group-do link a n; link a k; group-commit; unlink k",
@@ -322,14 +321,14 @@ pub(super) fn group_names() -> Vec<Op> {
         "mkdir r; group-begin; group-do rmdir r; create r/f; group-commit; unlink r/f; rmdir r",
         "mkdir g; group-begin; group-do create g/f excl; group-do mkdir g/h; rmdir g; group-commit",
         "mkdir p; mkdir q; group-begin; group-do rename p q/p; rename q d/q; group-commit; sync",
-        // Nobody is in the way.
+        // Changes outside of the group that are no conflict.
         "group-begin; group-do rename p d/q/p; group-do create d/q/p/f excl; rename d/q z",
         "create p2; chmod z 700; group-commit lazy; create z/p/g; write z/p/g 0 3000 50",
         "rename z/p/f z/p/g; sync",
         "group-begin; group-do rename a b exchange; append a 1500 51; unlink d/o; group-commit",
         "open @1 b; group-begin; group-do unlink b; group-do mkfifo b; group-do chown a 7 8",
         "write @1 0 3000 52; group-commit; fsync @1; append @1 900 53; close @1; sync",
-        // A tree that goes and one that comes in its place, and groups that nobody ends.
+        // A tree that is replaced by a new one, and groups that nobody ends.
         "group-begin; group-do unlink z/p/g; group-do rmdir z/p; group-do rmdir z",
         "group-do mkdir z; group-do mkdir z/y; group-commit lazy; create z/y/w; fsync z/y/w",
         "group-begin; group-do mkdir z/v; group-do create z/v/u excl; group-do rename z zz",
@@ -340,9 +339,9 @@ pub(super) fn group_names() -> Vec<Op> {
     ops(rounds.chain(end.map(str::to_owned)))
 }
 
-/// Two groups that are open beside each other, and end in either order: writes to one file and to
-/// two, and what one save, move or removal leaves to the other. What met with a conflict is done
-/// again. Then both begin, and the second stages only when the first is committed.
+/// Two groups open beside each other, ended in either order: writes to one file and to two, then
+/// saves, moves and links that meet in names. A group that met a conflict is done again. At the
+/// end, the second group is open when the first commits, and stages only then.
 pub(super) fn two_groups() -> Vec<Op> {
     let begin = "create t0; create t1; write t0 0 9000 1; write t1 0 5000 2; mkdir d; mkdir e; \
         create d/a; write d/a 0 3000 3; sync";
@@ -350,7 +349,7 @@ pub(super) fn two_groups() -> Vec<Op> {
     let both = |n: usize, first: &str, second: &str| {
         let begun = format!("group-begin; {first}; group-switch; group-begin; {second}");
         let (end, other) = (ends[n % ends.len()], ends[n % 2]);
-        // By turns the one that is meant now goes first.
+        // The two take turns in ending first.
         if n % 4 < 2 {
             format!("{begun}; {end}; group-switch; {other}")
         } else {

@@ -1,13 +1,13 @@
 //! Workloads about blocks and their homes: overwritten at home beside the log, at home under newer
-//! bytes in the log, and changed by turns while a checkpoint writes them home.
+//! bytes in the log, and changed while a checkpoint writes them home.
 
 use stetfs_testkit::world::op::Op;
 
 use super::vocabulary::ops;
 
-/// Overwrites of two files, which need no transaction while the clock stands: of the same block and
-/// of others of the file while one is under way, with what others commit between them, and what is
-/// cut, punched and written anew meanwhile. In some rounds the clock runs, so that fsync commits.
+/// Overwrites of two files, which need no transaction while the clock stands: of one block and of
+/// others of its file, with commits of other changes between them, and with truncates, holes and
+/// new writes. In two of six rounds the clock runs, so that a sync commits.
 pub(super) fn beside() -> Vec<Op> {
     let begin = "create o0; create o1; open @0 o0; open @1 o1; write @0 0 9000 1; \
         write @1 0 9000 2; sync; clock still"
@@ -56,9 +56,9 @@ pub(super) fn beside() -> Vec<Op> {
         .join(";"))
 }
 
-/// Metadata that went home, changed again, so that the log has what rests on home, and freed before
-/// or after a checkpoint or a recovery has taken that home, too; then it is given to another owner.
-/// By turns a directory's block, one of a file's map, one of attributes, a link's.
+/// Metadata that a checkpoint or a recovery brings home and that changes again, so that the log has
+/// only bytes on top of home. Then it is freed, and its blocks go to another file. By turns: a
+/// directory's block, a file's block map, an attribute block, a symbolic link's block.
 pub(super) fn rests() -> Vec<Op> {
     let begin = "create keep; write keep 0 1024 1; sync".to_owned();
     let rounds = (0..12).map(|n| {
@@ -71,7 +71,7 @@ pub(super) fn rests() -> Vec<Op> {
                 format!("unlink {path}/b; unlink {path}/c; rmdir {path}"),
             ),
             1 => {
-                // So many pieces that their map has a block of its own.
+                // Enough pieces for a map with a block of its own.
                 let piece = |i: usize| format!("write {path} {} 1024 {seed}", i * 4096);
                 let pieces: Vec<_> = (0..6).map(piece).collect();
                 (
@@ -91,7 +91,8 @@ pub(super) fn rests() -> Vec<Op> {
                 format!("unlink {path}; unlink d{n}/a; unlink d{n}/b; rmdir d{n}"),
             ),
         };
-        // Home by a checkpoint or a recovery; then changes that rest on it, home again or not.
+        // Home by a checkpoint or a recovery. Then a change on top of home, which goes home too, or
+        // does not.
         let first = ["checkpoint", "crash"][n % 2];
         let then = ["sync", "sync; checkpoint", "sync; crash"][n / 2 % 3];
         format!(
@@ -107,8 +108,8 @@ pub(super) fn rests() -> Vec<Op> {
         .join(";"))
 }
 
-/// Two objects in one block of metadata, changed and synced by turns, now one, now the other, while
-/// a checkpoint takes the block home: inodes, names in a directory, entries of a bitmap.
+/// Two objects in one block of metadata, changed and synced by turns while a checkpoint writes the
+/// block home: inodes, names in a directory, bits of a bitmap.
 pub(super) fn by_turns() -> Vec<Op> {
     let begin = "mkdir d; create d/a; create d/b; open @0 d/a; open @1 d/b; write @0 0 1024 1; \
         write @1 0 1024 2; sync"

@@ -1,16 +1,16 @@
-//! Workloads with features that the others lack: marks that come and go, mapped memory and copies,
-//! directories that split, clocks that stand, go back and jump.
+//! Workloads with features that the others lack: marks set and taken away, mapped memory and copied
+//! ranges, directories that split, clocks that stand, go back and jump.
 
 use stetfs_testkit::world::op::Op;
 
 use super::vocabulary::ops;
 
-/// Marks (`chattr +j`) of files that have data in memory, new and overwritten, with writes of all
-/// lengths up to what a mark promises and beyond, and back; inherited ones; files that are cut,
-/// punched and removed while they are marked.
+/// Marks (`chattr +j`) set and taken away while a file has new and overwritten data in memory;
+/// marks inherited from a directory; marked files that are truncated, punched and removed. Writes
+/// of all lengths, up to the longest that a mark makes whole, and beyond.
 pub(super) fn marks() -> Vec<Op> {
     let begin = "create m0; create m1; open @0 m0; open @1 m1; write @0 0 12000 1; sync".to_owned();
-    // With blocks of 1 KiB one handle takes 32 KiB of a write, and one transaction 39 KiB.
+    // With blocks of 1 KiB, one handle takes 32 KiB of a write, one transaction 39 KiB.
     let lengths = [2048, 6000, 14_000, 31_000, 33_500, 36_000, 38_900, 45_000];
     let lengths = (0..).zip(lengths).map(|(n, len): (u32, u32)| {
         let seed = n * 3 + 80;
@@ -46,9 +46,8 @@ write d/e/j 0 4500 62; chattr d/e/j -j; write d/e/j 2000 4500 63; commit; unlink
     ))
 }
 
-/// Stores to mapped memory, and copies of ranges, over what is written, allocated and not there, in
-/// memory and not, beside writes and syncs of both kinds; sizes that grow and shrink within a
-/// block.
+/// Stores to mapped memory and copies of ranges: over written, preallocated and missing blocks,
+/// cached and not, beside writes and both kinds of sync. Sizes that grow and shrink within a block.
 pub(super) fn mapped() -> Vec<Op> {
     const MAPPED: &str = "\
 create s0; create s1; open @0 s0; open @1 s1; write @0 0 9000 1; fallocate @1 0 9000
@@ -70,12 +69,12 @@ store @0 0 300 24; fsync @0; close @0; store @1 0 300 25; fdatasync @1; sync
     ops(MAPPED)
 }
 
-/// A directory with a hash tree whose leaves split, by names that are made, linked and moved there,
-/// with syncs of it and of what is in it, and with cold caches before the splits.
+/// A directory whose hash tree splits its leaves, by names that are created, linked and moved into
+/// it, with syncs of it and of its files. Some splits begin with cold caches.
 pub(super) fn splits() -> Vec<Op> {
     let name_of = |n: usize| format!("d/a-name-that-takes-some-room-in-the-block-of-a-leaf-{n}");
     let mut lines = vec!["mkdir d; mkdir e; create e/x; create e/y".to_owned()];
-    // So many that a block of 4 KiB has become a tree.
+    // Enough names that blocks of 4 KiB have become a tree.
     lines.extend((0..60).map(|n| format!("create {}", name_of(n))));
     lines.push("sync".to_owned());
     for n in 60..140 {
@@ -99,7 +98,7 @@ pub(super) fn splits() -> Vec<Op> {
     ops(&lines.join("; "))
 }
 
-/// Times that stand still while something is changed, go back, and jump.
+/// Times that stand still during changes, go back, and jump.
 pub(super) fn clocks() -> Vec<Op> {
     const CLOCKS: &str = "\
 create a; create b; write a 0 3000 1; write b 0 3000 2; sync

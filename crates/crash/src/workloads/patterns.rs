@@ -9,9 +9,9 @@ use super::steps::{append, create, fdatasync, fsync, fsync_dir, open, unlink, wr
 /// Bytes of a page of the database.
 const PAGE: u64 = 1024;
 
-/// Postmark (Katcher, NetApp TR3022, 1997): a pool of small files in a few directories; each
-/// transaction creates or deletes one and reads or appends to another. Every tenth is followed by a
-/// sync, which stands for the periodic commit.
+/// Postmark (Katcher, NetApp TR3022, 1997): a pool of small files in a few directories. Each
+/// transaction creates or deletes a file, and reads or appends to another. A sync follows every
+/// tenth transaction, in place of the periodic commit.
 pub(super) fn postmark(seed: u64) -> Vec<Op> {
     const TRANSACTIONS: u32 = 80;
     const POOL: u64 = 15;
@@ -62,7 +62,7 @@ pub(super) fn postmark(seed: u64) -> Vec<Op> {
     ops
 }
 
-/// The database before the first transaction, open in slot 0.
+/// Makes the database as it is before the first transaction, open in slot 0.
 fn database(pages: u64) -> Vec<Op> {
     let mut ops = vec![create("db"), open(0, "db")];
     ops.extend((0..pages).map(|n| write(0, n * PAGE, n as u16 + 1, PAGE as u32)));
@@ -70,7 +70,7 @@ fn database(pages: u64) -> Vec<Op> {
     ops
 }
 
-/// The pages that a transaction changes, and a seed for what it writes there.
+/// Returns the pages that a transaction changes.
 fn changes(rng: &mut Rng, pages: u64) -> Vec<u64> {
     let mut changed: Vec<_> = (0..1 + rng.below(5)).map(|_| rng.below(pages)).collect();
     changed.sort_unstable();
@@ -79,9 +79,8 @@ fn changes(rng: &mut Rng, pages: u64) -> Vec<u64> {
 }
 
 /// SQLite's rollback journal in mode DELETE (<https://www.sqlite.org/atomiccommit.html>, sections
-/// 3.2 to 3.11): the old pages into a journal, which is made durable before and after its header
-/// says how many they are; the new ones into the database; the deletion of the journal is the
-/// commit.
+/// 3.2 to 3.11). Old pages go into a journal, which is synced before and after its header gets
+/// their number. Then the database gets the new pages. Deleting the journal commits.
 pub(super) fn sqlite_rollback() -> Vec<Op> {
     const PAGES: u64 = 20;
     /// The journal's header fills a sector; a record is a page with its number and checksum.
@@ -107,9 +106,9 @@ pub(super) fn sqlite_rollback() -> Vec<Op> {
     ops
 }
 
-/// SQLite's write-ahead log (<https://www.sqlite.org/fileformat2.html#walformat>): a transaction
-/// appends frames, each a page behind 24 bytes, and syncs; a checkpoint copies the newest pages
-/// into the database, and the log begins again from its start, over what is there.
+/// SQLite's write-ahead log (<https://www.sqlite.org/fileformat2.html#walformat>). A transaction
+/// appends frames, each a page behind 24 bytes, and syncs. A checkpoint copies the newest pages
+/// into the database, and the log begins again at its start, over the old frames.
 pub(super) fn sqlite_wal() -> Vec<Op> {
     const PAGES: u64 = 20;
     const HEADER: u32 = 32;

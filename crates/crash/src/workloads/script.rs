@@ -1,4 +1,4 @@
-//! Long workloads by name: written down, random from a seed, or as programs write.
+//! Long workloads by name: written down, random from a seed, or written as programs write.
 
 use super::steps::{create, open, unlink, write};
 use super::{corners, homes, kinds, patterns};
@@ -10,12 +10,12 @@ use stetfs_testkit::rng::Rng;
 use stetfs_testkit::world::draw::stream;
 use stetfs_testkit::world::op::{Op, Payload, Profile, RenameHow, Reserve};
 
-/// What is done before the power goes off.
+/// A long workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
     /// A random stream with many syncs, from a seed.
     Random(u64),
-    /// A log that is appended to and synced, beside a file that is replaced by rename.
+    /// A log file that is appended to and synced, beside a file that is replaced by rename.
     LogAndReplace,
     /// Blocks that change their owner as soon as they are freed.
     Reuse,
@@ -25,41 +25,41 @@ pub enum Script {
     Orphans,
     /// Overwrites in place, synced now and then.
     Overwrites,
-    /// Blocks that change their role from metadata to data and back: what revoke records are for.
+    /// Blocks that change from metadata to data and back, which is the reason for revoke records.
     Revokes,
     /// Blocks that are allocated before they are written.
     Preallocated,
-    /// Three orphans at once, which end in any order.
+    /// Three orphans at once, closed in several orders.
     OrphanList,
     /// Large attributes, shared and given up.
     Attributes,
     /// More inodes than are kept in memory.
     Inodes,
-    /// Transactions of the same length.
+    /// Transactions of equal length.
     Alike,
     /// Operations on the blocks that a sync is making durable.
     Neighbours,
-    /// Records written over each other, of several files, aligned and not.
+    /// Records written over each other in several files, aligned and not.
     Records,
-    /// Groups of writes to several files and of their names, and what others do meanwhile.
+    /// Groups of writes to several files and of their names, with other changes meanwhile.
     Groups,
-    /// Groups that change names, sizes and attributes, and others that are faster.
+    /// Groups that change names, sizes and attributes, some of which meet conflicts.
     GroupNames,
-    /// Two groups beside each other, which meet in files and names, and pass each other by.
+    /// Two groups open at once, which meet in files and names, or do not.
     TwoGroups,
     /// Delayed data, while later operations on its files are committed.
     Waits,
-    /// What fdatasync needs beside the blocks that were written over.
+    /// What fdatasync must make durable beside overwritten blocks.
     DataSyncs,
-    /// Overwrites beside each other, which need no transaction.
+    /// Overwrites beside the log, which need no transaction.
     Beside,
-    /// Metadata at home under what the log has, freed and given to others.
+    /// Metadata at home under bytes in the log, then freed and used again.
     Rests,
-    /// Two objects in one block of metadata, by turns, while a checkpoint takes it home.
+    /// Two objects in one block of metadata, changed by turns while a checkpoint writes it home.
     ByTurns,
-    /// Files that are marked atomic, and no more.
+    /// Files that are marked (`chattr +j`) and unmarked.
     Marks,
-    /// Mapped memory, copies of ranges, sizes within a block.
+    /// Mapped memory, copied ranges, sizes within a block.
     Mapped,
     /// A directory whose hash tree splits.
     Splits,
@@ -74,7 +74,7 @@ pub enum Script {
 }
 
 impl Script {
-    /// Those that are written down.
+    /// The scripts that are written down.
     pub const WRITTEN: [Self; 28] = [
         Self::LogAndReplace,
         Self::Groups,
@@ -106,7 +106,7 @@ impl Script {
         Self::Clocks,
     ];
 
-    /// Of these, what can be done on a target.
+    /// Returns the written scripts that a target can run.
     pub fn written(target: &Target) -> impl Iterator<Item = Self> {
         let can_group = target.can_group();
         let written = Self::WRITTEN.into_iter();
@@ -114,7 +114,7 @@ impl Script {
         written.filter(move |script| can_group || !is_of_groups(*script))
     }
 
-    /// A word that names it.
+    /// The script's name: `log`, `random7`, ...
     pub fn name(self) -> String {
         match self {
             Self::Random(seed) => format!("random{seed}"),
@@ -162,7 +162,7 @@ impl Script {
             .find(|script| script.name() == name)
     }
 
-    /// The operations; `profile` bounds those that are random.
+    /// Returns the operations. `profile` bounds the random ones.
     pub fn ops(self, profile: Profile) -> Vec<Op> {
         match self {
             Self::Random(seed) => random(seed, profile),
@@ -197,7 +197,7 @@ impl Script {
         }
     }
 
-    /// The workload: it has no setup, so that the power is also cut in the mount.
+    /// Returns the workload. It has no setup, so the power is also cut during the mount.
     pub fn workload(self, profile: Profile) -> Workload {
         Workload {
             name: self.name(),
@@ -325,7 +325,7 @@ fn orphans() -> Vec<Op> {
             Op::Sync,
         ]);
         ops.extend([unlink("big"), Op::Close { slot: 0 }]);
-        // Without a name at first; what it replaces leaves a whiteout.
+        // The file has no name at first. The rename of its name leaves a whiteout.
         ops.extend([
             Op::Tmpfile {
                 slot: 2,
@@ -394,7 +394,7 @@ fn revokes() -> Vec<Op> {
             },
         ]);
         ops.push(Op::Sync);
-        // So much that it comes by all free blocks before the log has forgotten what they were.
+        // Enough data to reach every free block before the log has forgotten the freed ones.
         ops.extend([create("data"), open(1, "data")]);
         ops.extend((0..20).map(|i| write(1, i * 20_000, 700 + round * 20 + i as u16, 20_000)));
         ops.push(Op::Fsync { slot: 1 });
@@ -409,7 +409,7 @@ fn revokes() -> Vec<Op> {
     ops
 }
 
-/// As text: the paths are of files that are closed after each line.
+/// In the text form. An operation with a path closes its file at once.
 const WAITS: &str = "\
 # New data, and what is committed of its file meanwhile.
 create a; write a 0 9000 1; commit; chmod a 600; link a b; commit

@@ -1,4 +1,4 @@
-//! Operations that scripts and patterns are made of.
+//! Shorthands for the operations that scripts and patterns are made of.
 
 use stetfs_testkit::world::op::{Durable, Op, Payload};
 

@@ -1,4 +1,4 @@
-//! Short explorations, and what is asked of their reports.
+//! Short explorations, and what their reports must show.
 #![allow(dead_code)]
 
 use std::num::NonZero;
@@ -13,7 +13,7 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_testkit::image::Variety;
 
-/// Moments of a workload.
+/// Moments of a workload to cut at.
 pub(crate) fn cuts() -> usize {
     let cuts = std::env::var("STETFS_LAB_CUTS").ok();
     match cuts.and_then(|n| n.parse().ok()) {
@@ -23,10 +23,10 @@ pub(crate) fn cuts() -> usize {
     }
 }
 
-/// One recovery in so many is shown to e2fsck.
+/// e2fsck judges one recovery of this many.
 pub(crate) const E2FSCK_EVERY: usize = 48;
 
-/// What is looked at where nothing else is said.
+/// The usual effort of these tests.
 pub(crate) fn effort() -> Effort {
     Effort {
         moments: cuts(),
@@ -39,7 +39,7 @@ pub(crate) fn effort() -> Effort {
     }
 }
 
-/// Explores workloads.
+/// Explores workloads. Stops at the first violation.
 pub(crate) fn explored(
     target: &Target,
     workloads: Vec<Workload>,
@@ -60,7 +60,7 @@ pub(crate) fn explored(
         .unwrap_or_else(|error| panic!("{target}: {error:#}"))
 }
 
-/// Explores workloads; every state must be right.
+/// Explores workloads. Every state must be right.
 pub(crate) fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
     assert_right(target, explored(target, workloads, effort(), None))
 }
@@ -83,7 +83,7 @@ pub(crate) fn assert_right(target: &Target, report: Report) -> Counts {
     counts
 }
 
-/// One in each order, by turns.
+/// The scripts as workloads, with their orders by turns.
 pub(crate) fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
     let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
     let orders = orders.into_iter().cycle();

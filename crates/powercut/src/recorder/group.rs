@@ -1,5 +1,5 @@
-//! Groups of changes on a recording volume: staged changes are noted, and become one call of the
-//! recording at the group's commit.
+//! Groups of changes on a recording volume. The recorder notes staged changes; the group's commit
+//! makes them one call of the recording.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::seen::Seen;
 use super::{Log, Recorder};
 use crate::call::What;
 
-/// A group of the volume, and what is staged in it.
+/// A group of the volume, and the changes staged in it.
 pub(super) struct Noted {
     recorder: Recorder,
     group: Group,
     steps: Vec<Step>,
 }
 
-/// A name in a directory.
+/// A directory and a name in it.
 type OwnName = (InodeNo, Vec<u8>);
 
 enum Step {
@@ -68,7 +68,7 @@ impl AtomicGroup for Noted {
                 let replaced = self.group.lookup(c, to.0, to.1).ok();
                 let replaced = replaced.map(|entry| entry.ino);
                 let moved = self.group.change(c, change)?;
-                // Two names of one file: nothing happens.
+                // A rename between two names of one file does nothing.
                 let happens = replaced != Some(moved.ino);
                 let step = Step::Rename((owned(from), moved.ino), (owned(to), replaced));
                 (happens.then_some(step), moved)
@@ -76,7 +76,7 @@ impl AtomicGroup for Noted {
             Change::SetAttr(ino, _) | Change::SetXattr(ino, ..) | Change::RemoveXattr(ino, _) => {
                 (Some(Step::Set(ino)), self.group.change(c, change)?)
             }
-            // No request of a mount comes to these in a group.
+            // The mount asks for no other change in a group.
             _ => return Err(Error::NotSupported),
         };
         self.steps.extend(step);
@@ -98,7 +98,7 @@ impl AtomicGroup for Noted {
     }
 }
 
-/// The attributes of what is written to or set, before that.
+/// Returns the inodes that are written to or set, as they are before the commit.
 fn before(fs: &Fs, steps: &[Step]) -> Result<BTreeMap<InodeNo, Seen>> {
     let inodes = steps.iter().filter_map(|step| match step {
         Step::Write(ino, ..) | Step::Set(ino) => Some(*ino),
@@ -108,7 +108,7 @@ fn before(fs: &Fs, steps: &[Step]) -> Result<BTreeMap<InodeNo, Seen>> {
 }
 
 impl Log {
-    /// The steps, as the calls that they are by themselves, become one.
+    /// Records each step as a call, then joins these calls into one.
     fn committed(&mut self, fs: &Fs, steps: &[Step], before: &BTreeMap<InodeNo, Seen>) {
         let first = self.calls.len();
         let mut before = before.clone();
@@ -130,18 +130,18 @@ impl Log {
                     let replaced = replaced.map(|ino| self.object(ino));
                     self.renamed((from, moved), (to, replaced), None);
                 }
-                // All that its steps have changed, with the first of them.
+                // The first `Set` of an inode records all that its steps have changed.
                 Step::Set(ino) => {
                     if let (Some(old), Ok(mut new)) = (before.get_mut(ino), Seen::of(fs, *ino)) {
                         self.set(*ino, old.all(&new));
-                        // The length is that of the writes so far.
+                        // The length is the one that the writes have reached so far.
                         new.attr.size = old.attr.size;
                         *old = new;
                     }
                 }
             }
         }
-        // A write clears privileges.
+        // A write may have cleared set-user-ID and file capabilities.
         for (ino, old) in &before {
             if let Ok(new) = Seen::of(fs, *ino) {
                 self.set(*ino, old.all(&new));

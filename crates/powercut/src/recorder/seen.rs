@@ -1,6 +1,6 @@
-//! An inode's attributes before and after a call. A call may change more than it names: an ACL
-//! changes the mode, and a mode the ACL; a write and a new owner clear set-user-ID, set-group-ID
-//! and file capabilities; most calls change times.
+//! An inode's attributes before and after a call. A call may change more than it names. An ACL
+//! changes the mode, and a mode the ACL. A write or a new owner clears set-user-ID, set-group-ID
+//! and file capabilities. Most calls change times.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use stetfs_format::InodeNo;
 use crate::call::Attribute;
 use crate::tree;
 
-/// An inode as it is.
+/// The attributes of an inode at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) attr: Attr,
@@ -25,7 +25,8 @@ impl Seen {
         })
     }
 
-    /// Extended attributes that are gone: file capabilities go before anything else changes.
+    /// Removed extended attributes. A call removes file capabilities before it changes anything
+    /// else.
     pub(super) fn gone(&self, after: &Self) -> Vec<Attribute> {
         let gone = self.xattrs.keys();
         let gone = gone.filter(|name| !after.xattrs.contains_key(*name));
@@ -33,16 +34,16 @@ impl Seen {
             .collect()
     }
 
-    /// What is in the inode itself, and changes at once.
+    /// Changes of owner and mode, which lie in the inode and change together.
     pub(super) fn inode(&self, after: &Self) -> Vec<Attribute> {
         let (a, b) = (&self.attr, &after.attr);
         let owner = ((a.uid, a.gid) != (b.uid, b.gid)).then_some(Attribute::Owner(b.uid, b.gid));
-        // Behind the owner, which clears bits of it.
+        // The mode follows the owner, which clears some of its bits.
         let mode = (a.mode != b.mode).then_some(Attribute::Mode(b.mode));
         owner.into_iter().chain(mode).collect()
     }
 
-    /// Extended attributes that are new or others: an ACL follows a mode.
+    /// Added or changed extended attributes. An ACL changes after the mode.
     pub(super) fn given(&self, after: &Self) -> Vec<Attribute> {
         let new = after.xattrs.iter();
         let new = new.filter(|(name, value)| self.xattrs.get(*name) != Some(value));
@@ -50,13 +51,13 @@ impl Seen {
             .collect()
     }
 
-    /// All of that at once.
+    /// All changes but the times.
     pub(super) fn all(&self, after: &Self) -> Vec<Attribute> {
         let parts = [self.gone(after), self.given(after), self.inode(after)];
         parts.concat()
     }
 
-    /// The time of the last change, if it is another one.
+    /// The new modification time, if it changed.
     pub(super) fn modified(&self, after: &Self) -> Option<Attribute> {
         let time = after.attr.mtime;
         (self.attr.mtime != time).then_some(Attribute::Modified(time.sec, time.nsec))

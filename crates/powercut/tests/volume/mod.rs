@@ -1,4 +1,4 @@
-//! Volumes for the tests beside.
+//! Volumes for these tests.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use stetfs_media::Image;
 use stetfs_media::sim::{CrashImage, SimOptions};
 use stetfs_testkit::image::Variety;
 
-/// An empty one.
+/// An empty volume.
 pub(crate) fn fresh(mib: u64) -> Image {
     let file = tempfile::NamedTempFile::new().unwrap();
     let variety = Variety::find("ext4-4k").unwrap();
@@ -15,7 +15,7 @@ pub(crate) fn fresh(mib: u64) -> Image {
     Image::from_file(file.path()).unwrap()
 }
 
-/// Mounted with the default scheme.
+/// Mounts with the default scheme.
 pub(crate) fn mounted(fresh: &Image) -> Fs {
     let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
     Fs::mount(volume, MountOptions::default()).unwrap().0

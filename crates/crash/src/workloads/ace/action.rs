@@ -10,9 +10,9 @@ pub(super) enum Verb {
     Mknod,
     Fallocate(Reserve, Place),
     Write(Place),
-    /// O_DIRECT.
+    /// A write with `O_DIRECT`.
     Direct(Place),
-    /// Through a mapping, and msync.
+    /// Stores to a mapping, then msync.
     Mapped(Place),
     Link(&'static str),
     Symlink(&'static str),
@@ -27,39 +27,39 @@ pub(super) enum Verb {
     Fdatasync,
 }
 
-/// Where in a file.
+/// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// So many bytes behind the end.
+    /// This many bytes behind the end.
     Append(u64),
-    /// So many bytes from an offset on.
+    /// Offset, and length.
     At(u64, u64),
-    /// The last so many bytes.
+    /// The last bytes, this many.
     Tail(u64),
-    /// The last so many bytes, and so many behind the end.
+    /// The last bytes, and bytes behind the end: how many of each.
     Across(u64, u64),
 }
 
-/// An operation with its parameters.
+/// An operation and its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Action {
     pub(super) verb: Verb,
     pub(super) path: &'static str,
 }
 
-/// What follows an action.
+/// The sync that follows an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     Nothing,
     Sync,
-    /// fsync of an object.
+    /// fsync of this path.
     Fsync(&'static str),
 }
 
-/// The directory that all paths begin in.
+/// The directory in which all paths begin.
 pub(super) const TOP: &str = ".";
 
-/// By the path: ACE has no file and directory of one name.
+/// True for the path of a file. In ACE no file and directory share a name.
 pub(super) fn is_file(path: &str) -> bool {
     path.ends_with("foo") || path.ends_with("bar")
 }

@@ -6,25 +6,26 @@
 //! [`Bounds::published`] names, and the generators of the paper's repository
 //! (github.com/utsaslab/crashmonkey, commit 27ca57f, `ace/specific_generator_scripts`). The list is
 //! our own. It is made in four steps, as the paper describes them:
-//!
 //! 1. Operations and their parameters: all tuples of the [`Action`]s of the bounds.
-//! 2. Persistence points: after each action nothing, sync, or an fsync of an object of the tuple.
-//!    In sequences of one and two also of its directory and of its sibling. After the last action
-//!    nothing is no choice.
-//! 3. Preparations ([`prepared`]): what an action needs is made before it, on an empty volume, and
-//!    the power is cut in that too.
-//! 4. What has the same text as an earlier workload is left out.
+//! 2. Persistence points: each action is followed by nothing, by a sync, or by an fsync of an
+//!    object of the tuple. In sequences of one and two, also by an fsync of an object's directory
+//!    or sibling. The last action is always followed by one of the syncs.
+//! 3. Preparations ([`prepared`]): operations on an empty volume that make what an action needs.
+//!    The power is cut during these too.
+//! 4. A workload with the same text as an earlier one is left out.
 //!
-//! It differs from ACE in this:
+//! The list differs from ACE's in this:
 //!
-//! - After an fdatasync, and after a mapped write with its msync, there is one choice. ACE counts a
-//!   workload there for each persistence point, and then leaves the point out.
+//! - An fdatasync, and a mapped write with its msync, has one choice of what follows: nothing. ACE
+//!   counts a workload for each persistence point there, and then leaves the point out.
 //! - `remove` and `unlink` of a file are one system call.
-//! - The operations have neither O_DIRECT nor mappings. A direct write is a write: it promises
-//!   nothing more. A mapped write with msync is a write with fdatasync, as msync is in the kernel.
-//! - Files are open for one operation, not from their first use to their last.
-//! - A directory that is replaced is emptied. What cannot be done is left out: a directory that
-//!   moves into itself, an fsync of a device file, space operations without extents.
+//! - The operations have neither O_DIRECT nor mappings. A direct write is a plain write, since it
+//!   promises nothing more. A mapped write with msync is a write with fdatasync, as msync is in the
+//!   kernel.
+//! - A file is open for one operation, not from its first use to its last.
+//! - A directory that a rename replaces is emptied first. Impossible workloads are left out: a
+//!   directory that moves into itself, an fsync of a device file, fallocate modes that need
+//!   extents.
 
 mod action;
 mod prepared;
@@ -52,25 +53,25 @@ pub enum Bounds {
     One,
     /// All sequences of two.
     Two,
-    /// Of three: data of one file.
+    /// Sequences of three: data of one file.
     ThreeData,
-    /// Of three: names, with writes and truncates.
+    /// Sequences of three: names, with writes and truncates.
     ThreeMetadata,
-    /// Of three: links and renames with a directory in a directory.
+    /// Sequences of three: links and renames, with a directory in a directory.
     ThreeNested,
 }
 
-/// What was left out of a list.
+/// The number of workloads that were left out of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Workloads that cannot be done.
+    /// Workloads that cannot run.
     pub impossible: u64,
-    /// Workloads with the text of another.
+    /// Workloads with the text of an earlier one.
     pub again: u64,
 }
 
 impl Bounds {
-    /// All of them.
+    /// All bounds.
     pub const ALL: [Self; 5] = [
         Self::One,
         Self::Two,
@@ -79,7 +80,7 @@ impl Bounds {
         Self::ThreeNested,
     ];
 
-    /// The name.
+    /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::One => "ace1",
@@ -90,7 +91,7 @@ impl Bounds {
         }
     }
 
-    /// What the paper calls it, and how many workloads it says there are.
+    /// The paper's name for the list, and the number of workloads that the paper gives.
     pub const fn published(self) -> (&'static str, &'static str) {
         match self {
             Self::One => ("seq-1", "300"),
@@ -109,7 +110,7 @@ impl Bounds {
         }
     }
 
-    /// Whether siblings and directories of what is used are persisted too.
+    /// True if an fsync may also follow of the siblings and directories of the paths used.
     fn persists_related(self) -> bool {
         self.length() < 3
     }
@@ -124,7 +125,7 @@ impl Bounds {
         }
     }
 
-    /// Whether the tuple belongs to the list.
+    /// True if the tuple belongs to the list.
     fn has(self, tuple: &[Action]) -> bool {
         let writes_only = tuple.iter().all(|a| matches!(a.verb, Verb::Write(_)));
         match self {
@@ -138,8 +139,9 @@ impl Bounds {
         }
     }
 
-    /// How many workloads the list has as ACE counts: after an fdatasync and a mapped write one for
-    /// each persistence point, but for sequences of one; and those that are left out.
+    /// Returns the number of workloads as ACE counts them: including those that are left out, and,
+    /// in sequences of two and three, one for each persistence point after an fdatasync and a
+    /// mapped write.
     pub fn counted_as_published(self) -> u64 {
         let actions = self.actions();
         let tuples = product(&vec![actions.len(); self.length()]).filter_map(|indices| {
@@ -154,7 +156,7 @@ impl Bounds {
         tuples.sum()
     }
 
-    /// Hands out the workloads of the list one after the other.
+    /// Calls `take` with each workload of the list in turn.
     pub fn each(self, rules: Rules, mut take: impl FnMut(Workload)) -> LeftOut {
         let actions = self.actions();
         let possible: Vec<bool> = actions.iter().map(|a| a.is_possible(rules)).collect();
@@ -193,7 +195,7 @@ impl Bounds {
         out
     }
 
-    /// What may follow each action of the tuple.
+    /// Returns, for each action of the tuple, the syncs that may follow it.
     fn choices(self, tuple: &[Action]) -> Vec<Vec<Point>> {
         let mut all = vec![Point::Sync];
         all.extend(self.objects(tuple).into_iter().map(Point::Fsync));
@@ -209,7 +211,7 @@ impl Bounds {
         choices.collect()
     }
 
-    /// What may be persisted.
+    /// Returns the paths that an fsync may name.
     fn objects(self, tuple: &[Action]) -> BTreeSet<&'static str> {
         let used = tuple.iter().flat_map(|action| action.paths());
         if self.persists_related() {
@@ -249,7 +251,7 @@ impl TryFrom<String> for Bounds {
     }
 }
 
-/// All tuples of indices below these lengths; the last index counts fastest.
+/// Returns all tuples of indices below these lengths. The last index counts fastest.
 fn product(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     let all: usize = lengths.iter().product();
     let lengths = lengths.to_vec();
@@ -263,7 +265,8 @@ fn product(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     })
 }
 
-/// The operations of a tuple with what follows each action.
+/// Returns the operations of a tuple, each action followed by its sync. `None` if a sync is
+/// impossible.
 fn operations(tuple: &[Action], points: impl Iterator<Item = Point>) -> Option<Vec<Op>> {
     let mut prepared = Prepared::default();
     for (action, point) in tuple.iter().zip(points) {
@@ -273,8 +276,9 @@ fn operations(tuple: &[Action], points: impl Iterator<Item = Point>) -> Option<V
     Some(prepared.ops)
 }
 
-/// Whether each action but the first has a path of an earlier one. Directories are connected with
-/// whatever is in them, so an action of directories is, and one that directly follows them.
+/// True if each action but the first shares a path with an earlier one. A directory counts as
+/// connected with whatever is in it: an action on a directory is always connected, and so is an
+/// action behind one that named two directories.
 fn is_connected(tuple: &[Action]) -> bool {
     let mut used = BTreeSet::<&str>::new();
     for (i, action) in tuple.iter().enumerate() {
@@ -311,7 +315,7 @@ impl Action {
         matches!(self.verb, Verb::Fdatasync | Verb::Mapped(_))
     }
 
-    /// Whether it can be done on a volume with these rules.
+    /// True if the action can run on a volume with these rules.
     fn is_possible(self, rules: Rules) -> bool {
         let ops = operations(&[self], [Point::Nothing].into_iter());
         let mut model = Model::new(rules);
@@ -335,14 +339,14 @@ fn parent(path: &'static str) -> &'static str {
     path.rsplit_once('/').map_or(TOP, |(parent, _)| parent)
 }
 
-/// Files that are acted upon.
+/// Paths of the files that actions change.
 const FIRST: &[&str] = &["foo", "A/foo"];
-/// Those that names are moved to and linked at.
+/// Paths that renames move to and links are made at.
 const SECOND: &[&str] = &["bar", "A/bar"];
-/// The same where nothing is at the top.
+/// The same without paths at the top.
 const FIRST_BELOW: &[&str] = &["B/foo", "A/foo"];
 const SECOND_BELOW: &[&str] = &["B/bar", "A/bar"];
-/// The same with a directory in a directory.
+/// [`FIRST_BELOW`] with a directory in a directory.
 const FIRST_NESTED: &[&str] = &["B/foo", "A/foo", "A/C/foo"];
 
 const SPACE: [Reserve; 5] = [
@@ -353,12 +357,12 @@ const SPACE: [Reserve; 5] = [
     Reserve::Plain,
 ];
 
-/// A page and a page, aligned, and bytes in the middle of one.
+/// A page appended, a page overwritten, both aligned, and bytes that begin and end within pages.
 const PLACES: &[Place] = &[Place::Append(4096), Place::At(0, 4096), MIDDLE];
 const MIDDLE: Place = Place::At(1000, 3000);
 const WHOLE_PAGES: &[Place] = &[Place::Append(4096), Place::At(0, 4096)];
 
-/// Each verb with each path.
+/// Returns each verb with each path.
 fn on(paths: &[&'static str], verbs: &[Verb]) -> Vec<Action> {
     let all = paths
         .iter()
@@ -366,7 +370,7 @@ fn on(paths: &[&'static str], verbs: &[Verb]) -> Vec<Action> {
     all.collect()
 }
 
-/// From each path to each other.
+/// Returns actions from each path of `from` to each other path of `to`.
 fn between(
     verb: fn(&'static str) -> Verb,
     from: &[&'static str],
@@ -382,7 +386,7 @@ fn between(
     all.collect()
 }
 
-/// Each of these verbs at each of these places.
+/// Returns this verb at each of these places.
 fn at(verb: fn(Place) -> Verb, places: &[Place]) -> Vec<Verb> {
     places.iter().map(|place| verb(*place)).collect()
 }
@@ -394,7 +398,7 @@ fn space(places: &[Place]) -> Vec<Verb> {
     all.collect()
 }
 
-/// What sequences of one and of two have in common.
+/// The actions that sequences of one and of two have in common.
 fn common() -> Vec<Action> {
     let both = [FIRST, SECOND].concat();
     [

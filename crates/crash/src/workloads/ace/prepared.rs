@@ -1,4 +1,4 @@
-//! The operations of a workload, each after the preparations that it needs.
+//! The operations of a workload: each action after the preparations that it needs.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use super::action::{Action, Place, Point, TOP, Verb, is_file};
 use stetfs_testkit::world::op::{Durable, Op, Payload, RenameHow, Reserve, Special, XattrHow};
 use stetfs_testkit::world::text::SCRATCH_SLOT;
 
-/// What a name names.
+/// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Named {
     Dir,
-    /// By its number.
+    /// The index in `files`.
     File(usize),
-    /// To this path, from the top.
+    /// A symbolic link to this path, counted from the top.
     Link(&'static str),
     Device,
 }
@@ -23,23 +23,23 @@ struct File {
     has_xattr: bool,
 }
 
-/// Operations on an empty volume, and what there is after them.
+/// Operations on an empty volume, and the files and names after them.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     pub(super) ops: Vec<Op>,
     names: BTreeMap<String, Named>,
     files: Vec<File>,
-    /// Of what was written last.
+    /// The seed of the newest write.
     seed: u16,
 }
 
-/// What a file has before its content is changed.
+/// Bytes of a file before an action changes its content.
 const CONTENT: u64 = 8192;
 const XATTR: &str = "user.one";
 const XATTR_BYTES: u32 = 20;
 
 impl Prepared {
-    /// Does the action, after what it needs.
+    /// Adds the action, after the preparations that it needs.
     pub(super) fn act(&mut self, action: Action) {
         let path = action.path;
         match action.verb {
@@ -101,7 +101,7 @@ impl Prepared {
         }
     }
 
-    /// The persistence point; nothing if it cannot be: a device has no fsync.
+    /// Adds the sync. `None` if it is impossible: a device file has no fsync.
     pub(super) fn persist(&mut self, point: Point) -> Option<()> {
         match point {
             Point::Nothing => {}
@@ -124,7 +124,7 @@ impl Prepared {
         Some(())
     }
 
-    /// Makes the file or directory, if there is none.
+    /// Makes the file or directory unless it exists.
     fn need(&mut self, path: &str) {
         if path == TOP || self.names.contains_key(path) {
             return;
@@ -158,7 +158,7 @@ impl Prepared {
         self.names.insert(path.to_owned(), Named::File(number));
     }
 
-    /// The number of the file, which is made if there is none.
+    /// Returns the file's index. Makes the file unless it exists.
     fn file(&mut self, path: &str) -> usize {
         self.need(path);
         match self.names[path] {
@@ -167,7 +167,7 @@ impl Prepared {
         }
     }
 
-    /// The same of a file that is not empty.
+    /// Like [`Self::file`], and writes to the file if it is empty.
     fn filled(&mut self, path: &str) -> usize {
         let file = self.file(path);
         if self.files[file].size == 0 {
@@ -176,7 +176,7 @@ impl Prepared {
         file
     }
 
-    /// Makes the name free, and its directory.
+    /// Removes whatever has the name, and makes its directory.
     fn clear(&mut self, path: &str) {
         self.need_parent(path);
         self.empty(path);
@@ -188,7 +188,7 @@ impl Prepared {
         }
     }
 
-    /// Removes what is below a directory, if it is one.
+    /// Removes everything below a directory.
     fn empty(&mut self, path: &str) {
         let below = self.below(path);
         for path in below.into_iter().rev() {
@@ -217,7 +217,7 @@ impl Prepared {
         self.ops.push(Op::Close { slot });
     }
 
-    /// Offset and length of a place.
+    /// Returns offset and length of a place.
     fn span(&self, file: usize, place: Place) -> (u64, u64) {
         let size = self.files[file].size;
         match place {
@@ -322,7 +322,7 @@ impl Prepared {
             new: new.to_owned(),
             how: RenameHow::Plain,
         });
-        // Two names of one file stay as they are.
+        // A rename between two names of one file does nothing.
         if is_file(path) && self.names.get(path) == self.names.get(new) {
             return;
         }
