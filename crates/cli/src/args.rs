@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Umount(Umount),
     Mounts(Mounts),
     Drain(Drain),
+    Recover(Recover),
     Fsck(Fsck),
     Info(Info),
     Journal(Journal),
@@ -299,6 +300,39 @@ pub(crate) struct Drain {
     /// File of the memory beside the volume [default: where the volume had it last]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
+}
+
+/// Recover the journal of a volume, and do nothing else
+///
+/// Does what a mount does after a crash or a power cut, by the scheme that wrote the journal,
+/// without mounting and without root: committed transactions go home, and files that were deleted
+/// while open are freed. Checks nothing else; that is `stetfs fsck`. It takes milliseconds, and
+/// leaves a plain ext4 volume for the kernel and every tool. If nothing is to be recovered, not a
+/// byte of IMAGE is written.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 it was recovered, or there was nothing to recover; 1 it failed; 2 the command line is
+wrong.
+
+Examples:
+  stetfs recover disk.img
+  stetfs recover -n disk.img                  what would be recovered? Writes nothing
+  stetfs recover --json disk.img | jq .transactions
+  stetfs recover --nvm FILE disk.img          the memory beside the volume was moved
+                                              (schemes dj, ubj, tinca, spindle)")]
+pub(crate) struct Recover {
+    /// File, block device or NAND part that is not mounted
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Recover in memory only, and write nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// File of the memory beside the volume [default: where the volume had it last]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) nvm: Option<PathBuf>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Check a volume: recover its journal, then run e2fsck -f

@@ -44,6 +44,12 @@ impl Disk {
         sb.volume_bytes().saturating_sub(self.dev.size())
     }
 
+    /// True if the newest content is in the journal.
+    pub(crate) fn needs_recovery(&self) -> bool {
+        let features = self.superblock.feature_incompat;
+        features.intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG)
+    }
+
     /// True if the newest content is in a log that only its scheme can read.
     pub(crate) fn has_private_log(&self) -> bool {
         let features = self.superblock.feature_incompat;

@@ -11,7 +11,7 @@ use stetfs::{
     RenameFlags, SetAttr, SetTime, SetXattr, Whence, mode,
 };
 use stetfs_format::width::{low16, must_fit, usize_as_u64};
-use stetfs_format::{Corrupt, FeatureCompat, FeatureIncompat, InodeNo, Time};
+use stetfs_format::{Corrupt, FeatureCompat, InodeNo, Time};
 use stetfs_media::MediaError;
 
 use crate::disk::Disk;
@@ -40,11 +40,7 @@ pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountRep
 }
 
 fn needs_recovery(image: &Path) -> bool {
-    Disk::open(image).is_ok_and(|d| {
-        d.superblock
-            .feature_incompat
-            .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG)
-    })
+    Disk::open(image).is_ok_and(|disk| disk.needs_recovery())
 }
 
 /// Opens the media for what the mount may do.
@@ -86,7 +82,7 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
 }
 
 /// Describes a failed mount, with advice.
-fn failed(image: &Path, error: Error) -> Failure {
+pub(crate) fn failed(image: &Path, error: Error) -> Failure {
     let shown = image.display();
     let is_no_volume = match &error {
         Error::Corrupt(why) => matches!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use stetfs_format::features::{self, Feature};
 use stetfs_format::width::must_fit_u32;
-use stetfs_format::{FeatureCompat, FeatureIncompat, State, Superblock};
+use stetfs_format::{FeatureCompat, State, Superblock};
 use stetfs_fuse::mountinfo::MountEntry;
 
 use crate::answer;
@@ -104,9 +104,7 @@ impl VolumeInfo {
         let sb = &disk.superblock;
         let check = sb.check_features();
         let names = |list: &[Feature]| list.iter().map(Feature::to_string).collect();
-        let needs_recovery = sb
-            .feature_incompat
-            .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG);
+        let needs_recovery = disk.needs_recovery();
         Self {
             image: image.display().to_string(),
             kind: kind(sb),

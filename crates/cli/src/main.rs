@@ -38,6 +38,7 @@ mod mounts;
 mod names;
 mod output;
 mod place;
+mod recover;
 mod schemes;
 mod shown;
 mod size;
@@ -183,6 +184,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Umount(args) => umount::run(args),
         Command::Mounts(args) => list::run(args),
         Command::Drain(args) => drain::run(args),
+        Command::Recover(args) => recover::run(args),
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),
         Command::Stats(args) => stats::run(args),

@@ -7,7 +7,7 @@ use crate::run::{Lab, assert_clean, debugfs, debugfs_write, dumpe2fs, json, sha2
 
 /// Makes an image whose journal, written by debugfs, holds block 3000 with bytes 0x55, to be
 /// replayed.
-fn dirty() -> (Lab, String) {
+pub(crate) fn dirty() -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(&[]);
     let content = lab.path("content");
@@ -20,7 +20,7 @@ fn dirty() -> (Lab, String) {
     (lab, image)
 }
 
-fn block_3000(image: &str) -> Vec<u8> {
+pub(crate) fn block_3000(image: &str) -> Vec<u8> {
     fs::read(image).unwrap()[3000 * 4096..][..4096].to_vec()
 }
 
@@ -57,14 +57,14 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
 
 /// Options of mounts whose log only stetfs can read: in memory since the scheme needs it, in memory
 /// since the options say so, and on a device.
-const PRIVATE: [&str; 3] = [
+pub(crate) const PRIVATE: [&str; 3] = [
     "scheme=shortcut,durability=process",
     "scheme=stet,dax,durability=process",
     "scheme=stet",
 ];
 
 /// Returns a volume whose power went off during use with these options: `kept` is only in the log.
-fn cut_off(options: &str) -> (Lab, String) {
+pub(crate) fn cut_off(options: &str) -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(&[]);
     let options = ::stetfs::MountOptions::parse(options).unwrap();

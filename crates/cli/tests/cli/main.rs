@@ -28,6 +28,7 @@ mod ordinary;
 mod parts;
 #[cfg(feature = "crash")]
 mod program;
+mod recover;
 mod run;
 mod served;
 #[cfg(feature = "crash")]
