@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -154,6 +154,10 @@ mutants: ## Whether the tests and the explorer notice changes of the code, made 
 
 ftl-long: ## The flash translation layer at length: ten million steps against the model, every power cut of longer runs
 	$(CARGO) test --release --locked -p stetfs-ftl -- --ignored --nocapture
+
+mkfs-long: ## Some thousand volumes of drawn sizes and options beside those of mke2fs, byte for byte (STETFS_MKFS_CASES=3000 STETFS_MKFS_SEED=1)
+	@scripts/deps.sh test
+	$(CARGO) test --release --locked -p stetfs-mkfs --test peer -- --ignored --nocapture
 
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs cargo-fuzz
 	@scripts/deps.sh fuzz
