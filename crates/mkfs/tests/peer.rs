@@ -6,7 +6,7 @@
 //! - what a device held before in a block with a copy of the superblock, behind that: mke2fs leaves
 //!   it, we clear it.
 //!
-//! Then e2fsck must find nothing in ours.
+//! Then e2fsck must find nothing in ours, up to 1 TiB.
 //!
 //! A failure prints the mke2fs line and the number of the case. `make mkfs-long` takes some
 //! thousand cases, and volumes up to 16 TiB. By hand, `STETFS_MKFS_CASES=5000` sets the number of
@@ -37,6 +37,8 @@ const GROUPS: u64 = 12;
 const GROUPS_LONG: u64 = 700;
 const TIME: u64 = 1_700_000_000;
 const HASH_SEED: &[u8; 16] = b"fedcba9876543210";
+/// Larger volumes take e2fsck minutes and gigabytes.
+const E2FSCK_MAX: u64 = 1 << 40;
 /// Bytes that a device may hold before.
 const OLD: u8 = 0xa5;
 
@@ -252,7 +254,9 @@ impl Case {
             }
         }
         if params.compat.contains(FeatureCompat::HAS_JOURNAL) && rng.chance(25) {
-            let mib = 1 + rng.below((params.blocks * u64::from(params.block_size)) >> 21);
+            // mke2fs takes minutes to map a large one by pointers.
+            let most = (params.blocks * u64::from(params.block_size)) >> 21;
+            let mib = 1 + rng.below(most.min(512));
             let blocks = (mib << 20) / u64::from(params.block_size);
             params.journal = JournalSize::Blocks(blocks as u32);
             give("-J", format!("size={mib}"));
@@ -375,7 +379,9 @@ impl Bench {
         plan.write(&FileDev::options().direct(false).open(&ours)?)?;
         level_superblocks(&plan, &theirs, &ours)?;
         compare(&plan, &theirs, &ours)?;
-        run("e2fsck", &[Path::new("-fn"), &ours])?;
+        if plan.geometry().volume_bytes() <= E2FSCK_MAX {
+            run("e2fsck", &[Path::new("-fn"), &ours])?;
+        }
         fs::remove_file(&ours)?;
         fs::remove_file(&theirs)?;
         Ok(Outcome::Same)
