@@ -5,6 +5,7 @@
 #[cfg(feature = "crash")]
 pub(crate) mod crash;
 mod export;
+mod mkfs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::size::Size;
 #[cfg(feature = "crash")]
 use crash::Crash;
 pub(crate) use export::{BelowArgs, ExportArgs, NandExport, Way};
+pub(crate) use mkfs::Mkfs;
 
 const TOUR: &str = "\
 Examples:
@@ -86,63 +88,6 @@ pub(crate) enum Command {
     Completions(Completions),
     #[command(hide = true)]
     Man(Man),
-}
-
-/// Make an ext4 volume (runs mke2fs)
-///
-/// Runs mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes also
-/// on small volumes, and a journal of a sixteenth of the volume (4 MiB to 256 MiB). An image file
-/// is made sparse. Existing content is overwritten only with --force, and never while IMAGE is
-/// mounted or open elsewhere.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  stetfs mkfs disk.img --size 1G
-  stetfs mkfs /dev/sdb1 --label backup
-  stetfs mkfs old.img --size 64M --type ext3
-  stetfs mkfs flash.nand               on a part that `stetfs nand create` made
-  stetfs mkfs disk.img --size 1G --scheme stet   mounted with that scheme unless another is named
-  stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
-pub(crate) struct Mkfs {
-    /// File (made if missing), block device or NAND part
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) image: PathBuf,
-    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024); needed if IMAGE is new or empty
-    /// [default: the size of IMAGE]
-    #[arg(short, long)]
-    pub(crate) size: Option<Size>,
-    /// Name of the volume, at most 16 bytes
-    #[arg(short = 'L', long)]
-    pub(crate) label: Option<String>,
-    /// Size of the journal, rounded up to whole MiB [default: a sixteenth of the volume, at least
-    /// 1024 blocks, at most 256M]
-    #[arg(short, long, value_name = "SIZE")]
-    pub(crate) journal_size: Option<Size>,
-    /// Block size: 1K, 2K or 4K
-    #[arg(short, long, value_name = "SIZE", default_value = "4K")]
-    pub(crate) block_size: Size,
-    /// ext4, or ext3: indirect blocks, no checksums
-    #[arg(
-        short,
-        long = "type",
-        value_name = "TYPE",
-        value_parser = ["ext4", "ext3"],
-        default_value = "ext4",
-    )]
-    pub(crate) kind: String,
-    /// Journaling scheme of mounts that name none, see `stetfs schemes` [default: jbd2]. The volume
-    /// carries it among its default mount options; the kernel still mounts the volume
-    #[arg(long, value_name = "NAME")]
-    pub(crate) scheme: Option<String>,
-    /// Overwrite IMAGE even if it holds something, which is lost
-    #[arg(short, long)]
-    pub(crate) force: bool,
-    /// Print what was made as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Further arguments for mke2fs
-    #[arg(last = true, value_name = "MKE2FS-ARGUMENTS")]
-    pub(crate) extra: Vec<String>,
 }
 
 /// Mount a volume (FUSE)

@@ -2,7 +2,7 @@
 //! file tree.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -16,11 +16,10 @@ use stetfs_media::MediaError;
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
-use crate::mounts;
-use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 use crate::unlike::not_a_volume;
+use crate::{identity, mounts, place, repeatable};
 
 /// Mounts the volume in `image`; the caller decides who sees it. A read-only mount writes nothing:
 /// it recovers in memory if it must, and the report's warnings say so.
@@ -166,6 +165,8 @@ pub(crate) struct Volume {
     fs: Fs,
     caller: Caller,
     image: String,
+    /// The image, if nothing may be left in its journal.
+    log_to_clear: Option<PathBuf>,
 }
 
 impl Volume {
@@ -189,7 +190,16 @@ impl Volume {
         if !writable {
             words.push_str(",ro");
         }
-        let (fs, report) = mount(image, MountOptions::parse(&words)?)?;
+        let mut options = MountOptions::parse(&words)?;
+        let epoch = if writable {
+            identity::source_date_epoch()?
+        } else {
+            None
+        };
+        if let Some(seconds) = epoch {
+            repeatable::settle(&mut options, seconds);
+        }
+        let (fs, report) = mount(image, options)?;
         for warning in &report.warnings {
             eprintln!("stetfs: {}: {warning}", image.display());
         }
@@ -213,12 +223,34 @@ impl Volume {
             fs,
             caller,
             image: image.display().to_string(),
+            log_to_clear: epoch.is_some().then(|| image.to_owned()),
+        })
+    }
+
+    /// Mounts a volume that was just made, to fill it: without its journal, since a volume that was
+    /// half filled is of no use. New files are of the time `seconds`.
+    pub(crate) fn fresh(image: &Path, seconds: u64) -> Result<Self> {
+        let mut options = MountOptions::parse("scheme=null,noatime")?;
+        repeatable::settle(&mut options, seconds);
+        let (fs, _) = mount(image, options)?;
+        Ok(Self {
+            fs,
+            caller: Caller::root(),
+            image: image.display().to_string(),
+            log_to_clear: None,
         })
     }
 
     /// Makes everything durable and leaves a clean image.
     pub(crate) fn close(self) -> Result<()> {
-        self.fs.unmount().during(|| self.image.clone())
+        let shown = || self.image.clone();
+        self.fs.unmount().during(shown)?;
+        let Some(image) = &self.log_to_clear else {
+            return Ok(());
+        };
+        // The mount holds the image.
+        drop(self.fs);
+        repeatable::clear_log(image).during(shown)
     }
 
     /// Makes a directory.

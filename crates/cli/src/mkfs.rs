@@ -1,12 +1,19 @@
-//! `stetfs mkfs`: makes a volume with mke2fs.
+//! `stetfs mkfs`: makes a volume.
 //!
-//! mke2fs alone formats. This module chooses its arguments, sets the size of an image file, and
-//! refuses to destroy existing content.
+//! This module chooses what the arguments leave open, sets the size of an image file, and refuses
+//! to destroy existing content. `stetfs_mkfs` makes the volume (`ours.rs`), or mke2fs if it is
+//! given arguments of its own (`mke2fs.rs`). `--from` fills it (`from.rs`), from an archive too
+//! (`archive.rs`).
+
+mod archive;
+mod from;
+mod mke2fs;
+mod ours;
+mod sizes;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use stetfs_media::nand::NandFile;
 
@@ -17,22 +24,13 @@ use crate::holds::{self, Holds};
 use crate::info::VolumeInfo;
 use crate::mounts;
 use crate::size::Size;
-use crate::{disk, e2fsprogs, output};
-
-const MIB: u64 = 1 << 20;
-
-/// Blocks of the smallest journal. mke2fs makes none on a volume of fewer than 2,048 blocks.
-const JOURNAL_BLOCKS_MIN: u64 = 1024;
-const VOLUME_BLOCKS_MIN: u64 = 2 * JOURNAL_BLOCKS_MIN;
-
-/// Bytes of the largest journal that is made without --journal-size.
-const JOURNAL_MAX: u64 = 256 * MIB;
+use crate::{disk, output};
+use sizes::{VOLUME_BLOCKS_MIN, wanted_journal};
 
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let image = &args.image;
     let shown = image.display();
     check_arguments(args)?;
-    let mut tool = e2fsprogs::command("mke2fs")?;
 
     let existed = image.exists();
     if existed {
@@ -41,28 +39,12 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         holds::check_new(image)?;
     }
     let loan = Loan::blank(image)?;
-    let size = wanted_size(args, existed, loan.as_ref()).during(|| shown.to_string())?;
-    if existed && loan.is_none() {
-        // Try first: a wrong argument must not destroy existing content.
-        let mut trial = e2fsprogs::command("mke2fs")?;
-        trial.arg("-n");
-        mke2fs_arguments(&mut trial, args, image, size);
-        run_tool(&mut trial, args, false)?;
-    }
-    if loan.is_none() {
-        set_size(args, existed, size).during(|| shown.to_string())?;
-    }
-    let target = loan.as_ref().map_or(image.as_path(), Loan::path);
-    mke2fs_arguments(&mut tool, args, target, size);
-    let made = run_tool(&mut tool, args, true)
-        .and_then(|()| {
-            args.scheme
-                .as_deref()
-                .map_or(Ok(()), |name| carry(name, target))
-        })
-        .and_then(|()| loan.map_or(Ok(()), |loan| loan.give_back().during(|| shown.to_string())))
-        .and_then(|()| VolumeInfo::read(image));
-    match made {
+    let made = if args.extra.is_empty() {
+        make(args, existed, loan)
+    } else {
+        run_mke2fs(args, existed, loan)
+    };
+    match made.and_then(|()| VolumeInfo::read(image)) {
         Ok(volume) if args.json => output::json(&volume),
         Ok(volume) => output::line(format_args!("made {shown}: {}", volume.summary())),
         Err(e) => {
@@ -74,6 +56,60 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
             Err(e)
         }
     }
+}
+
+/// Makes the volume, and fills it. A wrong argument destroys nothing.
+fn make(args: &Mkfs, existed: bool, loan: Option<Loan>) -> Result<()> {
+    let image = &args.image;
+    let shown = || image.display().to_string();
+    let is_file = loan.is_none() && (!existed || image.metadata().during(shown)?.is_file());
+    let is_measured = args.from.is_some() && args.size.is_none() && is_file;
+    let size = if is_measured {
+        VOLUME_BLOCKS_MIN * args.block_size.0
+    } else {
+        wanted_size(args, existed, loan.as_ref()).during(shown)?
+    };
+    let mut params = ours::params(args, size)?;
+    let content = match &args.from {
+        Some(from) => Some(ours::content(args, from, !is_measured, &mut params)?),
+        None => None,
+    };
+    let plan = ours::plan(args, &params)?;
+    if let Some(loan) = loan {
+        ours::write(&params, plan, loan.path())?;
+        loan.give_back().during(shown)?;
+    } else {
+        if is_file {
+            let size = if is_measured {
+                plan.geometry().volume_bytes()
+            } else {
+                size
+            };
+            ours::set_size(image, size).during(shown)?;
+        }
+        ours::write(&params, plan, image)?;
+    }
+    content.map_or(Ok(()), |content| {
+        content.fill(image, params.time, args.quiet)
+    })
+}
+
+/// Makes the volume by mke2fs.
+fn run_mke2fs(args: &Mkfs, existed: bool, loan: Option<Loan>) -> Result<()> {
+    let image = &args.image;
+    let shown = || image.display().to_string();
+    let size = wanted_size(args, existed, loan.as_ref()).during(shown)?;
+    let journal = wanted_journal(args, size);
+    let Some(loan) = loan else {
+        if existed {
+            // Try first: a wrong argument must not destroy existing content.
+            mke2fs::check(args, size, journal)?;
+        }
+        set_size(args, existed, size).during(shown)?;
+        return mke2fs::make(args, image, size, journal);
+    };
+    mke2fs::make(args, loan.path(), size, journal)?;
+    loan.give_back().during(shown)
 }
 
 fn check_arguments(args: &Mkfs) -> Result<()> {
@@ -194,116 +230,4 @@ fn capacity(image: &Path, part: Option<&Loan>) -> Result<u64> {
         return Ok(part.size());
     }
     Ok(File::open(image)?.seek(SeekFrom::End(0))?)
-}
-
-/// Returns the size of the journal, a sixteenth of the volume: every byte goes through the journal,
-/// and a few commits must not already force a checkpoint.
-fn journal_size(volume: u64, block: u64) -> u64 {
-    (volume / 16).clamp(JOURNAL_BLOCKS_MIN * block, JOURNAL_MAX)
-}
-
-fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
-    let block = args.block_size.0;
-    let journal = args
-        .journal_size
-        .map_or_else(|| journal_size(size, block), |s| s.0);
-    // -F: mke2fs must not ask about a file; `check_overwrite` has looked.
-    tool.args(["-q", "-F", "-t", &args.kind, "-I", "256"]);
-    tool.args(["-b", &block.to_string()]);
-    if !args
-        .extra
-        .iter()
-        .any(|arg| arg.starts_with("-J") || arg.contains("^has_journal"))
-    {
-        tool.args(["-J", &format!("size={}", journal.div_ceil(MIB))]);
-    }
-    let user = rustix::process::geteuid();
-    if !user.is_root() {
-        // The user who makes a volume can write to its root directory.
-        let group = rustix::process::getegid();
-        tool.args([
-            "-E",
-            &format!("root_owner={}:{}", user.as_raw(), group.as_raw()),
-        ]);
-    }
-    if let Some(label) = &args.label {
-        tool.args(["-L", label]);
-    }
-    tool.args(&args.extra)
-        .arg("--")
-        .arg(target)
-        .arg((size / block).to_string());
-}
-
-/// Notes the scheme in the volume's default mount options.
-fn carry(scheme: &str, target: &Path) -> Result<()> {
-    let mut tool = e2fsprogs::command("tune2fs")?;
-    tool.arg("-E").arg(format!("mount_opts=scheme={scheme}"));
-    let output = tool
-        .arg(target)
-        .stdin(Stdio::null())
-        .output()
-        .during(|| "tune2fs".to_owned())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::new(format!(
-        "{}: tune2fs could not set its scheme: {}",
-        target.display(),
-        said.trim()
-    )))
-}
-
-/// Runs mke2fs. Passes its warnings on if `warns`, and makes its error ours.
-fn run_tool(tool: &mut Command, args: &Mkfs, warns: bool) -> Result<()> {
-    tracing::debug!(command = ?tool, "running");
-    let output = tool
-        .stdin(Stdio::null())
-        .output()
-        .during(|| "mke2fs".to_owned())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty() && !l.starts_with("mke2fs 1."))
-        .collect();
-    if output.status.success() {
-        said.iter()
-            .filter(|_| warns)
-            .for_each(|line| eprintln!("mke2fs: {line}"));
-        return Ok(());
-    }
-    // After a wrong option mke2fs prints its whole usage.
-    let words = said
-        .iter()
-        .take_while(|l| !l.starts_with("Usage:"))
-        .copied()
-        .collect::<Vec<_>>()
-        .join("; ");
-    let words = words
-        .split_once("mke2fs: ")
-        .map_or(words.as_str(), |(_, words)| words);
-    let failure = Failure::new(format!(
-        "{}: mke2fs could not make the volume: {words}",
-        args.image.display()
-    ));
-    Err(if args.extra.is_empty() {
-        failure
-    } else {
-        failure.advise("look at the arguments after `--`; see mke2fs(8)")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_journal_is_a_sixteenth_within_bounds() {
-        assert_eq!(journal_size(16 * MIB, 4096), 4 * MIB);
-        assert_eq!(journal_size(16 * MIB, 1024), MIB);
-        assert_eq!(journal_size(1 << 30, 4096), 64 * MIB);
-        assert_eq!(journal_size(1 << 40, 4096), 256 * MIB);
-    }
 }

@@ -17,6 +17,13 @@ pub enum Inodes {
     Count(u32),
 }
 
+impl Inodes {
+    /// How many a volume of so many blocks gets from mke2fs.
+    pub fn usual(block_size: u32, blocks: u64) -> Self {
+        Self::Ratio(default_inode_ratio(block_size, blocks))
+    }
+}
+
 /// Blocks of the journal, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalSize {
@@ -103,7 +110,7 @@ impl Params {
             blocks,
             blocks_per_group: None,
             inode_size: 256,
-            inodes: Inodes::Ratio(default_inode_ratio(block_size, blocks)),
+            inodes: Inodes::usual(block_size, blocks),
             reserved_percent: 5.0,
             compat: FeatureCompat::HAS_JOURNAL
                 | FeatureCompat::EXT_ATTR

@@ -24,9 +24,9 @@ use super::content::Copier;
 use crate::args::Cp;
 use crate::failure::{Explain, Failure, Result};
 use crate::image::creation_mask;
-use crate::place;
 use crate::shown::shown;
-use crate::tree::{FileKind, Item, Meta, Tree, Walk, descend, shown_below};
+use crate::tree::{FileKind, Item, Meta, Stamp, Tree, Walk, descend, shown_below};
+use crate::{place, repeatable};
 
 /// The attributes that hold a file's ACLs; only directories have the second one.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -73,8 +73,18 @@ pub(super) struct Target<'a> {
     pub(super) must_be_dir: bool,
 }
 
+/// Which times `--archive` gives the copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Times {
+    /// Those of the originals.
+    Kept,
+    /// Those of [`repeatable::times`], none later than this.
+    Settled(Option<Stamp>),
+}
+
 pub(super) struct Job<'a> {
     args: &'a Cp,
+    times: Times,
     target: Target<'a>,
     images: Vec<HostId>,
     /// For each file with several names: the ways from the target to where its first name went.
@@ -134,6 +144,7 @@ impl<'a> Job<'a> {
     ) -> Self {
         Self {
             args,
+            times: Times::Kept,
             target,
             images,
             links: HashMap::new(),
@@ -144,6 +155,10 @@ impl<'a> Job<'a> {
             bar,
             left: Left::default(),
         }
+    }
+
+    pub(super) fn set_times(&mut self, times: Times) {
+        self.times = times;
     }
 
     pub(super) fn end(self) -> Left {
@@ -527,7 +542,11 @@ impl<'a> Job<'a> {
                 lost.push(format!("{} ({e})", shown(&name)));
             }
         }
-        copy.set_times(meta.atime, meta.mtime).during(shown_copy)?;
+        let (atime, mtime) = match self.times {
+            Times::Kept => (meta.atime, meta.mtime),
+            Times::Settled(latest) => repeatable::times(meta, latest),
+        };
+        copy.set_times(atime, mtime).during(shown_copy)?;
         if !lost.is_empty() {
             self.left.incomplete += 1;
             let lost = lost.join(", ");

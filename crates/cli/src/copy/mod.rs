@@ -22,12 +22,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Cp;
 use crate::failure::{Explain, Failure, Result};
+use crate::identity;
 use crate::image::Volume;
 use crate::mounts;
 use crate::place::{self, Place};
-use crate::tree::{FileKind, Item, Tree};
-use host::Host;
-use job::{HostId, Job, Left, Target};
+use crate::tree::{FileKind, Item, Stamp, Tree};
+pub(crate) use host::Host;
+use job::{HostId, Job, Left, Target, Times};
 
 pub(crate) fn run(args: &Cp) -> Result<()> {
     let (target, sources) = args
@@ -84,6 +85,14 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
         must_be_dir: path.ends_with(b"/"),
     };
     let mut job = Job::new(args, place, trees.images(), progress(args));
+    if to.is_image()
+        && let Some(seconds) = identity::source_date_epoch()?
+    {
+        job.set_times(Times::Settled(Some((
+            i64::try_from(seconds).unwrap_or(i64::MAX),
+            0,
+        ))));
+    }
     for (n, source) in sources.iter().enumerate() {
         let from = trees.of(source);
         let path = path_of(source);
@@ -97,6 +106,42 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
         }
     }
     Ok(job.end())
+}
+
+/// Copies what is in the directory at `path` into the root of the volume in `image`, with all
+/// attributes. Times are those of `repeatable::times`.
+pub(crate) fn fill(
+    from: &dyn Tree,
+    path: &[u8],
+    volume: &Volume,
+    image: &Path,
+    latest: Option<Stamp>,
+    quiet: bool,
+) -> Result<()> {
+    let args = Cp {
+        places: Vec::new(),
+        recursive: true,
+        archive: true,
+        no_clobber: false,
+        quiet,
+    };
+    more_descriptors();
+    let root = volume.at(b"/", true)?;
+    let root = root.ok_or_else(|| Failure::new("the volume has no root"))?;
+    let place = Target {
+        dir: &*root,
+        path: b"/".to_vec(),
+        name: None,
+        must_be_dir: true,
+    };
+    let id = image.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let images = id.into_iter().collect();
+    let mut job = Job::new(&args, place, images, progress(&args));
+    job.set_times(Times::Settled(latest));
+    let copied = job.copy_source(from, path, None);
+    let left = job.end();
+    copied.map_err(|e| e.context(from.shown(path)))?;
+    left.into_result()
 }
 
 /// Raises the limit of descriptors: one is open for each directory on the way down.

@@ -2,8 +2,6 @@
 //! file or a real one behind `/dev/mtdN`. All subcommands but `create` only read; `export` is in
 //! `export.rs`.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +14,7 @@ use stetfs_media::{Class, Tag};
 use crate::args::{NandCommand, NandCreate, NandFileArgs};
 use crate::failure::{Explain, Failure, Result};
 use crate::holds;
+use crate::identity;
 use crate::output;
 use crate::size::{Size, rounded_down};
 
@@ -177,7 +176,12 @@ fn create(args: &NandCreate) -> Result<()> {
         check_not_there(file)?;
         new_file(args)?
     };
-    match Ftl::create(nand, random_uuid()?, &options, MountOptions::default()) {
+    match Ftl::create(
+        nand,
+        identity::random()?.0,
+        &options,
+        MountOptions::default(),
+    ) {
         Ok(ftl) => drop(ftl),
         Err(e) => {
             if !is_real {
@@ -232,7 +236,7 @@ fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {
         }
         part = part.with_blocks(must_fit(blocks));
     }
-    let nand = NandFile::options().create(&args.file, part, random_uuid()?);
+    let nand = NandFile::options().create(&args.file, part, identity::random()?.0);
     Ok(Arc::new(nand.map_err(Failure::from)?))
 }
 
@@ -273,16 +277,6 @@ fn is_blank(nand: &MtdNand) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-fn random_uuid() -> Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid));
-    read.during(|| "/dev/urandom".to_owned())?;
-    // Version 4, variant of RFC 9562.
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    Ok(uuid)
 }
 
 fn inspect(file: &Path, part: &Part) -> Result<Inspection> {

@@ -13,6 +13,7 @@ mod docs;
 mod export;
 mod fakeroot;
 mod files;
+mod from;
 mod fsck;
 mod fstab;
 mod hostile;

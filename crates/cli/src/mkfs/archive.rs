@@ -1,0 +1,702 @@
+//! A tar archive as a tree that is only read.
+//!
+//! Opening it reads all headers; contents stay in the archive. What an archive says is hostile:
+//! - a name may not have a part `..`; slashes at its beginning are left out, as tar(1) does;
+//! - no name leads through a symbolic link or another file that is no directory;
+//! - a hard link names a member that came before, and no directory.
+//!
+//! Nothing of this reaches the host: the tree lives in memory, and its root is its boundary.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use stetfs_format::width::{low16, u64_as_usize, usize_as_u64};
+use tar::{Entry, EntryType};
+
+use crate::failure::{Explain, Failure, Result};
+use crate::place::join;
+use crate::shown::shown;
+use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
+
+const ROOT: usize = 0;
+/// Bytes that are a block of a sparse file's map.
+const MAP_BLOCK: usize = 512;
+/// The prefix of extended attributes in PAX headers, as GNU tar and star have it.
+const XATTR: &str = "SCHILY.xattr.";
+
+pub(super) struct Archive {
+    file: File,
+    path: String,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    meta: Meta,
+    /// Of a directory.
+    names: BTreeMap<Vec<u8>, usize>,
+    /// Of a symbolic link.
+    target: Vec<u8>,
+    /// Of a file: its bytes, in ascending order; what is between is a hole.
+    pieces: Vec<Piece>,
+    /// Of a sparse file in GNU's old format, in place of pieces: its content, with its holes.
+    sparse: Option<File>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A run of bytes of a file.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Where it is in the file.
+    offset: u64,
+    len: u64,
+    /// Where it is in the archive.
+    start: u64,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+impl Node {
+    fn new(kind: FileKind, mode: u16, mtime: Stamp) -> Self {
+        Self {
+            meta: Meta {
+                kind,
+                mode,
+                uid: 0,
+                gid: 0,
+                nlink: 1,
+                size: 0,
+                id: (0, 0),
+                atime: mtime,
+                mtime,
+                rdev: (0, 0),
+            },
+            names: BTreeMap::new(),
+            target: Vec::new(),
+            pieces: Vec::new(),
+            sparse: None,
+            xattrs: Vec::new(),
+        }
+    }
+}
+
+impl Archive {
+    /// Reads the headers. Directories that have none are root's, and as old as `time`.
+    pub(super) fn open(path: &Path, time: Stamp) -> Result<Self> {
+        let file = File::open(path)?;
+        let reader = file.try_clone()?;
+        let mut archive = Self {
+            file,
+            path: path.display().to_string(),
+            nodes: Vec::new(),
+        };
+        archive.push(Node::new(FileKind::Dir, 0o755, time));
+        let mut members = tar::Archive::new(reader);
+        for member in members.entries_with_seek()? {
+            let member = member.or_advise(|| {
+                "it is to be a tar archive, not compressed: unpack it first, as by `zstd -d` or \
+                 `gunzip`"
+                    .to_owned()
+            })?;
+            let name = member.path_bytes().into_owned();
+            let added = archive.add(member, time);
+            added.map_err(|e| e.context(format!("member {}", shown(&name))))?;
+        }
+        Ok(archive)
+    }
+
+    fn push(&mut self, mut node: Node) -> usize {
+        node.meta.id = (0, usize_as_u64(self.nodes.len()));
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    fn add<R: Read>(&mut self, mut member: Entry<'_, R>, time: Stamp) -> Result<()> {
+        let pax = Pax::read(&mut member)?;
+        let name = match &pax.sparse_name {
+            Some(name) => name.clone(),
+            None => member.path_bytes().into_owned(),
+        };
+        let parts = parts(&name)?;
+        let kind = match member.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => FileKind::File,
+            EntryType::Directory => FileKind::Dir,
+            EntryType::Symlink => FileKind::Symlink,
+            EntryType::Fifo => FileKind::Fifo,
+            EntryType::Char => FileKind::Char,
+            EntryType::Block => FileKind::Block,
+            EntryType::Link => return self.add_link(&member, &parts, time),
+            // It describes other members.
+            EntryType::XGlobalHeader => return Ok(()),
+            other => {
+                let letter = char::from(other.as_byte());
+                return Err(Failure::new(format!("is of the unknown type `{letter}`")));
+            }
+        };
+        let mut node = described(&member, kind, &pax)?;
+        match kind {
+            FileKind::File => self.find_content(&mut member, &pax, &mut node)?,
+            FileKind::Symlink => {
+                let target = member.link_name_bytes();
+                node.target = target.unwrap_or_default().into_owned();
+                node.meta.size = usize_as_u64(node.target.len());
+            }
+            _ => {}
+        }
+        self.place(&parts, node, time)
+    }
+
+    /// Finds the bytes of a file.
+    fn find_content<R: Read>(
+        &self,
+        member: &mut Entry<'_, R>,
+        pax: &Pax,
+        node: &mut Node,
+    ) -> Result<()> {
+        let (start, len) = (member.raw_file_position(), member.size());
+        if let Some(size) = pax.sparse_size {
+            node.meta.size = size;
+            node.pieces = sparse_map(&self.file, start, len, size)?;
+            return Ok(());
+        }
+        node.meta.size = len;
+        if member.header().entry_type() == EntryType::GNUSparse {
+            node.sparse = Some(sparse_copy(member)?);
+        } else if len > 0 {
+            let offset = 0;
+            node.pieces.push(Piece { offset, len, start });
+        }
+        Ok(())
+    }
+
+    /// Puts a node where the name says.
+    fn place(&mut self, parts: &[&[u8]], mut node: Node, time: Stamp) -> Result<()> {
+        let Some((name, dirs)) = parts.split_last() else {
+            // The root itself.
+            if node.meta.kind != FileKind::Dir {
+                return Err(Failure::new("would be the root, and is no directory"));
+            }
+            return self.describe_dir(ROOT, node);
+        };
+        let dir = self.make_dirs(dirs, time)?;
+        match self.nodes[dir].names.get(*name).copied() {
+            Some(there) if self.nodes[there].meta.kind == FileKind::Dir => {
+                if node.meta.kind != FileKind::Dir {
+                    return Err(Failure::new("would replace a directory"));
+                }
+                self.describe_dir(there, node)
+            }
+            there => {
+                // As tar(1): the later member counts.
+                if let Some(there) = there {
+                    self.nodes[there].meta.nlink -= 1;
+                }
+                node.meta.nlink = 1;
+                let node = self.push(node);
+                self.nodes[dir].names.insert(name.to_vec(), node);
+                Ok(())
+            }
+        }
+    }
+
+    fn describe_dir(&mut self, dir: usize, node: Node) -> Result<()> {
+        let there = &mut self.nodes[dir];
+        there.meta = Meta {
+            id: there.meta.id,
+            ..node.meta
+        };
+        there.xattrs = node.xattrs;
+        Ok(())
+    }
+
+    /// Returns the directory of these names; makes those that are missing.
+    fn make_dirs(&mut self, parts: &[&[u8]], time: Stamp) -> Result<usize> {
+        let mut dir = ROOT;
+        for part in parts {
+            dir = match self.nodes[dir].names.get(*part) {
+                Some(&there) => there,
+                None => {
+                    let made = self.push(Node::new(FileKind::Dir, 0o755, time));
+                    self.nodes[dir].names.insert(part.to_vec(), made);
+                    made
+                }
+            };
+            if self.nodes[dir].meta.kind != FileKind::Dir {
+                let kind = self.nodes[dir].meta.kind.word();
+                return Err(Failure::new(format!(
+                    "leads through {}, which is a {kind}",
+                    shown(part)
+                )));
+            }
+        }
+        Ok(dir)
+    }
+
+    fn add_link<R: Read>(
+        &mut self,
+        member: &Entry<'_, R>,
+        name: &[&[u8]],
+        time: Stamp,
+    ) -> Result<()> {
+        let target = member.link_name_bytes().unwrap_or_default().into_owned();
+        let wrong =
+            |why: &str| Failure::new(format!("is a link to {}, which {why}", shown(&target)));
+        let mut node = ROOT;
+        for part in parts(&target)? {
+            let there = self.nodes[node].names.get(part);
+            node = *there.ok_or_else(|| wrong("is no member before it"))?;
+        }
+        if self.nodes[node].meta.kind == FileKind::Dir {
+            return Err(wrong("is a directory"));
+        }
+        let Some((name, dirs)) = name.split_last() else {
+            return Err(wrong("would be the root"));
+        };
+        let dir = self.make_dirs(dirs, time)?;
+        let there = self.nodes[dir].names.get(*name).copied();
+        match there {
+            Some(there) if there == node => return Ok(()),
+            Some(there) if self.nodes[there].meta.kind == FileKind::Dir => {
+                return Err(Failure::new("would replace a directory"));
+            }
+            Some(there) => self.nodes[there].meta.nlink -= 1,
+            None => {}
+        }
+        self.nodes[node].meta.nlink += 1;
+        self.nodes[dir].names.insert(name.to_vec(), node);
+        Ok(())
+    }
+}
+
+/// Reads a member's attributes.
+fn described<R: Read>(member: &Entry<'_, R>, kind: FileKind, pax: &Pax) -> Result<Node> {
+    let header = member.header();
+    let whole = (i64::try_from(header.mtime()?).unwrap_or(i64::MAX), 0);
+    let mode = low16(header.mode()? & 0o7777);
+    let mut node = Node::new(kind, mode, pax.mtime.unwrap_or(whole));
+    let id = |id: u64| u32::try_from(id).map_err(|_| Failure::new("has an owner beyond 32 bits"));
+    node.meta.uid = id(header.uid()?)?;
+    node.meta.gid = id(header.gid()?)?;
+    if matches!(kind, FileKind::Char | FileKind::Block) {
+        let number = |number: Option<u32>| number.unwrap_or(0);
+        node.meta.rdev = (
+            number(header.device_major()?),
+            number(header.device_minor()?),
+        );
+    }
+    node.xattrs.clone_from(&pax.xattrs);
+    Ok(node)
+}
+
+/// What a member's PAX header says beyond what the crate `tar` takes from it.
+#[derive(Default)]
+struct Pax {
+    mtime: Option<Stamp>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a sparse file in GNU's format 1.0: its name and its length. The content begins with a map
+    /// of the pieces.
+    sparse_name: Option<Vec<u8>>,
+    sparse_size: Option<u64>,
+}
+
+impl Pax {
+    fn read<R: Read>(member: &mut Entry<'_, R>) -> Result<Self> {
+        let mut pax = Self::default();
+        let mut sparse_format = None;
+        for extension in member.pax_extensions()?.into_iter().flatten() {
+            let extension = extension?;
+            let Ok(key) = extension.key() else { continue };
+            match key {
+                "mtime" => pax.mtime = Some(stamp(extension.value()?)?),
+                "GNU.sparse.name" => pax.sparse_name = Some(extension.value_bytes().to_vec()),
+                "GNU.sparse.realsize" => {
+                    let size = extension.value()?.parse();
+                    pax.sparse_size = Some(size.map_err(|_| bad_sparse_map())?);
+                }
+                "GNU.sparse.major" => sparse_format = Some(extension.value()? == "1"),
+                key if key.starts_with("GNU.sparse.") => {
+                    sparse_format = sparse_format.or(Some(false))
+                }
+                key => {
+                    if let Some(name) = key.strip_prefix(XATTR) {
+                        let attribute =
+                            (name.as_bytes().to_vec(), extension.value_bytes().to_vec());
+                        pax.xattrs.push(attribute);
+                    }
+                }
+            }
+        }
+        pax.xattrs.sort();
+        if sparse_format == Some(false) || sparse_format.is_some() && pax.sparse_size.is_none() {
+            return Err(
+                Failure::new("is a sparse file in a format that is not known here")
+                    .advise("archive it without `--sparse`, or by a newer tar"),
+            );
+        }
+        Ok(pax)
+    }
+}
+
+fn bad_sparse_map() -> Failure {
+    Failure::new("is a sparse file whose map is wrong")
+}
+
+/// Reads the map at the beginning of a sparse file's content: decimal numbers on lines of their
+/// own, how many pieces there are, then offset and length of each; padded to 512 bytes. Source: GNU
+/// tar's manual, "PAX Format, Version 1.0".
+fn sparse_map(file: &File, start: u64, len: u64, size: u64) -> Result<Vec<Piece>> {
+    let mut numbers = Numbers::new(file, start, len);
+    let count = numbers.next()?;
+    let mut pieces: Vec<Piece> = Vec::new();
+    let (mut end, mut total) = (0, 0_u64);
+    for _ in 0..count {
+        let (offset, len) = (numbers.next()?, numbers.next()?);
+        let is_behind = offset >= end && offset <= size && len <= size - offset;
+        if !is_behind {
+            return Err(bad_sparse_map());
+        }
+        if len > 0 {
+            // Where it is follows when all are read.
+            pieces.push(Piece {
+                offset,
+                len,
+                start: total,
+            });
+        }
+        end = offset + len;
+        total += len;
+    }
+    let begin = numbers.at;
+    if total > (start + len).saturating_sub(begin) {
+        return Err(bad_sparse_map());
+    }
+    for piece in &mut pieces {
+        piece.start += begin;
+    }
+    Ok(pieces)
+}
+
+/// The numbers of a map, which is read by blocks of 512 bytes.
+struct Numbers<'a> {
+    file: &'a File,
+    /// Where the next block begins.
+    at: u64,
+    end: u64,
+    block: [u8; MAP_BLOCK],
+    /// Bytes of the block that were taken.
+    taken: usize,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(file: &'a File, start: u64, len: u64) -> Self {
+        Self {
+            file,
+            at: start,
+            end: start.saturating_add(len),
+            block: [0; MAP_BLOCK],
+            taken: MAP_BLOCK,
+        }
+    }
+
+    fn next(&mut self) -> Result<u64> {
+        let mut number: u64 = 0;
+        loop {
+            if self.taken == MAP_BLOCK {
+                if self.end.saturating_sub(self.at) < usize_as_u64(MAP_BLOCK) {
+                    return Err(bad_sparse_map());
+                }
+                self.file.read_exact_at(&mut self.block, self.at)?;
+                self.at += usize_as_u64(MAP_BLOCK);
+                self.taken = 0;
+            }
+            let byte = self.block[self.taken];
+            self.taken += 1;
+            number = match byte {
+                b'\n' => return Ok(number),
+                b'0'..=b'9' => number
+                    .checked_mul(10)
+                    .and_then(|n| n.checked_add(u64::from(byte - b'0')))
+                    .ok_or_else(bad_sparse_map)?,
+                _ => return Err(bad_sparse_map()),
+            };
+        }
+    }
+}
+
+/// The parts of a member's name.
+fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
+    let parts = name.split(|byte| *byte == b'/');
+    let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+    if parts.contains(&&b".."[..]) {
+        return Err(Failure::new("leads out of the archive"));
+    }
+    for part in &parts {
+        check_part(part)?;
+    }
+    Ok(parts)
+}
+
+/// Reads a time of a PAX header: seconds since 1970, perhaps with a fraction.
+fn stamp(text: &str) -> Result<Stamp> {
+    let wrong = || Failure::new(format!("has the time `{text}`"));
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().map_err(|_| wrong())?;
+    if !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let digits: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
+    let nanoseconds: u32 = digits.parse().map_err(|_| wrong())?;
+    Ok(if whole.starts_with('-') && nanoseconds > 0 {
+        (seconds - 1, 1_000_000_000 - nanoseconds)
+    } else {
+        (seconds, nanoseconds)
+    })
+}
+
+/// Copies a sparse member into a file with holes.
+fn sparse_copy<R: Read>(member: &mut Entry<'_, R>) -> Result<File> {
+    const PIECE: usize = 4096;
+    let mut file = tempfile::tempfile()?;
+    let mut piece = [0; PIECE];
+    let size = member.size();
+    let mut at = 0;
+    while at < size {
+        let want = PIECE.min(u64_as_usize(size - at));
+        member.read_exact(&mut piece[..want])?;
+        if piece[..want].iter().any(|byte| *byte != 0) {
+            file.seek(SeekFrom::Start(at))?;
+            file.write_all(&piece[..want])?;
+        }
+        at += usize_as_u64(want);
+    }
+    file.set_len(size)?;
+    Ok(file)
+}
+
+impl Tree for Archive {
+    fn shown(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.path, shown(path))
+    }
+
+    fn at(&self, path: &[u8], _: bool) -> Result<Option<Box<dyn Item + '_>>> {
+        let mut node = ROOT;
+        for part in parts(path)? {
+            match self.nodes[node].names.get(part) {
+                Some(&there) => node = there,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Box::new(Member {
+            archive: self,
+            node,
+            path: path.to_vec(),
+            way: Vec::new(),
+        })))
+    }
+
+    /// Every directory has one name, and that in one directory.
+    fn is_image(&self) -> bool {
+        false
+    }
+
+    fn capacity(&self) -> Result<u64> {
+        Ok(u64::MAX)
+    }
+}
+
+/// A file in an archive.
+struct Member<'a> {
+    archive: &'a Archive,
+    node: usize,
+    path: Vec<u8>,
+    way: Vec<Vec<u8>>,
+}
+
+impl Member<'_> {
+    fn node(&self) -> &Node {
+        &self.archive.nodes[self.node]
+    }
+}
+
+fn only_read<T>() -> Result<T> {
+    Err(Failure::new("an archive is only read"))
+}
+
+impl Item for Member<'_> {
+    fn shown(&self) -> String {
+        self.archive.shown(&self.path)
+    }
+
+    fn meta(&self) -> Result<Meta> {
+        Ok(self.node().meta)
+    }
+
+    fn names(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.node().names.keys().cloned().collect())
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
+        let found = self.node().names.get(name).copied();
+        Ok(found.map(|node| -> Box<dyn Item> {
+            let mut way = self.way.clone();
+            way.push(name.to_vec());
+            Box::new(Member {
+                archive: self.archive,
+                node,
+                path: join(&self.path, name),
+                way,
+            })
+        }))
+    }
+
+    fn followed(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
+        self.child(name)
+    }
+
+    fn check_parent(&self, _: &dyn Item) -> Result<()> {
+        Ok(())
+    }
+
+    fn way(&self) -> &[Vec<u8>] {
+        &self.way
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn make_file(&self, _: &[u8], _: u16) -> Result<Box<dyn Item + '_>> {
+        only_read()
+    }
+
+    fn make_dir(&self, _: &[u8], _: u16) -> Result<Box<dyn Item + '_>> {
+        only_read()
+    }
+
+    fn make_symlink(&self, _: &[u8], _: &[u8]) -> Result<Box<dyn Item + '_>> {
+        only_read()
+    }
+
+    fn make_node(
+        &self,
+        _: &[u8],
+        _: FileKind,
+        _: u16,
+        _: (u32, u32),
+    ) -> Result<Box<dyn Item + '_>> {
+        only_read()
+    }
+
+    fn make_link(&self, _: &[u8], _: &dyn Item) -> Result<()> {
+        only_read()
+    }
+
+    fn remove_file(&self, _: &[u8]) -> Result<()> {
+        only_read()
+    }
+
+    fn remove_dir(&self, _: &[u8]) -> Result<()> {
+        only_read()
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Ok(self.node().target.clone())
+    }
+
+    fn open(&self) -> Result<Box<dyn Source + '_>> {
+        let node = self.node();
+        Ok(match &node.sparse {
+            Some(file) => Box::new(file.try_clone()?),
+            None => Box::new(Content {
+                file: &self.archive.file,
+                pieces: &node.pieces,
+                size: node.meta.size,
+            }),
+        })
+    }
+
+    fn open_to_write(&self) -> Result<Box<dyn Item + '_>> {
+        only_read()
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<()> {
+        only_read()
+    }
+
+    fn set_len(&self, _: u64) -> Result<()> {
+        only_read()
+    }
+
+    fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        Ok(self.node().xattrs.clone())
+    }
+
+    fn set_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        only_read()
+    }
+
+    fn remove_xattr(&self, _: &[u8]) -> Result<()> {
+        only_read()
+    }
+
+    fn set_owner(&self, _: u32, _: u32) -> Result<bool> {
+        only_read()
+    }
+
+    fn set_mode(&self, _: u16) -> Result<()> {
+        only_read()
+    }
+
+    fn set_times(&self, _: Stamp, _: Stamp) -> Result<()> {
+        only_read()
+    }
+}
+
+/// The bytes of a member.
+struct Content<'a> {
+    file: &'a File,
+    pieces: &'a [Piece],
+    size: u64,
+}
+
+impl Content<'_> {
+    /// The first piece that ends behind an offset.
+    fn piece(&self, offset: u64) -> Option<&Piece> {
+        let before = self.pieces.partition_point(|piece| piece.end() <= offset);
+        self.pieces.get(before)
+    }
+}
+
+impl Source for Content<'_> {
+    fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>> {
+        let piece = self.piece(from);
+        Ok(piece.map(|piece| (piece.offset.max(from), piece.end())))
+    }
+
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let Some(piece) = self.piece(offset).filter(|piece| piece.offset <= offset) else {
+            return Ok(0);
+        };
+        let want = out.len().min(u64_as_usize(piece.end() - offset));
+        let at = piece.start + (offset - piece.offset);
+        match self.file.read_at(&mut out[..want], at)? {
+            0 => Err(Failure::new("the archive ends inside of it")),
+            got => Ok(got),
+        }
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.size)
+    }
+}
