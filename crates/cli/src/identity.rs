@@ -5,6 +5,8 @@ use std::io::Read;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use stetfs_format::Time;
+
 use crate::failure::{Explain, Failure, Result};
 
 /// The variable by which builds that can be repeated set the time of what they make
@@ -66,13 +68,14 @@ pub(crate) fn source_date_epoch() -> Result<Option<u64>> {
         return Ok(None);
     };
     let text = text.to_string_lossy();
-    match text.parse() {
-        Ok(seconds) => Ok(Some(seconds)),
-        Err(_) => Err(
-            Failure::new(format!("{SOURCE_DATE_EPOCH} is `{text}`, which is no time"))
-                .advise("it is in seconds since 1970, as `date +%s` prints them")
-                .exit(2),
-        ),
+    let seconds = text.parse().ok();
+    match seconds.filter(|seconds| *seconds <= Time::MAX_SEC.cast_unsigned()) {
+        Some(seconds) => Ok(Some(seconds)),
+        None => Err(Failure::new(format!(
+            "{SOURCE_DATE_EPOCH} is `{text}`, which is no time that a file can have"
+        ))
+        .advise("it is in seconds since 1970, as `date +%s` prints them")
+        .exit(2)),
     }
 }
 

@@ -316,6 +316,11 @@ fn what_does_not_fit_together_is_refused() {
     .fails(2, &["--size"]);
     stetfs(&["mkfs", &image, "--from", &tree, "--size", "9M"]).fails(1, &["no room"]);
     assert!(!fs::exists(&image).unwrap());
+    for time in ["now", "-1", "15032385536"] {
+        let variable = format!("SOURCE_DATE_EPOCH={time}");
+        let ran = tool("env", &[&variable, STETFS, "mkfs", &image, "--from", &tree]);
+        ran.fails(2, &["SOURCE_DATE_EPOCH", time, "seconds since 1970"]);
+    }
     let inside = format!("{tree}/disk.img");
     stetfs(&["mkfs", &inside, "--from", &tree]).fails(1, &["is an image that this command"]);
     assert!(!fs::exists(&inside).unwrap());
