@@ -29,6 +29,8 @@ use crate::tree::{FileKind, Item, Meta, Stamp, Tree, Walk};
 
 /// Inodes of a volume that are no files of the content.
 const OWN_INODES: u64 = 11;
+/// Bytes of free space for each free inode: what mke2fs takes for volumes of ordinary size.
+const BYTES_OF_FREE_INODE: u64 = 16384;
 /// Bytes of extended attributes that an inode of 256 bytes has room for, roughly.
 const XATTRS_IN_INODE: usize = 90;
 /// Bytes of a symbolic link that lie in the inode.
@@ -108,7 +110,8 @@ impl Need {
         is_sized: bool,
         journal: impl Fn(u64) -> stetfs_mkfs::JournalSize,
     ) -> Result<()> {
-        let inodes = self.files + OWN_INODES;
+        // What is left free is of use with inodes only.
+        let inodes = self.files + OWN_INODES + free / BYTES_OF_FREE_INODE;
         let inodes = u32::try_from(inodes)
             .map_err(|_| Failure::new("the content has more files than a volume can have"))?;
         let block = u64::from(params.block_size);

@@ -76,6 +76,8 @@ fn a_tree_becomes_a_volume_that_fits() {
     let free = |image: &str| dumpe2fs(image, "Free blocks").parse::<u64>().unwrap() * 4096;
     assert!((20 << 20..24 << 20).contains(&free(&larger)));
     assert!(free(&image) < 2 << 20);
+    let inodes = dumpe2fs(&larger, "Free inodes").parse::<u32>().unwrap();
+    assert!(inodes >= 20 << 6, "{inodes}");
 }
 
 /// The kernel shows the tree that it shows of the original.
