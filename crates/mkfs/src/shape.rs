@@ -3,7 +3,7 @@
 //! They depend on each other in a circle: a last group that is too small is left out, after which
 //! there are fewer groups for the same inodes. So they are found in rounds, as mke2fs does.
 
-use stetfs_format::width::nearest_f64;
+use stetfs_format::width::{low32, nearest_f64};
 use stetfs_format::{
     BlockSize, FeatureCompat, FeatureIncompat, FeatureRoCompat, Geometry, GroupNo,
 };
@@ -119,7 +119,7 @@ impl Round {
     /// of its bitmap. `None` if a bitmap cannot hold them.
     fn inodes_per_group(&self, groups: u32) -> Result<Option<u32>, MkfsError> {
         let per_block = self.block_size / self.inode_size;
-        let mut wanted = self.inodes.div_ceil(groups);
+        let mut wanted = self.inodes().div_ceil(groups);
         if wanted > 8 * self.block_size {
             return if self.blocks_per_group >= 256 {
                 Ok(None)
@@ -135,6 +135,15 @@ impl Round {
             }
             wanted -= 1;
         }
+    }
+
+    /// Inodes that are wanted: if the ratio gives none, one for every 4 KiB.
+    fn inodes(&self) -> u32 {
+        let inodes = match self.inodes {
+            0 => self.blocks / u64::from(4096 / self.block_size),
+            inodes => inodes.into(),
+        };
+        low32(inodes.min(u32::MAX.into())).max(INODES_MIN)
     }
 
     fn shape(&self, params: &Params, groups: u32, inodes_per_group: u32) -> Shape {
@@ -260,7 +269,7 @@ impl Round {
     }
 }
 
-/// Inodes that the arguments ask for, at least what a volume needs.
+/// Inodes that the arguments ask for; 0 if the ratio gives none.
 fn wanted_inodes(params: &Params) -> Result<u32, MkfsError> {
     let too_many = || MkfsError::TooManyInodes(params.blocks);
     let bytes = u128::from(params.blocks) * u128::from(params.block_size);
@@ -275,7 +284,7 @@ fn wanted_inodes(params: &Params) -> Result<u32, MkfsError> {
     if u128::from(inodes) * u128::from(params.inode_size) >= bytes {
         return Err(too_many());
     }
-    Ok(inodes.max(INODES_MIN))
+    Ok(inodes)
 }
 
 /// The whole part of a number that is neither negative nor beyond 64 bits.

@@ -519,6 +519,11 @@ fn corners() -> Vec<Case> {
     // Too few inodes; and the smallest with enough.
     cases.push(Case::new("ext4", 1024, 64));
     cases.push(Case::new("ext4", 1024, 64).with(|p| p.inodes = Inodes::Count(16), &["-N", "16"]));
+    // A ratio that gives no inode.
+    cases.push(
+        Case::new("ext4", 2048, 500)
+            .with(|p| p.inodes = Inodes::Ratio(4 << 20), &["-i", "4194304"]),
+    );
     // Inodes in so small groups that the reserved ones fill more than one.
     cases.push(
         Case::new("ext4", 1024, 20_000)
