@@ -10,6 +10,7 @@ mod from;
 mod mke2fs;
 mod ours;
 mod sizes;
+mod sparse;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileTypeExt;

@@ -9,22 +9,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use stetfs_format::width::{low16, u64_as_usize, usize_as_u64};
-use tar::{Entry, EntryType};
+use tar::{Entry, EntryType, GnuExtSparseHeader, GnuSparseHeader};
 
+use super::sparse::{BLOCK, Map, Piece, bad_sparse_map, sparse_map};
 use crate::failure::{Explain, Failure, Result};
 use crate::place::join;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
 const ROOT: usize = 0;
-/// Bytes that are a block of a sparse file's map.
-const MAP_BLOCK: usize = 512;
 /// The prefix of extended attributes in PAX headers, as GNU tar and star have it.
 const XATTR: &str = "SCHILY.xattr.";
 
@@ -42,25 +41,7 @@ struct Node {
     target: Vec<u8>,
     /// Of a file: its bytes, in ascending order; what is between is a hole.
     pieces: Vec<Piece>,
-    /// Of a sparse file in GNU's old format, in place of pieces: its content, with its holes.
-    sparse: Option<File>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// A run of bytes of a file.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    /// Where it is in the file.
-    offset: u64,
-    len: u64,
-    /// Where it is in the archive.
-    start: u64,
-}
-
-impl Piece {
-    fn end(&self) -> u64 {
-        self.offset + self.len
-    }
 }
 
 impl Node {
@@ -81,7 +62,6 @@ impl Node {
             names: BTreeMap::new(),
             target: Vec::new(),
             pieces: Vec::new(),
-            sparse: None,
             xattrs: Vec::new(),
         }
     }
@@ -142,7 +122,7 @@ impl Archive {
         };
         let mut node = described(&member, kind, &pax)?;
         match kind {
-            FileKind::File => self.find_content(&mut member, &pax, &mut node)?,
+            FileKind::File => self.find_content(&member, &pax, &mut node)?,
             FileKind::Symlink => {
                 let target = member.link_name_bytes();
                 node.target = target.unwrap_or_default().into_owned();
@@ -156,7 +136,7 @@ impl Archive {
     /// Finds the bytes of a file.
     fn find_content<R: Read>(
         &self,
-        member: &mut Entry<'_, R>,
+        member: &Entry<'_, R>,
         pax: &Pax,
         node: &mut Node,
     ) -> Result<()> {
@@ -168,12 +148,34 @@ impl Archive {
         }
         node.meta.size = len;
         if member.header().entry_type() == EntryType::GNUSparse {
-            node.sparse = Some(sparse_copy(member)?);
+            node.pieces = self.old_sparse_map(member)?;
         } else if len > 0 {
             let offset = 0;
             node.pieces.push(Piece { offset, len, start });
         }
         Ok(())
+    }
+
+    /// Finds the pieces of a sparse file in GNU's old format: the header has a map of them, and as
+    /// many blocks behind it as it needs.
+    fn old_sparse_map<R: Read>(&self, member: &Entry<'_, R>) -> Result<Vec<Piece>> {
+        let header = member.header().as_gnu().ok_or_else(bad_sparse_map)?;
+        let mut map = Map::of(member.size());
+        let mut add = |entries: &[GnuSparseHeader]| {
+            let mut entries = entries.iter().filter(|entry| !entry.is_empty());
+            entries.try_for_each(|entry| map.add(entry.offset()?, entry.length()?))
+        };
+        add(&header.sparse)?;
+        let mut at = member.raw_header_position() + usize_as_u64(BLOCK);
+        let mut is_extended = header.is_extended();
+        while is_extended {
+            let mut more = GnuExtSparseHeader::new();
+            self.file.read_exact_at(more.as_mut_bytes(), at)?;
+            at += usize_as_u64(BLOCK);
+            add(more.sparse())?;
+            is_extended = more.is_extended();
+        }
+        Ok(map.placed(at))
     }
 
     /// Puts a node where the name says.
@@ -344,92 +346,6 @@ impl Pax {
     }
 }
 
-fn bad_sparse_map() -> Failure {
-    Failure::new("is a sparse file whose map is wrong")
-}
-
-/// Reads the map at the beginning of a sparse file's content: decimal numbers on lines of their
-/// own, how many pieces there are, then offset and length of each; padded to 512 bytes. Source: GNU
-/// tar's manual, "PAX Format, Version 1.0".
-fn sparse_map(file: &File, start: u64, len: u64, size: u64) -> Result<Vec<Piece>> {
-    let mut numbers = Numbers::new(file, start, len);
-    let count = numbers.next()?;
-    let mut pieces: Vec<Piece> = Vec::new();
-    let (mut end, mut total) = (0, 0_u64);
-    for _ in 0..count {
-        let (offset, len) = (numbers.next()?, numbers.next()?);
-        let is_behind = offset >= end && offset <= size && len <= size - offset;
-        if !is_behind {
-            return Err(bad_sparse_map());
-        }
-        if len > 0 {
-            // Where it is follows when all are read.
-            pieces.push(Piece {
-                offset,
-                len,
-                start: total,
-            });
-        }
-        end = offset + len;
-        total += len;
-    }
-    let begin = numbers.at;
-    if total > (start + len).saturating_sub(begin) {
-        return Err(bad_sparse_map());
-    }
-    for piece in &mut pieces {
-        piece.start += begin;
-    }
-    Ok(pieces)
-}
-
-/// The numbers of a map, which is read by blocks of 512 bytes.
-struct Numbers<'a> {
-    file: &'a File,
-    /// Where the next block begins.
-    at: u64,
-    end: u64,
-    block: [u8; MAP_BLOCK],
-    /// Bytes of the block that were taken.
-    taken: usize,
-}
-
-impl<'a> Numbers<'a> {
-    fn new(file: &'a File, start: u64, len: u64) -> Self {
-        Self {
-            file,
-            at: start,
-            end: start.saturating_add(len),
-            block: [0; MAP_BLOCK],
-            taken: MAP_BLOCK,
-        }
-    }
-
-    fn next(&mut self) -> Result<u64> {
-        let mut number: u64 = 0;
-        loop {
-            if self.taken == MAP_BLOCK {
-                if self.end.saturating_sub(self.at) < usize_as_u64(MAP_BLOCK) {
-                    return Err(bad_sparse_map());
-                }
-                self.file.read_exact_at(&mut self.block, self.at)?;
-                self.at += usize_as_u64(MAP_BLOCK);
-                self.taken = 0;
-            }
-            let byte = self.block[self.taken];
-            self.taken += 1;
-            number = match byte {
-                b'\n' => return Ok(number),
-                b'0'..=b'9' => number
-                    .checked_mul(10)
-                    .and_then(|n| n.checked_add(u64::from(byte - b'0')))
-                    .ok_or_else(bad_sparse_map)?,
-                _ => return Err(bad_sparse_map()),
-            };
-        }
-    }
-}
-
 /// The parts of a member's name.
 fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
     let parts = name.split(|byte| *byte == b'/');
@@ -462,26 +378,6 @@ fn stamp(text: &str) -> Result<Stamp> {
     } else {
         (seconds, nanoseconds)
     })
-}
-
-/// Copies a sparse member into a file with holes.
-fn sparse_copy<R: Read>(member: &mut Entry<'_, R>) -> Result<File> {
-    const PIECE: usize = 4096;
-    let mut file = tempfile::tempfile()?;
-    let mut piece = [0; PIECE];
-    let size = member.size();
-    let mut at = 0;
-    while at < size {
-        let want = PIECE.min(u64_as_usize(size - at));
-        member.read_exact(&mut piece[..want])?;
-        if piece[..want].iter().any(|byte| *byte != 0) {
-            file.seek(SeekFrom::Start(at))?;
-            file.write_all(&piece[..want])?;
-        }
-        at += usize_as_u64(want);
-    }
-    file.set_len(size)?;
-    Ok(file)
 }
 
 impl Tree for Archive {
@@ -616,14 +512,11 @@ impl Item for Member<'_> {
 
     fn open(&self) -> Result<Box<dyn Source + '_>> {
         let node = self.node();
-        Ok(match &node.sparse {
-            Some(file) => Box::new(file.try_clone()?),
-            None => Box::new(Content {
-                file: &self.archive.file,
-                pieces: &node.pieces,
-                size: node.meta.size,
-            }),
-        })
+        Ok(Box::new(Content {
+            file: &self.archive.file,
+            pieces: &node.pieces,
+            size: node.meta.size,
+        }))
     }
 
     fn open_to_write(&self) -> Result<Box<dyn Item + '_>> {
@@ -689,7 +582,7 @@ impl Source for Content<'_> {
             return Ok(0);
         };
         let want = out.len().min(u64_as_usize(piece.end() - offset));
-        let at = piece.start + (offset - piece.offset);
+        let at = piece.start.saturating_add(offset - piece.offset);
         match self.file.read_at(&mut out[..want], at)? {
             0 => Err(Failure::new("the archive ends inside of it")),
             got => Ok(got),
@@ -698,5 +591,26 @@ impl Source for Content<'_> {
 
     fn size(&self) -> Result<u64> {
         Ok(self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_header() {
+        for (text, expected) in [
+            ("12", (12, 0)),
+            ("12.5", (12, 500_000_000)),
+            ("12.1234567899", (12, 123_456_789)),
+            ("-1.25", (-2, 750_000_000)),
+            ("-0.5", (-1, 500_000_000)),
+        ] {
+            assert_eq!(stamp(text).unwrap(), expected);
+        }
+        for text in ["", "x", "1.x", "1.-5", "99999999999999999999"] {
+            assert!(stamp(text).is_err(), "{text}");
+        }
     }
 }
