@@ -37,6 +37,9 @@ write @0 500 300 64; fdatasync @0; write @0 600 100 65; chattr m0 -j; write @0 5
 fdatasync @0; write @0 550 100 67; chattr m0 +j; write @0 650 60 68; commit; chattr m0 -j; commit
 clock still; write @1 500 400 69; fsync @1; write @1 550 100 70; chattr m1 -j; write @1 400 300 71
 fsync @1; write @1 450 100 72; chattr m1 +j; write @1 550 60 73; commit; clock runs
+fsync @0; zero @0 300 200; chattr m0 +j; commit; chattr m0 -j; fsync @0; punch @0 1500 900
+chattr m0 +j; commit; chattr m0 -j; fsync @0; truncate @0 1700; truncate @0 2000; chattr m0 +j
+commit; chattr m0 -j; commit
 mkdir d; chattr d +j; create d/i; open @2 d/i; write @2 0 7000 59; commit; write @2 500 5000 60
 rename m1 d/i; fsync @2; close @2; mkdir d/e; create d/e/j; write d/e/j 100 9000 61; fsync d/e/j
 write d/e/j 0 4500 62; chattr d/e/j -j; write d/e/j 2000 4500 63; commit; unlink d/e/j; sync

@@ -9,7 +9,11 @@ use crate::world::{Outcome, Reply};
 
 impl Model {
     pub(super) fn resize(&mut self, id: Id, size: u64) {
-        let beyond = size.div_ceil(self.rules.block);
+        let block = self.rules.block;
+        let beyond = size.div_ceil(block);
+        if size < self.content(id).size() && !size.is_multiple_of(block) {
+            self.note_zeroed(id);
+        }
         let node = self.modify(id);
         node.is_cut |= size == 0;
         if let Body::File(content) = &mut node.body {
@@ -109,6 +113,11 @@ impl Model {
             }
             _ => node.blocks.extend(touched),
         }
+        let has_edges = !offset.is_multiple_of(block) || !(offset + len).is_multiple_of(block);
+        if zero && has_edges {
+            self.note_zeroed(id);
+        }
+        let node = self.nodes.get_mut(&id).expect("it was modified");
         if let Body::File(content) = &mut node.body {
             if zero {
                 content.zero(offset, len);

@@ -56,6 +56,15 @@ impl Model {
         }
     }
 
+    /// Notes that part of a block was zeroed. Without a mark these zeros are data like that of a
+    /// write: with `data=writeback` they may reach the disk after the commit of a later mark.
+    pub(super) fn note_zeroed(&mut self, id: Id) {
+        let (step, is_whole) = (self.step, self.is_marked(id));
+        if let Some(node) = self.nodes.get_mut(&id).filter(|_| !is_whole) {
+            node.loose = step;
+        }
+    }
+
     /// Stores to mapped pages, which writes these pages at once and changes no times.
     pub(super) fn store(&mut self, slot: u8, offset: u64, payload: Payload) -> Outcome {
         let id = self.slot(slot)?;
