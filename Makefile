@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +162,12 @@ mkfs-long: ## Some thousand volumes of drawn sizes and options beside those of m
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs cargo-fuzz
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh
+
+dist: ## What is given away of a release, into target/packages: sources, static program, Debian packages, wheel, rpm (KINDS="deb wheel"); docs/INSTALL.md
+	@CARGO="$(CARGO)" scripts/dist.sh $(KINDS)
+
+dist-test: ## All that as its users install it: in clean roots of Debian 12 and 13, without the sources; needs root
+	@scripts/dist-test.sh $(KINDS)
 
 clean: ## Build results
 	$(CARGO) clean

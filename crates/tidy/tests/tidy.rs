@@ -18,7 +18,9 @@ const COLUMNS: usize = 100;
 const LINES: usize = 1000;
 
 /// The directories in which people put files.
-const PLACES: [&str; 6] = ["crates", "docs", "results", "fuzz", "scripts", ".ci"];
+const PLACES: [&str; 7] = [
+    "crates", "docs", "results", "fuzz", "packaging", "scripts", ".ci",
+];
 
 /// The files that a package may have beside its directories.
 const OF_A_PACKAGE: [&str; 3] = ["Cargo.toml", "build.rs", "sources.rs"];
@@ -205,6 +207,8 @@ fn nothing_lies_about() {
             // pip's name for the requirements of a program in Python.
             ["scripts", _, "requirements.txt"] => true,
             ["scripts", "programs", "go", _, "go.mod" | "go.sum"] => true,
+            // What a package's build tools want has the names that they look for.
+            ["packaging", "debian", ..] | ["packaging", "rpm", "stetfs.spec"] => true,
             _ => endings.iter().any(|ending| has_ending(path, ending)),
         }
     };
