@@ -8,7 +8,7 @@ use stetfs_scheme::SchemeError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BelowError {
     /// There is no journal that can be followed.
-    #[error("the volume has no journal that can be followed")]
+    #[error("the volume has no journal to follow")]
     NoJournal,
     /// Something that the kernel wrote into its journal is not what JBD2's format says.
     #[error("the kernel's journal cannot be followed: {0}")]

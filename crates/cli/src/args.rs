@@ -104,41 +104,42 @@ Mount options, for -o (name or name=value, separated by commas):
                                       log; else the volume's own (`stetfs mkfs --scheme`); else jbd2
   data=journal|ordered|writeback      what goes through the journal (schemes jbd2, jftl, dj;
                                       default: the volume's setting, else journal)
-  atomic=marked|all|none              of which files one write of at most 1 MiB is one transaction
-                                      or nothing of it: of those marked with chattr +j (default),
-                                      which directories hand on, of all, or of none; such files are
-                                      written past the page cache (docs/ATOMIC.md)
+  atomic=marked|all|none              files whose writes of up to 1 MiB a crash leaves whole or not
+                                      at all: those marked with chattr +j (default; new files take
+                                      the mark of their directory), all, or none; their writes
+                                      bypass the page cache (docs/ATOMIC.md)
   commit=SECONDS                      how long a change may wait for its commit (default 5; 1 where
                                       sync(2) does not reach the mount)
   dirty_expire=SECONDS                in the modes ordered and writeback, how long new data may wait
                                       for a place in the volume while nobody syncs it (default 30,
                                       as in the kernel; 0 or nodelalloc: until the next commit)
-  max_batch_time=MICROSECONDS         how long an fsync may wait for others who will soon want one
-                                      too, at most as long as a commit takes on average (default
-                                      15000, as in the kernel; 0: not at all)
-  noauto_da_alloc                     so may data of a file that replaces another by a rename, or
-                                      that was cut to nothing and is closed
+  max_batch_time=MICROSECONDS         how long an fsync may wait to share its commit with others
+                                      that are about to come, at most as long as a commit takes on
+                                      average (default 15000, as in the kernel; 0: not at all)
+  noauto_da_alloc                     also delay the data of a file that is renamed over another, or
+                                      that was truncated to nothing and closed
   memory=SIZE                         bound of all caches together (default 256M); the process takes
                                       some 30M more
   errors=remount-ro|continue|panic    what happens on an error (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
-  resuid=N, resgid=N                  the user and the group for whom root's reserved blocks are too
-                                      (default: the volume's setting)
-  max_dir_size_kb=KIB                 a directory as large takes no further block (default 0: any)
+  resuid=N, resgid=N                  user and group that may use root's reserved blocks (default:
+                                      the volume's setting)
+  max_dir_size_kb=KIB                 size at which a directory stops growing (default 0: none)
   minixdf                             df counts the volume's own structures as used space
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
-  dax                                 the volume is in persistent memory, or a file as if it were:
-                                      stored to by the byte (schemes stet, and always shortcut)
+  dax                                 treat the volume as persistent memory, written by the byte; a
+                                      file may stand for it (scheme stet; always with shortcut)
   journal_async_commit                one flush per commit instead of two, see `stetfs schemes`
   durability=power|process            what a volume in memory, the memory beside a volume, or a NAND
-                                      part in a file survives (default power)
+                                      part in a file must survive: a power cut (default), or only
+                                      the end of the process
   nvm=FILE                            the memory beside the volume (schemes stet, dj, ubj, tinca,
                                       spindle); made if it is missing or empty; default: where the
                                       volume had it last
   nvm-new                             overwrite the content of that file, unless a volume needs it
-  noload                              leave the journal alone; a volume that needs recovery is only
-                                      mounted with ro then, another one is written without a journal
+  noload                              leave the journal alone: a volume that needs recovery must be
+                                      mounted with ro, any other is written without a journal
   sb=N                                if the first superblock is damaged, take its copy at block N,
                                       in units of 1 KiB (131072 for block 32768 of 4 KiB); a mount
                                       that writes makes the first one anew
@@ -146,20 +147,18 @@ Mount options, for -o (name or name=value, separated by commas):
                                       sync(2) reaches the mount (Linux 6.18); default: if possible
   transport=auto|uring|dev            how requests come from the kernel: by io_uring, each served on
                                       the processor of its caller (Linux 6.14, where root has
-                                      switched it on), or by /dev/fuse; default: io_uring if it can
-                                      be
+                                      switched it on), or by /dev/fuse; default: io_uring if
+                                      possible
   nowriteback                         no writeback cache: each write(2) goes to the volume by itself
-  abort_hung=SECONDS                  give the server up when it has not answered for so long: who
-                                      uses the mount gets errors, and sync(1) ends; what was not
-                                      written yet is lost (default 0: never; after 30 s the log says
-                                      so)
+  abort_hung=SECONDS                  give the server up when it has not answered for this long:
+                                      calls on the mount fail, sync(1) returns, and unwritten data
+                                      is lost (default 0: never; after 30 s the log says so)
   allow_other, default_permissions    who may use the mount, and who checks
   suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work
                                       (default: only when root mounts an image that root owns and
                                       nobody else may write)
   nosymfollow                         (root) follow no symbolic links
-All other options of ext4(5) and mount(8) are taken; those that change nothing here are named in the
-log.
+All other options of ext4(5) and mount(8) are accepted; the log names those without effect here.
 
 In /etc/fstab:
   /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0
@@ -393,7 +392,7 @@ pub(crate) struct Info {
 /// Show the journal's transactions in words
 ///
 /// Shows each record in the order of the log: descriptors with the home of each block and what
-/// lives there, revokes, commit records with their times; and whether recovery would replay it.
+/// lies there, revokes, commit records with their times; and whether recovery would replay it.
 /// Reads only.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -37,8 +37,8 @@ pub(crate) fn run(name: &str, args: &[OsString]) -> Failure {
     let failure = Failure::new(format!("{}: {error}", program.display()));
     match error.kind() {
         ErrorKind::NotFound => failure.advise(format!(
-            "{name} is a program of its own: it is built by cargo build --release -p {name}, and \
-                make install puts it beside stetfs"
+            "{name} is a separate program: cargo build --release -p {name} builds it, make install \
+                puts it beside stetfs"
         )),
         _ => failure,
     }

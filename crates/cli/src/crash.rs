@@ -47,16 +47,16 @@ pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
         (Some(CrashCommand::Mark(args)), _) => program::mark(args),
         (None, Some(case)) if program::is_case(case) => program::replay(&args.program, case),
         (None, Some(_)) if args.program.shell => Err(Failure::new(
-            "--shell is for the case of a program, FILE#CASE",
+            "--shell needs the case of a program: --replay FILE#CASE",
         )),
         (None, Some(case)) => replay(case),
         (None, None) if !args.program.words.is_empty() || args.program.recording.is_some() => {
             program::run(args)
         }
         (None, None) if args.program.check.is_some() => Err(Failure::new(
-            "--check judges a program, and there is none",
+            "--check needs a program to judge",
         )
-        .advise("name it behind --, as in: stetfs crash --check ./check.sh -- ./program {dir}")),
+        .advise("give it behind --, as in: stetfs crash --check ./check.sh -- ./program {dir}")),
         (None, None) => explore(args),
     };
     done.map_err(|failure| match failure.code {
@@ -117,7 +117,7 @@ fn explore(args: &Crash) -> Result<ExitCode> {
 }
 
 /// Advice if a file belongs to another exploration.
-const ANOTHER_FILE: &str = "go on with the command that the file is of, or name another file";
+const ANOTHER_FILE: &str = "continue with the command that made the file, or name another file";
 
 fn merge(args: &CrashMerge) -> Result<ExitCode> {
     let first = args.files.first().and_then(|file| fs::read(file).ok());
@@ -125,7 +125,7 @@ fn merge(args: &CrashMerge) -> Result<ExitCode> {
         return program::merge(args);
     }
     if args.junit.is_some() {
-        return Err(Failure::new("--junit is for reports on a program"));
+        return Err(Failure::new("--junit is only for reports on a program"));
     }
     let merged = Explorations::merge(&args.files).map_err(|e| told(&e))?;
     show(&merged, args.json.as_deref())
@@ -231,7 +231,7 @@ fn workload(file: &Path, target: &Target) -> Result<Workload> {
         matches!(op, Op::GroupWrite { .. }) && answer == Err(Errno::OPNOTSUPP)
     };
     if ops.any(is_refused) {
-        let why = format!("{name} has groups of writes, and {target} can have none");
+        let why = format!("workload {name} has groups of writes, which {target} cannot run");
         return Err(Failure::new(why).advise("they need data=journal or atomic=all"));
     }
     Ok(workload)

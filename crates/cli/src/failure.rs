@@ -20,17 +20,17 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 
 /// The table of exit codes, for `--help` and the man page.
 pub(crate) const EXIT_CODES: &str = "\
-Exit codes, of every command but those below:
+Exit codes of every command except those below:
   0  done
-  1  it failed, the reason is on standard error; of several things (ls, cat, cp, mv, ln, rm, \
-  mkdir) at least one
+  1  it failed; the reason is on standard error (ls, cat, cp, mv, ln, rm, mkdir: at least one of \
+  the files failed)
   2  the command line is wrong: an unknown option, scheme, mount option or value; nothing was done
-  `stetfs tx` has the command's; 125 it failed, and nothing was changed; 126 the command cannot be \
-  run; 127 there is none
-  `stetfs fsck` has those of fsck(8), their sum when several apply:
+  `stetfs tx`: that of its command; 125 it failed, and nothing was changed; 126 the command cannot \
+  be run; 127 there is no such command
+  `stetfs fsck`, as fsck(8), their sum when several apply:
   0  no errors; 1 errors were corrected; 4 errors were left; 8 it could not be done; 16 the \
   command line is wrong; 32 cancelled
-  mount.fuse.stetfs and umount.fuse.stetfs have those of mount(8):
+  mount.fuse.stetfs and umount.fuse.stetfs, as mount(8):
   0  done; 1 the command line is wrong; 32 it failed";
 
 /// The result of a command's parts.
@@ -180,8 +180,8 @@ fn media_advice(error: &MediaError) -> Option<&'static str> {
             source: Errno::PERM | Errno::ROFS | Errno::ACCESS,
             ..
         } => {
-            "the device is write-protected (blockdev --getro tells; --setrw takes that away); to \
-                read it: -o ro"
+            "the device is write-protected (blockdev --getro shows that, --setrw ends it); to read \
+                it: -o ro"
         }
         MediaError::Io { .. } | MediaError::WritesLost => {
             "the device fails; copy what can still be read, and look at the kernel's messages \

@@ -149,7 +149,7 @@ fn make_parents<'v>(volume: &'v Volume, path: &[u8]) -> Result<Option<Box<dyn It
             Some(meta) if meta.kind == FileKind::Dir => None,
             Some(meta) => {
                 let (shown, kind) = (shown(), meta.kind.word());
-                return Err(Failure::new(format!("{shown} is there and is a {kind}")));
+                return Err(Failure::new(format!("{shown} exists and is a {kind}")));
             }
             None => {
                 let dir = volume.make_dir(here, 0o777).during(shown)?;
@@ -195,7 +195,7 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
             return if args.force && kind != FileKind::Symlink {
                 Ok(())
             } else {
-                Err(Failure::new(format!("{} is no directory", shown())))
+                Err(Failure::new(format!("{} is not a directory", shown())))
             };
         }
         if !args.recursive {

@@ -38,7 +38,9 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
         recover(args)?;
     } else if let Some(mount) = mounts::mount_of(image).map_err(operation)? {
         let dir = mount.dir.display();
-        eprintln!("stetfs: mounted on {dir}: what is being changed will look like damage");
+        eprintln!(
+            "stetfs: the volume is mounted on {dir}: changes under way will look like damage"
+        );
     }
     tool.arg("-f").args(how_to_repair(args));
     let loan = Loan::of(image, args.no_change).map_err(operation)?;
@@ -117,7 +119,8 @@ fn recover(args: &Fsck) -> Result<()> {
                     return forget_log(image, &disk);
                 }
                 eprintln!(
-                    "stetfs: if it is lost for good: --forget-log repairs what is home without it"
+                    "stetfs: if the log is lost for good, --forget-log repairs the volume without \
+                        it"
                 );
             }
             eprintln!("stetfs: leaving it to e2fsck");
@@ -134,15 +137,17 @@ fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     stetfs::forget_private_log(&*dev).during(|| shown.to_string())?;
     dev.close().during(|| shown.to_string())?;
     let scheme = owner.as_deref().unwrap_or("(unknown)");
-    eprintln!("stetfs: {shown}: GIVEN UP: what scheme {scheme} had committed and not brought home");
     eprintln!(
-        "stetfs: LOST is what was written last, also what fsync has confirmed: whole files, names, \
-            and parts of files, which then \
-         have old content, or old and new"
+        "stetfs: {shown}: GIVEN UP: the changes that scheme {scheme} had committed but not \
+        written home"
     );
     eprintln!(
-        "stetfs: e2fsck repairs the structure of what is left, and cannot tell which files these \
-            are"
+        "stetfs: LOST: the newest writes, even those that fsync confirmed: whole files, names, and \
+            parts of files, which now hold old content, or old and new content mixed"
+    );
+    eprintln!(
+        "stetfs: e2fsck repairs the structure of the rest, but cannot tell which files lost \
+            something"
     );
     Ok(())
 }

@@ -182,11 +182,11 @@ const MAGICS: &[Magic] = &[
     Magic(0, b"070701", "a cpio archive"),
     Magic(0, b"PK\x03\x04", "a ZIP archive"),
     Magic(0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    Magic(0, b"\x1f\x8b\x08", "something compressed by gzip"),
-    Magic(0, b"\xfd7zXZ\0", "something compressed by xz"),
-    Magic(0, b"\x28\xb5\x2f\xfd", "something compressed by zstd"),
-    Magic(0, b"\x04\x22\x4d\x18", "something compressed by lz4"),
-    Magic(0, b"BZh", "something compressed by bzip2"),
+    Magic(0, b"\x1f\x8b\x08", "data compressed by gzip"),
+    Magic(0, b"\xfd7zXZ\0", "data compressed by xz"),
+    Magic(0, b"\x28\xb5\x2f\xfd", "data compressed by zstd"),
+    Magic(0, b"\x04\x22\x4d\x18", "data compressed by lz4"),
+    Magic(0, b"BZh", "data compressed by bzip2"),
     Magic(0, b"SQLite format 3\0", "an SQLite database"),
     Magic(0, b"\x7fELF", "a program"),
 ];
@@ -468,8 +468,8 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
     Err(failure.advise(match list.lines().nth(1) {
         Some(_) => "the NAND parts of this machine are in /proc/mtd",
         None => {
-            "the kernel has no MTD device (its driver is not loaded?); for a simulated part \
-            give a file elsewhere"
+            "the kernel has no MTD device (is its driver loaded?); for a simulated part, name a \
+                file elsewhere"
         }
     }))
 }
@@ -501,12 +501,11 @@ pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
             }
         }
         Kind::JournalDevice => {
-            "a volume with such a journal has the feature has_journal and no journal inode; give \
-                the volume itself"
+            "name the volume itself: the one with the feature has_journal and no journal inode"
                 .to_owned()
         }
-        Kind::Region => "give the volume, and this as its memory: -o nvm=FILE".to_owned(),
-        Kind::ExtOfBlocks(_) => "a kernel whose memory pages are that large mounts it".to_owned(),
+        Kind::Region => "name the volume, and give this file as its memory: -o nvm=FILE".to_owned(),
+        Kind::ExtOfBlocks(_) => "a kernel with memory pages of that size can mount it".to_owned(),
         Kind::Ext | Kind::NandPart | Kind::Foreign | Kind::Text | Kind::Data => return None,
     })
 }

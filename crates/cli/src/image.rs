@@ -69,7 +69,7 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
             OpenError::Media(MediaError::Open {
                 source: Errno::ACCESS,
                 ..
-            }) if !options.read_only => Some("it cannot be written by you; to look at it: -o ro"),
+            }) if !options.read_only => Some("you may not write to it; to read it: -o ro"),
             OpenError::Media(MediaError::Busy { .. }) => {
                 Some("wait for the other process, or unmount it there")
             }
@@ -102,8 +102,8 @@ pub(crate) fn failed(image: &Path, error: Error) -> Failure {
                  tune2fs -j {shown}"
             )),
             MountError::NeedsRecovery { .. } => Some(format!(
-                "make {shown} writable for a moment, or look at it as it would be after recovery: \
-                    -o ro"
+                "make {shown} writable for the recovery, or read it as it would be after one: -o \
+                    ro"
             )),
             _ => None,
         },
@@ -373,7 +373,7 @@ fn nothing_behind(kind: FileKind) -> Failure {
     Failure::new(format!(
         "is a {kind}: in an image that is not mounted it has no content"
     ))
-    .advise("stetfs cp -r and -a copy it as what it is")
+    .advise("stetfs cp -r or -a copies it as what it is")
 }
 
 /// A file of a volume.

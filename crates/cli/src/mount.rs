@@ -89,7 +89,7 @@ fn remount(dir: &Path, words: &[String], options: &Options, fake: bool) -> Resul
     let fixed: Vec<&str> = split(&list).filter(is_change).collect();
     if !fixed.is_empty() {
         return Err(Failure::new(format!(
-            "{shown}: a remount does not change {}; it is mounted with {}",
+            "{shown}: a remount cannot change {}; it is mounted with {}",
             fixed.join(","),
             server.in_words
         ))
@@ -195,8 +195,8 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     tell(args, options, &report);
     if let Some(owner) = owner_of_nobody(&fs) {
         eprintln!(
-            "stetfs: {}: its root directory belongs to {owner}, whom this user namespace does not \
-                have: the kernel answers EACCES there, to root too; map that number \
+            "stetfs: {}: its root directory belongs to {owner}, who does not exist in this user \
+                namespace: the kernel refuses access with EACCES, even to root; map that number \
                 (user_namespaces(7)), or give the directory another owner",
             args.image.display()
         );
@@ -205,7 +205,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         let unused = &options.core.unused;
         if !unused.is_empty() {
             tracing::warn!(
-                "{}: mount options that change nothing here: {}",
+                "{}: mount options without effect here: {}",
                 image.display(),
                 unused.join(",")
             );

@@ -56,13 +56,13 @@ fn open_image(places: &[&Place], advice: &str) -> Result<Volume> {
         };
         let key = mounts::resolved(path);
         if image.as_ref().is_some_and(|(first, _)| *first != key) {
-            return Err(Failure::new("the places are in two images")
+            return Err(Failure::new("all places must be in one image")
                 .advise(advice)
                 .exit(2));
         }
         image = Some((key, path));
     }
-    let (_, image) = image.ok_or_else(|| Failure::new("no place is given").exit(2))?;
+    let (_, image) = image.ok_or_else(|| Failure::new("no place was given").exit(2))?;
     Volume::open(image, true)
 }
 
@@ -86,7 +86,10 @@ pub(crate) fn mv(args: &Mv) -> Result<()> {
         return Err(Failure::new("nothing to move"));
     };
     let all: Vec<&Place> = args.places.iter().collect();
-    let volume = open_image(&all, "to move between trees: stetfs cp -a, then rm")?;
+    let volume = open_image(
+        &all,
+        "to move from one image to another: stetfs cp -a, then stetfs rm",
+    )?;
     let done = Target::new(&volume, target, sources.len()).and_then(|target| {
         let mut moved = HashSet::new();
         each(sources, |source| {
@@ -115,10 +118,10 @@ fn move_one(
     let meta = lstat(volume, path)?.ok_or_else(|| not_there(volume, path))?;
     let is_dir = meta.kind == FileKind::Dir;
     if !is_dir && path.ends_with(b"/") {
-        return Err(Failure::new(format!("{} is no directory", shown())));
+        return Err(Failure::new(format!("{} is not a directory", shown())));
     }
     if !is_dir && new.ends_with(b"/") {
-        return Err(Failure::new(format!("{} is no directory", target.place)));
+        return Err(Failure::new(format!("{} is not a directory", target.place)));
     }
     if let Some(there) = lstat(volume, &new)? {
         let shown_new = volume.shown(&new);
@@ -133,13 +136,13 @@ fn move_one(
         }
         if (there.kind == FileKind::Dir) != is_dir {
             return Err(Failure::new(format!(
-                "{shown_new} is there and is a {}",
+                "{shown_new} exists and is a {}",
                 there.kind.word()
             )));
         }
         if moved.contains(&there.id) {
             return Err(Failure::new(format!(
-                "{shown_new} was just moved there, and stays"
+                "{shown_new} was just moved there, and is not overwritten"
             )));
         }
     }
@@ -178,7 +181,7 @@ pub(crate) fn ln(args: &Ln) -> Result<()> {
         sources.iter().cloned().map(Place::from).collect()
     };
     let all: Vec<&Place> = existing.iter().chain([&target]).collect();
-    let volume = open_image(&all, "a link cannot leave its image; stetfs cp copies")?;
+    let volume = open_image(&all, "a link stays in its image; to copy: stetfs cp")?;
     let done = Target::new(&volume, &target, sources.len()).and_then(|target| {
         if args.symbolic {
             each(sources, |words: &OsString| {
@@ -206,7 +209,7 @@ fn link_one(args: &Ln, volume: &Volume, path: &[u8], target: &Target<'_>) -> Res
     let meta = item.meta()?;
     if meta.kind == FileKind::Dir {
         return Err(Failure::new(format!(
-            "{} is a directory: it has one name",
+            "{} is a directory, which can have one name only",
             volume.shown(path)
         ))
         .advise("ln -s makes a symbolic link"));
@@ -230,11 +233,11 @@ fn make_room(
         && is_same_name(volume, path, new)?
     {
         let shown = volume.shown(new);
-        return Err(Failure::new(format!("{shown} is the same file")));
+        return Err(Failure::new(format!("{shown} is that file already")));
     }
     if there.kind == FileKind::Dir {
         return Err(Failure::new(format!(
-            "{} is there and is a directory",
+            "{} exists and is a directory",
             volume.shown(new)
         )));
     }

@@ -103,10 +103,7 @@ fn pause_and_dir(args: &Stats) -> Result<(Option<f64>, Option<&Path>)> {
         (None, None) => Ok((Some(1.0), Some(Path::new(word)))),
         (None, Some(_)) => {
             let word = word.to_string_lossy();
-            Err(
-                Failure::new(format!("--watch {word}: this is no number of seconds"))
-                    .exit(EXIT_USAGE),
-            )
+            Err(Failure::new(format!("--watch {word}: not a number of seconds")).exit(EXIT_USAGE))
         }
     }
 }

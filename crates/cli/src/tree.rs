@@ -182,7 +182,7 @@ pub(crate) fn descend(
     };
     match top.child(name)? {
         Some(child) => descend(&*child, rest, found),
-        None => Err(Failure::new("it is not there any more")),
+        None => Err(Failure::new("it no longer exists")),
     }
 }
 
@@ -238,7 +238,7 @@ impl Walk {
         }
         if self.above.len() == DEPTH_MAX {
             return Err(Failure::new(format!(
-                "more than {DEPTH_MAX} directories, one in the other"
+                "directories nested deeper than {DEPTH_MAX}"
             )));
         }
         if self.above.contains(&id) || self.is_image && !self.entered.insert(id) {

@@ -73,11 +73,11 @@ fn check(dir: &Path) -> Result<()> {
     let all = mountinfo::mounts()?;
     if let Some(below) = all.iter().find(|mount| is_below(&mount.dir)) {
         return Err(failed(format!(
-            "{} is mounted below {}, and cannot be part of a transaction",
+            "{} is a mount below {}, and cannot be part of a transaction",
             below.dir.display(),
             dir.display()
         ))
-        .advise("name a directory that it is not below, or unmount it"));
+        .advise("name a directory without that mount, or unmount it"));
     }
     let user = rustix::process::geteuid();
     let owner = std::os::unix::fs::MetadataExt::uid(&dir.metadata()?);

@@ -33,9 +33,7 @@ pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
         Kind::NandPart => unlike("no volume on this NAND part".to_owned())
             .advise(format!("make one: stetfs mkfs {shown}")),
         Kind::Ext => why.into().context(&shown).advise(fsck()),
-        Kind::Data => {
-            unlike("no ext4 volume: it holds something that is not known".to_owned()).advise(fsck())
-        }
+        Kind::Data => unlike("no ext4 volume: its content is unknown".to_owned()).advise(fsck()),
         _ => {
             let but = match holds.kind {
                 Kind::ExtOfBlocks(_) => "blocks of 1, 2 and 4 KiB are supported",

@@ -176,7 +176,7 @@ impl Aside {
                 }
             };
             if let Err(e) = thread::Builder::new().name("aside".to_owned()).spawn(body) {
-                tracing::error!("no thread to have pages written by: {e}");
+                tracing::error!("no thread for writing pages back: {e}");
             }
             send
         });

@@ -286,9 +286,9 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
         }
         if abort_hung != Some(silence) {
             tell.say(&format!(
-                "{whose} has not answered for {} s; who uses the mount waits, and so does sync. If \
-                    it was stopped: kill -CONT {pid}. To give it up: kill -KILL {pid} (everything \
-                    that was fsynced is in the image)",
+                "{whose} has not answered for {} s; programs that use the mount wait, and so does \
+                    sync(1). If it was stopped: kill -CONT {pid}. To give it up: kill -KILL {pid} \
+                    (everything that was fsynced is in the image)",
                 silence.as_secs()
             ));
         }
@@ -304,9 +304,9 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
                 connection.abort();
                 return tell.say(&format!(
                     "{whose} has not answered for {after} s; the connection was aborted, as \
-                        abort_hung= says: who uses the mount gets errors. Everything that was \
-                        fsynced is in the image, which the server keeps until it ends: kill -KILL \
-                        {pid}"
+                        abort_hung= says: programs that use the mount get errors. Everything that \
+                        was fsynced is in the image, which the server holds until it ends: kill \
+                        -KILL {pid}"
                 ));
             }
         }
@@ -371,7 +371,7 @@ fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
         if !has_told {
             has_told = true;
             tell(&format!(
-                "{what}; its mount point is released when what is mounted on top of it is gone; \
+                "{what}; its mount point is released once the mounts on top of it are gone; \
                     {advice}"
             ));
         }

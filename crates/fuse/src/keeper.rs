@@ -115,7 +115,7 @@ impl<B: Backend> Keeper<B> {
         if let Err(e) = self.fs.check_backing()
             && !self.has_told.swap(true, Ordering::Relaxed)
         {
-            let message = format!("{e}: nothing that is written from now on is kept");
+            let message = format!("{e}: everything written from now on is lost");
             tracing::error!("{message}");
             system_log::write(Severity::Error, &message);
         }

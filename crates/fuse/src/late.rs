@@ -65,7 +65,7 @@ fn start() -> mpsc::Sender<Job> {
         }
     };
     if let Err(e) = thread::Builder::new().name("late".to_owned()).spawn(body) {
-        tracing::error!("no thread to end a wait by: {e}");
+        tracing::error!("no thread to end a wait: {e}");
     }
     send
 }

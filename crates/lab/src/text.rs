@@ -80,7 +80,7 @@ fn shown(value: &Value) -> Result<String> {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
         Value::Bool(is_so) => Ok(is_so.to_string()),
-        other => bail!("{other} is no number and no word"),
+        other => bail!("{other} is neither a number nor a word"),
     }
 }
 

@@ -430,7 +430,7 @@ impl<'a> Story<'a> {
                 "not on the disk: {}, and everything after it. On the disk: everything before it",
                 text(lost)
             ),
-            (None, _) => "the disk has what the program had at no time".to_owned(),
+            (None, _) => "the disk holds a state that the program never had".to_owned(),
         };
         format!("power cut {after}: {what}.")
     }

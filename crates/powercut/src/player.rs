@@ -47,7 +47,7 @@ impl FromStr for Pace {
         let found = Self::ALL.into_iter().find(|pace| pace.to_string() == text);
         match found {
             Some(pace) => Ok(pace),
-            None => bail!("{text} is none of at-syncs, each-call"),
+            None => bail!("{text}: neither at-syncs nor each-call"),
         }
     }
 }

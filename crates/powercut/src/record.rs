@@ -77,7 +77,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The command that runs before the program has failed.
-    #[error("the setup {}; it said:\n{}", ran.end.text(), ran.output)]
+    #[error("the setup {}; it printed:\n{}", ran.end.text(), ran.output)]
     Setup {
         /// How it ended.
         ran: Box<Ran>,

@@ -170,7 +170,8 @@ impl Report {
     /// # Errors
     /// It is no report.
     pub fn parse(text: &[u8]) -> Result<Self> {
-        let report: Self = serde_json::from_slice(text).context("it is no report on a program")?;
+        let report: Self =
+            serde_json::from_slice(text).context("it is not a report on a program")?;
         report.shards.check()?;
         Ok(report)
     }
@@ -183,7 +184,7 @@ impl Report {
         let first = ["version", "program", "checksum", "check"];
         check_same(&first, &self.asked, &other.asked)?;
         let (ours, theirs) = (self.names(), other.names());
-        ensure!(ours == theirs, "its models are {theirs}, and not {ours}");
+        ensure!(ours == theirs, "its models are {theirs}, not {ours}");
         self.shards.add(other.shards)?;
         self.judged += other.judged;
         self.seconds += other.seconds;

@@ -121,8 +121,8 @@ impl Resumed {
             other => other?,
         };
         let kept: Kept =
-            serde_json::from_slice(&text).context("it does not say what a check has said")?;
-        check_same(&[], &self.asked, &kept.asked).context("it is of another check")?;
+            serde_json::from_slice(&text).context("it holds no verdicts of a check")?;
+        check_same(&[], &self.asked, &kept.asked).context("its verdicts are of another check")?;
         for said in kept.verdicts {
             let (key, verdict) = said.read().context("it is damaged")?;
             verdicts.insert(key, Arc::new(verdict));

@@ -47,7 +47,7 @@ impl End {
         match self {
             Self::Exited(code) => format!("ended with exit code {code}"),
             Self::Killed(signal) => format!("was killed by signal {signal}"),
-            Self::TimedOut => "was still running after its time, and was killed".to_owned(),
+            Self::TimedOut => "was still running when its time was over, and was killed".to_owned(),
             Self::Stopped => "was stopped".to_owned(),
         }
     }

@@ -55,7 +55,10 @@ impl FromStr for Scheme {
             None => (name, None),
         };
         if !Self::names().any(|known| known == scheme) {
-            return Err(format!("there is no scheme {scheme} that keeps a promise"));
+            return Err(format!(
+                "there is no scheme {scheme} that promises anything after a power \
+                cut"
+            ));
         }
         let volume = Variety::find("ext4-4k").map_err(|e| format!("{e:#}"))?;
         let target = Target::new(scheme, mode, volume).map_err(|e| format!("{e:#}"))?;

@@ -356,7 +356,7 @@ fn node_difference(a: &Node, b: &Node) -> Option<String> {
         ));
     }
     if a.xattrs != b.xattrs {
-        found.push("other extended attributes".to_owned());
+        found.push("different extended attributes".to_owned());
     }
     match (&a.body, &b.body) {
         (Body::File(a), Body::File(b)) => {
@@ -364,10 +364,10 @@ fn node_difference(a: &Node, b: &Node) -> Option<String> {
                 found.push(format!("{} bytes instead of {}", a.size(), b.size()));
             }
             if let Some(at) = a.first_difference(b) {
-                found.push(format!("another content from byte {at} on"));
+                found.push(format!("different content from byte {at} on"));
             }
         }
-        (Body::Link(a), Body::Link(b)) if a != b => found.push("another target".to_owned()),
+        (Body::Link(a), Body::Link(b)) if a != b => found.push("a different target".to_owned()),
         _ => {}
     }
     (!found.is_empty()).then(|| found.join(", "))

@@ -164,7 +164,7 @@ fn check(args: &Args) -> Result<()> {
     let lists = [&args.files, &args.open, &args.clients];
     ensure!(
         lists.iter().all(|list| list.iter().all(|n| *n > 0)),
-        "0 files and clients are nothing to measure"
+        "nothing to measure: give files and clients"
     );
     ensure!(
         lists

@@ -252,7 +252,8 @@ pub(crate) struct CrashProgram {
     /// Take each line of the program's standard output that matches as a promise
     #[arg(long, value_name = "REGEX", requires = "program")]
     pub(crate) marks_from_stdout: Option<Regex>,
-    /// Leave out each fsync of the recording in turn, and name those that the check does not miss
+    /// Leave out each fsync of the recording in turn, and name those whose absence the check does
+    /// not notice
     #[arg(long, requires = "judged")]
     pub(crate) mutate: bool,
     /// Write the report as JUnit XML to a file

@@ -55,7 +55,7 @@ pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
         None | Some("fuse") => Ok(false),
         Some("kernel") => Ok(true),
         Some(other) => Err(Failure::new(format!(
-            "mount option \"{FRONT}{other}\": there are {FRONT}fuse and {FRONT}kernel"
+            "unknown mount option \"{FRONT}{other}\": use {FRONT}fuse or {FRONT}kernel"
         ))
         .exit(crate::failure::EXIT_USAGE)),
     }
@@ -161,7 +161,7 @@ fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<(
     let said = String::from_utf8_lossy(&done.stderr);
     let said = said.trim().trim_start_matches("mount: ");
     Err(
-        Failure::new(format!("the kernel does not mount it: {said}"))
+        Failure::new(format!("the kernel refused to mount it: {said}"))
             .advise("dmesg may say why".to_owned())
             .exit(EXIT_MOUNT_FAILED),
     )
@@ -248,7 +248,7 @@ pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) ->
             return Err(Failure::new(format!(
                 "unmounted, but the server of {shown} is still writing after {waited} s"
             ))
-            .advise("it goes on; the image is complete when it has ended"));
+            .advise("it goes on in the background; the image is complete when it ends"));
         }
         std::thread::sleep(POLL);
     }

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
     if args.write_through && passes(&options) {
         let scheme = &options.scheme;
         return Err(Failure::new(format!(
-            "--write-through needs a scheme below, and {scheme} passes everything on"
+            "--write-through needs a scheme that journals, and {scheme} only passes writes on"
         ))
         .exit(EXIT_USAGE));
     }

@@ -65,7 +65,7 @@ impl Copier {
 
 /// Files of a sound image share no blocks, so together they fit the image.
 fn too_much() -> Failure {
-    Failure::new("the files hold more than the whole image: some use the same blocks")
+    Failure::new("the files hold more bytes than the whole image: some share blocks")
         .advise(DAMAGED)
 }
 
@@ -151,6 +151,9 @@ mod tests {
             data: u64::MAX,
         };
         let refused = copied(endless).unwrap_err().to_string();
-        assert!(refused.contains("more than the whole image"), "{refused}");
+        assert!(
+            refused.contains("more bytes than the whole image"),
+            "{refused}"
+        );
     }
 }

@@ -224,7 +224,7 @@ impl<'a> Job<'a> {
         if self.target.must_be_dir && self.target.name.is_some() && meta.kind != FileKind::Dir {
             let shown = step.shown_copy();
             return Err(Failure::new(format!("{shown}/ is not a directory"))
-                .advise("make it before, or leave out the slash to copy to that name"));
+                .advise("make the directory first, or leave out the slash to copy to that name"));
         }
         self.copy_one(&mut origin, &step)
     }
@@ -363,19 +363,21 @@ impl<'a> Job<'a> {
         let shown = step.shown_copy();
         if self.made_links.contains(&link.meta()?.id) {
             return Err(Failure::new(format!(
-                "{shown} is a link that was just made"
+                "{shown} is a symbolic link that this command has just made"
             )));
         }
         if origin.leaves_image && !step.is_named() {
             return Err(Failure::new(format!(
-                "{shown} is a symbolic link, and what comes out of an image goes through none"
+                "{shown} is a symbolic link, and files from an image are not written through links"
             ))
-            .advise("remove the link, or copy this file by its name"));
+            .advise("remove the link, or copy this one file by its name"));
         }
         let led = step.to.followed(step.name).during(|| shown.clone())?;
         led.ok_or_else(|| {
-            Failure::new(format!("{shown} is a symbolic link that leads to nothing"))
-                .advise("remove it, or copy to where it leads")
+            Failure::new(format!(
+                "{shown} is a symbolic link to a file that does not exist"
+            ))
+            .advise("remove the link, or copy to the path that it names")
         })
     }
 
@@ -384,7 +386,7 @@ impl<'a> Job<'a> {
         let shown = there.shown();
         if (other.kind == FileKind::Dir) != (step.meta.kind == FileKind::Dir) {
             let kind = other.kind.word();
-            return Err(Failure::new(format!("{shown} is there and is a {kind}")));
+            return Err(Failure::new(format!("{shown} exists and is a {kind}")));
         }
         if self.is_image_in_use(there, other) {
             return Err(Failure::new(format!(
@@ -394,7 +396,7 @@ impl<'a> Job<'a> {
         if step.is_named() && step.meta.kind != FileKind::Dir && self.made_first.contains(&other.id)
         {
             return Err(Failure::new(format!(
-                "{shown} was just made from another source, and stays"
+                "{shown} was just copied from another source, and is not overwritten"
             )));
         }
         Ok(())

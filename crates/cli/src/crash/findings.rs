@@ -34,7 +34,8 @@ pub(super) fn show(
     if let Some(early) = report.early() {
         let early = early.text();
         output::line(format_args!(
-            "INCOMPLETE: {early} before everything was looked at; what is said here is of what was"
+            "INCOMPLETE: {early} before everything was explored; this report covers only the \
+                explored part"
         ))?;
     }
     if report.shards.of > 1 {
@@ -47,7 +48,7 @@ pub(super) fn show(
     }
     if report.ended != ENDED_WELL {
         output::line(format_args!(
-            "the program {} while it was recorded: what it did until then was explored",
+            "the program {}: its calls until then were explored",
             report.ended
         ))?;
     }
@@ -60,7 +61,7 @@ pub(super) fn show(
             let noticed = match mutant.noticed {
                 Noticed::Yes => "noticed",
                 Noticed::No => "NOT NOTICED",
-                Noticed::NotSoFar => "INCOMPLETE: not noticed in what was looked at",
+                Noticed::NotSoFar => "INCOMPLETE: not noticed in the explored part",
             };
             output::line(format_args!("without {}: {noticed}", mutant.call))?;
         }
@@ -75,11 +76,11 @@ const ENDED_WELL: &str = "ended with exit code 0";
 fn summary(model: &OfModel) -> String {
     let (name, counts) = (&model.model, &model.counts);
     if model.early.is_some() && counts.states == 0 {
-        return format!("INCOMPLETE {name}: nothing was looked at");
+        return format!("INCOMPLETE {name}: nothing was explored");
     }
     let looked_at = match model.early {
         None => "",
-        Some(_) => " that were looked at",
+        Some(_) => " explored",
     };
     let first = match model.early {
         None => String::new(),
@@ -93,7 +94,7 @@ fn summary(model: &OfModel) -> String {
     let which = match (model.early, counts.moments_sampled) {
         (Some(_), _) => String::new(),
         (None, 0) => ", all states".to_owned(),
-        (None, n) => format!(", a choice of states at {n} of them"),
+        (None, n) => format!(", a selection of states at {n} of them"),
     };
     let causes = match model.findings.len() {
         1 => "1 cause".to_owned(),
@@ -118,7 +119,7 @@ fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
         indented(&told.calls.join("\n"))
     );
     text += &if told.output.is_empty() {
-        format!("\n  the check {}, and said nothing\n", told.check)
+        format!("\n  the check {}, and printed nothing\n", told.check)
     } else {
         format!(
             "\n  the check {}:\n{}\n",
@@ -139,15 +140,15 @@ fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
     text += match finding.helpless {
         None => "",
         Some(Helpless::NoSync) => {
-            "  no fsync would help: the power may go before any could end. Other calls would, or \
-                another order of them\n"
+            "  no fsync would help: the power may fail before any fsync ends. Other calls would, \
+                or another order of calls\n"
         }
         Some(Helpless::ManySyncs) => {
-            "  no three fsyncs that were tried would help; one after each call would\n"
+            "  no three fsyncs that were tried would help; an fsync after each call would\n"
         }
     };
     if told.check == End::TimedOut.text() {
-        text += "  if the check is only slow: --check-timeout SECONDS\n";
+        text += "  if the check is only slow, give it more time: --check-timeout SECONDS\n";
     }
     if let Some(recording) = recording {
         text += &format!(

@@ -55,7 +55,7 @@ pub(super) fn mark(args: &CrashMark) -> Result<ExitCode> {
         Failure::new(NOT_RECORDED).advise("run it as stetfs crash --check CMD -- PROGRAM")
     })?;
     if args.text.contains('\n') {
-        return Err(Failure::new("a promise is one line"));
+        return Err(Failure::new("a promise must be one line"));
     }
     let shown = || fifo.display().to_string();
     let kind = fs::metadata(&fifo).during(shown)?.file_type();
@@ -78,7 +78,8 @@ fn seconds(number: f64, option: &str) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(number)
         .ok()
         .filter(|d| !d.is_zero());
-    duration.ok_or_else(|| Failure::new(format!("{option} {number}: more than 0 seconds")))
+    duration
+        .ok_or_else(|| Failure::new(format!("{option} {number}: it must be more than 0 seconds")))
 }
 
 fn check(args: &CrashProgram, command: &str) -> Result<Check> {
@@ -99,8 +100,8 @@ fn check_models(models: &[Under]) -> Result<()> {
     match models.find(|model| matches!(model, Under::Rules(_))) {
         None => Ok(()),
         Some(model) => Err(Failure::new(format!(
-            "{model} has no groups of changes, and the program is recorded with them (--groups): \
-             without them it would do something else"
+            "{model} has no groups of changes, but the program is recorded with them (--groups): \
+                without them it would act differently"
         ))
         .advise("--model stet, or another scheme of ours; or record it without --groups")),
     }
@@ -112,7 +113,8 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let of_program = &args.program;
     if args.shard.is_some() && of_program.recording.is_none() {
         return Err(Failure::new(
-            "--shard divides the states of one recording, and a program is recorded anew each time",
+            "--shard divides the states of one recording, but this command records the program \
+                anew",
         )
         .advise("record once with --save FILE, then give each machine --recording FILE"));
     }
@@ -137,13 +139,13 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         None => match recorded(of_program, &check, &place, &interrupt)? {
             Some(saved) => saved,
             None => {
-                println!("INCOMPLETE: it was interrupted before the program began");
+                println!("INCOMPLETE: interrupted before the program began");
                 return Ok(interrupted(&interrupt));
             }
         },
     };
     if of_program.save.is_some() && interrupt.signal().is_some() {
-        eprintln!("stetfs: interrupted: the recording is not whole, and was not saved");
+        eprintln!("stetfs: interrupted: the recording is incomplete and was not saved");
         return Ok(interrupted(&interrupt));
     }
     let verdicts = Arc::new(Verdicts::default());
@@ -330,10 +332,13 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
     }
     eprintln!("stetfs: recorded {calls} calls and {marks} promises");
     for line in &recorded.strangers {
-        eprintln!("stetfs: not started by the program, and so refused or not counted: {line}");
+        eprintln!(
+            "stetfs: refused or not counted, because the program did not start the process: \
+            {line}"
+        );
     }
     if !recorded.strangers.is_empty() {
-        eprintln!("stetfs: if the program has such a process work for it: --others counts it too");
+        eprintln!("stetfs: if such a process works for the program, --others counts its calls too");
     }
     if calls == marks {
         eprintln!(
@@ -352,8 +357,8 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
 /// Says how a program ended, with the end of its output.
 fn ended(end: End, output: &str) -> String {
     match output.trim_end() {
-        "" => format!("{}, and said nothing", end.text()),
-        said => format!("{}, and said:\n{}", end.text(), ending::indented(said)),
+        "" => format!("{}, and printed nothing", end.text()),
+        said => format!("{}, and printed:\n{}", end.text(), ending::indented(said)),
     }
 }
 
@@ -380,7 +385,8 @@ impl Run<'_> {
         let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
         if first.end != second.end {
             return Err(Stop::Check(Failure::new(format!(
-                "the check does not say the same of the same state: once it {}\nand once it {}",
+                "the check judges the same state differently: the first time it {}\nthe second \
+                    time it {}",
                 said(&first),
                 said(&second)
             ))));
@@ -388,15 +394,16 @@ impl Run<'_> {
         if !first.holds() {
             let strangers = judge.strangers();
             let refused = strangers.first().map_or_else(String::new, |stranger| {
-                format!("\na process that it did not start was refused: {stranger}")
+                format!("\nrefused, because the check did not start the process: {stranger}")
             });
             let advice = match (strangers.is_empty(), first.end) {
                 (false, _) => {
-                    "--others lets processes that the check has not started change a state"
+                    "if that process works for the check, --others lets it change the state too"
                 }
                 (true, End::TimedOut) => "--check-timeout gives it more time",
                 (true, _) => {
-                    "it judges what the program leaves when it ends, with all that it promised"
+                    "the check must accept the state that the program leaves when it ends, with \
+                        all its promises"
                 }
             };
             let why = format!(
@@ -408,9 +415,9 @@ impl Run<'_> {
         let once = begin.elapsed() / 2;
         if once >= SLOW && self.args.program.save.is_none() {
             eprintln!(
-                "stetfs: the check takes {:.1} s, and is asked about each different state: -j N \
-                    runs N at once, --budget 10m ends it early, --resume FILE goes on later, and \
-                    --save with --shard divides it among machines",
+                "stetfs: the check takes {:.1} s, and runs on each different state: -j N runs N at \
+                    once, --budget 10m ends it early, --resume FILE goes on later, and --save with \
+                    --shard divides it among machines",
                 once.as_secs_f64()
             );
         }

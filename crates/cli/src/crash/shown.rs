@@ -33,20 +33,20 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     });
     row("violations", &|e| grouped(e.report.counts.violations));
     row("", &|_| String::new());
-    row("NOT LOOKED AT", &|_| String::new());
+    row("NOT EXPLORED", &|_| String::new());
     if explorations.iter().any(|e| e.shards.of > 1) {
         row("shards that are missing", &|e| {
             listed(e.shards.missing().iter())
         });
         row("  workloads in them", &|e| grouped(e.elsewhere()));
     }
-    row("sequences that were not drawn", &|e| {
+    row("sequences that were not sampled", &|e| {
         grouped(e.sequences_not_sampled)
     });
-    row("orders that overlap: seeds drawn, of 2^64", &|e| {
+    row("overlapping orders: seeds tried, of 2^64", &|e| {
         grouped(e.orders.overlap_seeds)
     });
-    row("workloads in some kinds of orders only", &|e| {
+    row("workloads that ran in some kinds of orders only", &|e| {
         grouped(e.orders.in_some_only)
     });
     row("workloads that never ran (below)", &|e| {
@@ -71,8 +71,8 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     for exploration in explorations.iter().filter(|e| e.lacks_groups()) {
         let target = &exploration.asked.target;
         text += &format!(
-            "\n\n{target}: no groups that write to files, but to those that they make; such need \
-                journaled file data"
+            "\n\n{target}: groups wrote only to files that they made; other files need \
+                data=journal or atomic=all"
         );
     }
     for exploration in explorations {
@@ -80,7 +80,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         if !names.is_empty() {
             let target = &exploration.asked.target;
             let names = some_of(&names);
-            text += &format!("\n\n{target}: never ran: {names}");
+            text += &format!("\n\n{target}: these workloads never ran: {names}");
         }
     }
     for exploration in explorations {
@@ -88,7 +88,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         if !unreached.is_empty() {
             let found = unreached.iter().map(|row| format!("\n  {}", row.found));
             let target = &exploration.asked.target;
-            text += &format!("\n\n{target}: no recovery found");
+            text += &format!("\n\n{target}: no recovery met these cases:");
             text.extend(found);
         }
     }
@@ -130,7 +130,7 @@ const LOOKED_AT: [Line; 19] = [
 const NOT_LOOKED_AT: [Line; 9] = [
     ("workloads that have turns left", |c| c.workloads_unfinished),
     ("moments", |c| c.moments_left_out),
-    ("states at the moments looked at", |c| c.states_left_out),
+    ("states at the explored moments", |c| c.states_left_out),
     ("recoveries that were not cut again", |c| {
         c.recoveries.saturating_sub(c.recoveries_cut)
     }),

@@ -101,7 +101,9 @@ pub(crate) fn attach(place: &Place, flags: u32) -> Result<LoopDevice> {
 /// Whatever that needs is missing, or the server refuses.
 pub(crate) fn offer(start: impl FnOnce(OsString) -> Result<()>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("--as loop needs root").advise("--as nbd:SOCKET needs none"));
+        return Err(
+            Failure::new("--as loop needs root").advise("--as nbd:SOCKET works without root")
+        );
     }
     let place = Place::make()?;
     let mut word = OsString::from("file:");

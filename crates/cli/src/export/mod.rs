@@ -56,7 +56,7 @@ pub(crate) fn run(
     let is_file = !matches!(way, Way::Nbd(_));
     if is_file && args.stats.is_some() {
         return Err(Failure::new("--stats is for nbd:SOCKET and nbd:HOST:PORT")
-            .advise("`stetfs stats DIR` asks the server of a file")
+            .advise("with file:DIR, ask the server: stetfs stats DIR")
             .exit(EXIT_USAGE));
     }
     if way == Way::Loop && (args.server || args.foreground) {
@@ -115,7 +115,13 @@ impl Place {
                 let bound = Listener::bind(&address, args.listen_anywhere);
                 Self::Socket(bound.map_err(refused)?)
             }
-            Way::Loop => return Err(Failure::new("a loop device is on a file").exit(EXIT_USAGE)),
+            Way::Loop => {
+                return Err(Failure::new(
+                    "--as loop starts a server of its own, with --as \
+                file:DIR",
+                )
+                .exit(EXIT_USAGE));
+            }
         })
     }
 }
@@ -128,8 +134,8 @@ fn refused(error: stetfs_export::nbd::NbdError) -> Failure {
     }
     failure
         .advise(
-            "take localhost:PORT and a tunnel; or, if everybody there may read and write the \
-                device: --listen-anywhere",
+            "use localhost:PORT and a tunnel; or, if everybody who reaches this address may read \
+                and write the device: --listen-anywhere",
         )
         .exit(EXIT_USAGE)
 }

@@ -140,7 +140,7 @@ impl Part {
         }
         if file.metadata().is_ok_and(|m| m.is_file()) && !NandFile::is_at(file) {
             let holds = holds::in_words(file)?;
-            let what = format!("{} is no NAND part: it holds {holds}", file.display());
+            let what = format!("{} is not a NAND part: it holds {holds}", file.display());
             return Err(Failure::new(what).advise("stetfs nand create makes one"));
         }
         let nand = NandFile::options().open(file)?;
@@ -202,12 +202,12 @@ fn check_not_there(file: &Path) -> Result<()> {
     };
     let shown = file.display();
     if !meta.is_file() {
-        let what = format!("{shown} is there, and is neither a file nor an MTD device");
+        let what = format!("{shown} exists, but is neither a file nor an MTD device");
         return Err(Failure::new(what));
     }
     let holds = holds::in_words(file)?;
     Err(
-        Failure::new(format!("{shown} is there already, and holds {holds}"))
+        Failure::new(format!("{shown} exists already, and holds {holds}"))
             .advise("give another name, or remove it first"),
     )
 }
@@ -229,7 +229,7 @@ fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {
         let pages = blocks.saturating_mul(geometry.pages_per_block.into());
         if pages == 0 || pages > u32::MAX.into() {
             let what = format!(
-                "a part of {size} is impossible in blocks of {}",
+                "{size} is not a possible size for a part with erase blocks of {}",
                 Size(block)
             );
             return Err(Failure::new(what).exit(2));
@@ -567,12 +567,12 @@ fn wear_in_words(info: &WearInfo) -> String {
     let life = match (info.endurance_erases, info.life, info.life_left) {
         (None, ..) => "the part never wears out".to_owned(),
         (Some(n), Some(life), Some(left)) => format!(
-            "at {n} erases a block that makes {} in all, {} are left",
+            "at {n} erases a block, {} can be written in all, {} are left",
             Size(life),
             Size(left)
         ),
         (Some(n), ..) => {
-            format!("{n} erases a block; nothing has been written from which a life could be told")
+            format!("{n} erases a block; too little was written to estimate how much more can be")
         }
     };
     lines.push(format!("{written}; {life}"));

@@ -55,7 +55,7 @@ impl<'a> JournalArea<'a> {
         if u64::from(superblock.maxlen) > blocks {
             let maxlen = superblock.maxlen;
             return Err(Failure::new(format!(
-                "its superblock speaks of {maxlen} blocks, its inode has {blocks}"
+                "its superblock says {maxlen} blocks, its inode has {blocks}"
             )));
         }
         Ok(Self {

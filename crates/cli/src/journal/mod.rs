@@ -85,7 +85,8 @@ fn print(dump: &Dump, all: bool) -> Result<()> {
         ))?;
         match start {
             _ if *is_private => output::line(format_args!(
-                "the log is open and scheme {scheme}'s own; what is shown here is what JBD2 left"
+                "the log is in use by scheme {scheme}, which alone can read it; below are old \
+                    records of JBD2"
             ))?,
             0 => output::line(format_args!(
                 "nothing to recover; the next transaction is {sequence}"
@@ -161,7 +162,7 @@ fn logged(block: &Logged) -> String {
         line.push_str(" (escaped)");
     }
     if !block.intact {
-        line.push_str(" (its checksum does not fit)");
+        line.push_str(" (its checksum is wrong)");
     }
     if let Some(by) = block.revoked_by {
         line.push_str(&format!(" (revoked by transaction {by})"));

@@ -52,7 +52,7 @@ pub(super) fn below(dir: &Path, path: &[u8]) -> String {
 
 pub(super) fn conflict(at: &str, path: &[u8]) -> Failure {
     if path == plan::PLACE.as_bytes() {
-        return failed(format!("{at}: stetfs tx needs this name for itself"));
+        return failed(format!("{at}: stetfs tx reserves this name"));
     }
     failed(format!(
         "{at} was changed by others since the command began; nothing was changed"

@@ -128,7 +128,7 @@ fn unshare() -> Result<bool> {
 }
 
 fn no_view(what: &str, e: Errno) -> Failure {
-    failed(format!("{what}, for the command to run in: {}", words(e))).advise(
+    failed(format!("cannot make {what} for the command: {}", words(e))).advise(
         "this takes root, or a kernel that lets ordinary users have namespaces and mount overlayfs \
             in them (Linux 5.11); some systems forbid it: see the kernel's messages (dmesg)",
     )

@@ -52,10 +52,21 @@ impl Memory {
             DirBuilder::new().mode(0o700).create(dir)?;
         }
         let has = Self::has_xattrs(&work, is_root);
-        has.map_err(|e| unable(e, "this machine's memory (tmpfs) keeps no such attributes"))?;
+        has.map_err(|e| {
+            unable(
+                e,
+                "this kernel's tmpfs cannot store the extended attributes that \
+            overlayfs needs",
+            )
+        })?;
         let dir = File::open(".")?;
         let dressed = dress(&upper, &dir, Path::new("."));
-        dressed.map_err(|e| unable(e, "the layer in memory cannot be like the directory"))?;
+        dressed.map_err(|e| {
+            unable(
+                e,
+                "the layer in memory cannot have the directory's attributes",
+            )
+        })?;
         let memory = Self {
             upper: File::open(&upper)?,
             dir,

@@ -215,7 +215,7 @@ fn make(path: &Path) -> Result<bool> {
     let user = rustix::process::geteuid().as_raw();
     if !meta.is_dir() || meta.uid() != user && user != 0 {
         return Err(failed(format!("{} is not a transaction's", path.display()))
-            .advise("stetfs tx needs this name for itself: rename it, or remove it"));
+            .advise("stetfs tx reserves this name: rename it, or remove it"));
     }
     Ok(false)
 }
@@ -265,8 +265,8 @@ fn under_way(dir: &Path) -> Failure {
 
 pub(super) fn too_old(dir: &Path) -> Failure {
     failed(format!(
-        "{}: the server of this mount makes no transactions of commands",
+        "{}: the server of this mount is older than stetfs tx",
         dir.display()
     ))
-    .advise("mount the volume again with the stetfs that this command is of")
+    .advise("unmount the volume, and mount it with this version of stetfs")
 }

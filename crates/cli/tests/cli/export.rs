@@ -412,5 +412,5 @@ fn what_cannot_be_exported_says_why() {
     stetfs(&["nand", "export", &nand]).fails(2, &["DIR"]);
     stetfs(&["nand", "export", &nand, &lab.str("none")]).fails(1, &["no such directory"]);
     stetfs(&["nand", "export", &lab.str("no.nand"), &lab.str(".")]).fails(1, &["no.nand"]);
-    stetfs(&["nand", "export", "--nbd", &nand, &nand]).fails(1, &["is there already"]);
+    stetfs(&["nand", "export", "--nbd", &nand, &nand]).fails(1, &["a file exists there"]);
 }

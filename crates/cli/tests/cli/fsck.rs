@@ -122,7 +122,7 @@ fn what_is_lost_is_given_up_at_the_users_wish_only() {
         assert_eq!(sha256(&image), before, "{}", about.name);
         let ran = stetfs(&["fsck", "-y", "--forget-log", &image]);
         assert!(ran.code <= 1, "{ran:?}");
-        let told = format!("GIVEN UP: what scheme {}", about.name);
+        let told = format!("GIVEN UP: the changes that scheme {}", about.name);
         assert!(
             ran.err.contains(&told) && ran.err.contains("LOST"),
             "{ran:?}"

@@ -109,7 +109,7 @@ fn what_changes_nothing_is_named_once() {
     let log = fs::read_to_string(log).unwrap();
     let named: Vec<&str> = log
         .lines()
-        .filter(|l| l.contains("change nothing here"))
+        .filter(|l| l.contains("without effect here"))
         .collect();
     let [named] = named[..] else {
         panic!("{log}");
@@ -169,7 +169,7 @@ fn a_remount_says_no_or_nothing() {
             "memory=64M",
             "atomic=all",
         ] {
-            remount(&format!("rw,remount,{other}")).fails(32, &[other, "does not change"]);
+            remount(&format!("rw,remount,{other}")).fails(32, &[other, "cannot change"]);
         }
         // The server still writes.
         remount("rw,remount").ok();

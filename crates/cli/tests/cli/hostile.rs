@@ -210,7 +210,7 @@ fn a_file_without_end() {
         1,
         &[
             &lab.place("/big"),
-            "hold more than the whole image",
+            "hold more bytes than the whole image",
             "fsck -n",
         ],
     );

@@ -89,7 +89,7 @@ fn what_was_found_until_a_signal_is_told_and_kept() {
         assert!(ran.out.contains("INCOMPLETE posix: "), "{ran:#?}");
         assert!(
             ran.out
-                .contains("INCOMPLETE ext4-ordered: nothing was looked at"),
+                .contains("INCOMPLETE ext4-ordered: nothing was explored"),
             "{ran:#?}"
         );
         assert_eq!(ran.out.contains("finding 1"), code == 1, "{ran:#?}");
@@ -150,7 +150,7 @@ fn a_recording_that_is_interrupted_is_kept_and_cleaned_up() {
                 ran.out.starts_with("INCOMPLETE: it was interrupted"),
                 "{ran:#?}"
             );
-            assert!(ran.out.contains("nothing was looked at"), "{ran:#?}");
+            assert!(ran.out.contains("nothing was explored"), "{ran:#?}");
             let text = fs::read_to_string(&kept).unwrap();
             assert!(
                 text.contains("was stopped") && text.contains("\"Make\""),
@@ -191,8 +191,8 @@ fn a_budget_says_in_its_first_word_that_it_was_spent() {
             "{ran:#?}"
         );
         let line = ran.out.lines().nth(1).unwrap();
-        let said = line.contains("states that were looked at, 7 of them judged, 0 fail");
-        let nothing = line == "INCOMPLETE posix: nothing was looked at";
+        let said = line.contains("states explored, 7 of them judged, 0 fail");
+        let nothing = line == "INCOMPLETE posix: nothing was explored";
         assert!(if budget == "7" { said } else { nothing }, "{ran:#?}");
     }
     // A budget of as many states as there are covers all of them.

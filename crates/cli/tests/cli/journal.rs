@@ -80,7 +80,7 @@ fn transactions_are_told_in_words() {
         );
         assert!(said.contains("revoke of 1 blocks: 3001"), "{said}");
         assert!(
-            !said.contains("does not fit") && !said.contains("damaged"),
+            !said.contains("checksum is wrong") && !said.contains("damaged"),
             "{open}: {said}\n{theirs}"
         );
         for line in theirs.lines().filter(|l| l.contains("FS block")) {

@@ -127,12 +127,12 @@ const NAND: &[Row] = &[
     (
         "nand create {notes.txt}",
         1,
-        &["is there already, and holds text"],
+        &["exists already, and holds text"],
     ),
     (
         "nand create {disk.img} --size 32M",
         1,
-        &["is there already, and holds an ext4 volume"],
+        &["exists already, and holds an ext4 volume"],
     ),
     (
         "nand create {dir}",
@@ -144,17 +144,17 @@ const NAND: &[Row] = &[
         1,
         &["there is no such device", "MTD"],
     ),
-    ("nand create {new} --size 1", 2, &["impossible"]),
+    ("nand create {new} --size 1", 2, &["not a possible size"]),
     ("nand create {new} --over-provisioning 95", 1, &[]),
     (
         "nand info {notes.txt}",
         1,
-        &["is no NAND part: it holds text"],
+        &["is not a NAND part: it holds text"],
     ),
     (
         "nand check {disk.img}",
         1,
-        &["is no NAND part: it holds an ext4 volume"],
+        &["is not a NAND part: it holds an ext4 volume"],
     ),
     ("nand wear {new}", 1, &["No such file"]),
 ];
@@ -273,7 +273,7 @@ const MOUNT: &[Row] = &[
         1,
         &[
             "the journal of another ext4 volume",
-            "give the volume itself",
+            "name the volume itself",
         ],
     ),
     (
@@ -289,7 +289,7 @@ const MOUNT: &[Row] = &[
     (
         "mount {late.img} {dir}",
         1,
-        &["something that is not known", "stetfs fsck"],
+        &["its content is unknown", "stetfs fsck"],
     ),
     (
         "mount {short.img} {dir}",
@@ -359,7 +359,7 @@ const LOOK: &[Row] = &[
         1,
         &["not on a mounted stetfs volume"],
     ),
-    ("stats --watch often {dir}", 2, &["no number of seconds"]),
+    ("stats --watch often {dir}", 2, &["not a number of seconds"]),
     ("stats --watch 0 {dir}", 2, &["at least 0.01"]),
     ("stats --from {notes.txt}", 1, &["the counters"]),
     ("ls {notes.txt}", 1, &["it holds text"]),

@@ -556,7 +556,7 @@ fn as_mounts_helper() {
         "rw,remount,noexec"
     };
     assert_eq!(remount(same), "");
-    assert!(remount("remount,data=journal").contains("does not change data=journal"));
+    assert!(remount("remount,data=journal").contains("cannot change data=journal"));
     helper(&m.lab, "umount.fuse.stetfs", &[&m.dir]).ok();
     assert!(!m.is_mounted());
     assert_eq!(debugfs(&m.image, "cat /file"), "by the helper");

@@ -31,7 +31,7 @@ fn a_part_is_made_and_described() {
     let capacity = info["layer"]["capacity"].as_u64().unwrap();
     assert!(capacity > 3 << 20 && capacity < 4 << 20, "{info}");
     assert_eq!(info["layer"]["mapped"], 0);
-    stetfs(&["nand", "create", &file]).fails(1, &["flash.nand is there already"]);
+    stetfs(&["nand", "create", &file]).fails(1, &["flash.nand exists already"]);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_new_part_is_clean_and_unworn() {
     assert!(said.contains("the map is sound; 0 pages read"), "{said}");
     let said = stetfs(&["nand", "wear", &file]).ok();
     assert!(said.contains("from 0 to ") && said.contains('#'), "{said}");
-    assert!(said.contains("nothing has been written"), "{said}");
+    assert!(said.contains("too little was written"), "{said}");
     let wear = json(&stetfs(&["nand", "wear", "--json", &file]).ok());
     let bins = wear["histogram"].as_array().unwrap();
     let blocks: u64 = bins.iter().map(|b| b["blocks"].as_u64().unwrap()).sum();
@@ -67,10 +67,10 @@ fn what_is_no_part_or_holds_no_layer() {
     let file = lab.str("text");
     fs::write(&file, [b'x'; 8192]).unwrap();
     for command in ["info", "check", "wear"] {
-        stetfs(&["nand", command, &file]).fails(1, &["is no NAND part: it holds"]);
+        stetfs(&["nand", command, &file]).fails(1, &["is not a NAND part: it holds"]);
     }
     stetfs(&["nand", "info", &lab.str("none")]).fails(1, &["none"]);
-    stetfs(&["nand", "create", &lab.str("new"), "--size", "1K"]).fails(2, &["impossible"]);
+    stetfs(&["nand", "create", &lab.str("new"), "--size", "1K"]).fails(2, &["not a possible size"]);
     stetfs(&["nand", "create", &lab.str("new"), "--size", "256K"]).fails(1, &["keeps"]);
     assert!(!lab.path("new").exists());
     let (_lab, file) = made(&["--flawless"]);

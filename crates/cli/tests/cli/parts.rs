@@ -229,7 +229,7 @@ fn a_signal_ends_it_and_keeps_what_is_done() {
         let ran = child.wait_with_output().expect("its end");
         assert_eq!(ran.status.code(), Some(code), "{ran:?}");
         let table = String::from_utf8_lossy(&ran.stdout);
-        assert!(table.contains("NOT LOOKED AT"), "{ran:?}");
+        assert!(table.contains("NOT EXPLORED"), "{ran:?}");
         let state = json(&fs::read_to_string(&file).expect("the state"));
         let done = &state["explorations"][0]["done"];
         let turns = done["turns"].as_array().expect("a list");

@@ -454,9 +454,9 @@ fn a_check_that_cannot_judge_is_told_before_anything_is_explored() {
     let flag = trial.lab.str("flag");
     let twice = format!("test ! -e {flag} && touch {flag}");
     let ran = trial.run(&[], program, &twice);
-    ran.fails(3, &["not say the same of the same state"]);
+    ran.fails(3, &["judges the same state differently"]);
     let ran = trial.run(&["--check-timeout", "0.3"], program, "sleep 100");
-    ran.fails(3, &["still running after its time"]);
+    ran.fails(3, &["still running when its time was over"]);
     trial
         .run(&[], program, "kill -9 $$")
         .fails(3, &["killed by signal 9"]);
@@ -474,7 +474,10 @@ fn programs_that_misbehave_leave_nothing_behind() {
         "echo x > a; while :; do sleep 0.1; done",
         "true",
     );
-    assert!(ran.err.contains("still running after its time"), "{ran:#?}");
+    assert!(
+        ran.err.contains("still running when its time was over"),
+        "{ran:#?}"
+    );
     ran.ok();
     let ran = trial.run(&[], "setsid sleep 1000 & echo x > a", "true");
     assert!(ran.err.contains("left 1 processes behind"), "{ran:#?}");
@@ -496,7 +499,7 @@ fn programs_that_misbehave_leave_nothing_behind() {
     with(&["--image", "/no/such", "--", "true"]).fails(2, &["/no/such"]);
     with(&["--size", "1M", "--", "true"]).fails(2, &["too small", "16"]);
     with(&["--timeout", "0", "--", "true"]).fails(2, &["--timeout"]);
-    with(&[]).fails(2, &["--check judges a program"]);
+    with(&[]).fails(2, &["--check needs a program"]);
     stetfs(&["crash", "--", "true"]).fails(2, &["--check"]);
     with(&["--ops", "1", "--", "true"]).fails(2, &["--ops"]);
     stetfs(&["crash", "--replay", "/no/such#posix:1:"]).fails(2, &["/no/such"]);

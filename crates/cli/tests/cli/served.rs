@@ -352,7 +352,7 @@ fn a_server_in_the_background_is_ended_by_a_signal() {
             .ok()
             .contains("scheme stet")
     );
-    stetfs(&["below", &image, "--as", &address]).fails(1, &["somebody serves it"]);
+    stetfs(&["below", &image, "--as", &address]).fails(1, &["another server listens there"]);
     let other = format!("nbd:{}", lab.str("other"));
     kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
     // The next server waits for the end of this one.
@@ -413,7 +413,7 @@ fn what_cannot_be_offered_says_why() {
     below(&["--as", "loop", "--foreground"]).fails(2, &["--foreground"]);
     below(&["--stats", "x", "dir"]).fails(2, &["--stats"]);
     below(&["--as", "file:none"]).fails(1, &["no such directory"]);
-    below(&["--as", &format!("nbd:{image}")]).fails(1, &["is there already"]);
+    below(&["--as", &format!("nbd:{image}")]).fails(1, &["a file exists there"]);
     below(&["--as", &format!("nbd:{}/no/socket", lab.str("no"))]).fails(1, &["no/socket"]);
     assert_clean(&image);
 }

@@ -153,7 +153,7 @@ fn shards_add_up_to_one_run() {
     stetfs(&[&["crash", "--recording", &shared.recording], &model[..]].concat());
     merge(&[a, &other]).fails(2, &["other.json", "its models are posix"]);
     let schemes = shared.trial.file("schemes.json", "{\"explorations\": []}");
-    merge(&[a, &schemes]).fails(2, &["schemes.json", "no report on a program"]);
+    merge(&[a, &schemes]).fails(2, &["schemes.json", "not a report on a program"]);
     merge(&[&schemes, a]).fails(2, &[]);
     let check = ["crash", "--check", "true", "--shard", "1/2", "--", "true"];
     stetfs(&check).fails(2, &["--save", "--recording"]);
@@ -210,7 +210,7 @@ fn a_run_that_was_stopped_goes_on_and_asks_nothing_twice() {
     shared.explore(&other).fails(2, &["said", "its check is"]);
     fs::write(&file, "{}").unwrap();
     let ran = shared.explore(&resume);
-    ran.fails(2, &["does not say what a check has said"]);
+    ran.fails(2, &["holds no verdicts of a check"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
 }
 

@@ -426,7 +426,7 @@ fn changes_of_others_are_conflicts() {
         ("mv d k", "rm d/e/g", "d/e was changed"),
         ("chmod 700 d", "chmod 711 d", "d was changed"),
         ("echo tx >d/e/g", "rm -r d", "was changed"),
-        ("mkdir .stetfs-tx", "true", "needs this name for itself"),
+        ("mkdir .stetfs-tx", "true", "reserves this name"),
     ];
     let ground = Ground::small();
     let both = LAYERS

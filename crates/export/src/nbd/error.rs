@@ -14,19 +14,19 @@ pub enum NbdError {
         source: io::Error,
     },
     /// Another server has the socket.
-    #[error("{address}: somebody serves it")]
+    #[error("{address}: another server listens there")]
     Served {
         /// The socket.
         address: String,
     },
     /// There is a file where the socket was to be.
-    #[error("{address}: is there already")]
+    #[error("{address}: a file exists there")]
     Exists {
         /// The file.
         address: String,
     },
     /// The address is not of this machine alone. NBD knows no passwords.
-    #[error("{address}: other machines reach this address")]
+    #[error("{address}: other machines can reach this address")]
     NotLocal {
         /// The address.
         address: String,
@@ -50,7 +50,7 @@ pub enum NbdError {
         flags: u32,
     },
     /// An option does not begin as options do.
-    #[error("no option: it begins with {found:#x}")]
+    #[error("not an option: it begins with {found:#x}")]
     OptionMagic {
         /// Its first eight bytes.
         found: u64,
@@ -72,10 +72,10 @@ pub enum NbdError {
         most: u32,
     },
     /// The client asked for another export in a way that has no answer.
-    #[error("there is no export of the name that the client gave, the only one has an empty name")]
+    #[error("there is no export of the client's name; the only export has an empty name")]
     NoSuchExport,
     /// A request does not begin as requests do.
-    #[error("no request: it begins with {found:#x}")]
+    #[error("not a request: it begins with {found:#x}")]
     RequestMagic {
         /// Its first four bytes.
         found: u32,

@@ -43,8 +43,8 @@ pub fn prepare_memory(resident: Option<&Path>, heap_bytes: usize) -> io::Result<
     let file = resident.map(map_whole).transpose()?;
     if let Err(e) = stetfs_sys::lock_memory() {
         tracing::warn!(
-            "memory cannot be locked ({e}): when memory is short, the export can get stuck; root \
-                may, or a larger ulimit -l"
+            "memory cannot be locked ({e}): when memory is short, the export can get stuck; run it \
+                as root, or with a larger ulimit -l"
         );
     }
     drop(heap);

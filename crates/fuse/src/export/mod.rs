@@ -203,9 +203,8 @@ fn release(
     match unmount(companion, mounted, false) {
         Err(MountError::Busy(dir)) => {
             tracing::warn!(
-                "{} is in use (losetup -a); the mount point is released now, the server ends when \
-                    its last user does; \
-                 another signal cuts them off",
+                "{} is in use (losetup -a); the mount point is released now, and the server ends \
+                    with its last user; another signal cuts the users off",
                 dir.display()
             );
             unmount(companion, mounted, true)

@@ -74,8 +74,8 @@ pub(super) fn start(
         connection.abort();
         let message = format!(
             "{}: a request has been stuck for {} s, probably because memory is short; the \
-                connection is aborted: who uses the device gets \
-             errors from now on, what was flushed is in the NAND file",
+                connection is aborted: users of the device get errors from now on; flushed data is \
+                in the file",
             connection.dir().display(),
             since.elapsed().as_secs()
         );

@@ -39,7 +39,7 @@ pub enum MountError {
     #[error("{HELPER}: {0}")]
     Helper(String),
     /// Only root may ask the kernel for this.
-    #[error("mount option \"{0}\" is for root: {HELPER} does not know it")]
+    #[error("mount option \"{0}\" needs root: {HELPER} does not accept it")]
     RootOnly(String),
     /// mount(2) refused.
     #[error("mounting {} on {}: {source}", image.display(), dir.display())]

@@ -18,9 +18,10 @@ use stetfs_lab::experiment::stored::{Small, Store, places};
 const PLOTS: &str = "docs/lab/plots";
 
 const HELP: &str = "usage: lab-tables [ID...|all]
-Runs these experiments at their own scale (`all`: those in virtual time; long) and keeps their \
-reports in results/reports; then, and without an experiment at once, makes the tables of \
-docs/LAB.md, docs/lab and docs/CLAIMS.md, and the claims' plots. In the directory of the sources.";
+Runs the named experiments at their own scale (`all`: every one in virtual time; takes hours), and \
+keeps their reports in results/reports. Then makes the tables of docs/LAB.md, docs/lab and \
+docs/CLAIMS.md, and the claims' plots, from all reports there. Run it in the directory of the \
+sources.";
 
 fn main() -> Result<()> {
     let ids: Vec<String> = std::env::args().skip(1).collect();

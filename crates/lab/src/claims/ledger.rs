@@ -56,7 +56,7 @@ impl Claims {
             "count" => count(&judged),
             "assumptions" => Ok(self.ledger()),
             paper if PAPERS.iter().any(|(known, _)| *known == paper) => table(paper, &judged),
-            other => bail!("what is {other}?"),
+            other => bail!("unknown word {other}"),
         })
     }
 

@@ -182,7 +182,7 @@ impl Store {
             "table" => table(&stored, rest),
             "swept" => swept(&stored, quoted(rest)?.map_or("", |(words, _)| words)),
             "checks" => checks(&stored, quoted(rest)?.map_or("", |(words, _)| words)),
-            other => bail!("what is {other}?"),
+            other => bail!("unknown word {other}"),
         }
     }
 }
@@ -216,7 +216,7 @@ fn table(stored: &Stored, args: &str) -> Result<String> {
             );
             rest = after;
         } else {
-            bail!("what is {rest}?");
+            bail!("unexpected {rest}");
         }
     }
     let table = stored

@@ -43,7 +43,7 @@ impl Expr {
         let mut parser = Parser { rest: text };
         let expr = parser.sum().with_context(|| text.to_owned())?;
         let rest = parser.rest.trim();
-        ensure!(rest.is_empty(), "{text}: what is {rest}?");
+        ensure!(rest.is_empty(), "{text}: unexpected {rest}");
         Ok(expr)
     }
 

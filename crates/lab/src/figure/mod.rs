@@ -165,7 +165,7 @@ fn scaled(value: &str, scale: f64) -> Result<String> {
     };
     let (value, least) = value.split_once('>').unwrap_or((value, "1"));
     let bytes = |text: &str| -> Result<u64> {
-        let bytes = Bytes::parse(text).with_context(|| format!("{text} is no number"))?;
+        let bytes = Bytes::parse(text).with_context(|| format!("{text} is not a number"))?;
         Ok(bytes.0)
     };
     let has_unit = value.ends_with(|c: char| c.is_ascii_alphabetic());

@@ -205,10 +205,7 @@ impl Ground {
                 let workloads = self.workloads.iter().map(|job| job.name.as_str());
                 let systems = self.systems.iter().map(|system| system.name.as_str());
                 let all: Vec<_> = media.chain(workloads).chain(systems).collect();
-                bail!(
-                    "nothing here is called {name}; there are {}",
-                    all.join(", ")
-                );
+                bail!("unknown name {name}; known are {}", all.join(", "));
             }
         }
         let is_named = |one: &str| names.iter().any(|name| name == one);

@@ -135,7 +135,7 @@ impl Plan {
             let all: Vec<_> = all.map(String::as_str).collect();
             ensure!(
                 all.contains(&&**name),
-                "nothing is called {name}; there are {}",
+                "unknown name {name}; known are {}",
                 all.join(", ")
             );
         }
@@ -207,8 +207,8 @@ fn beside(
         (Some(updates), _) => Program::Sqlite(updates),
         (None, Some(lists)) => Program::Calls(lists),
         (None, None) => anyhow::bail!(
-            "{}: it makes calls of which the lab has no list; workloads of `calls`, files, \
-                servers and `sqlite` can be compared",
+            "{}: the lab has no list of its calls; workloads of `calls`, files, servers and \
+                `sqlite` can be compared",
             workload.name()
         ),
     };

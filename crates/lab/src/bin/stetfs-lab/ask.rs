@@ -73,7 +73,8 @@ pub(super) struct Ask {
 
 const EXAMPLES: &str = "\
 A system is a scheme of `stetfs schemes`, with mount options behind colons: jbd2:data=ordered, \
-dj:threshold=50, stet:nvm=beside. On pcm and dram schemes see bytes, elsewhere blocks.
+dj:threshold=50, stet:nvm=beside. The media pcm and dram are written by the byte, the others by \
+the block.
 
 Exit codes: 0 it ran; 1 it could not.
 

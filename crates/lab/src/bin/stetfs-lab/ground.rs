@@ -71,7 +71,7 @@ pub(super) struct AllOnOne {
 const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it ran; 1 it could not, or a run failed that should not.
+Exit codes: 0 it ran; 1 it could not, or a run failed that was expected to work.
 
 Examples:
   stetfs lab ground --only card+16M,varmail,postmark --seeds 2

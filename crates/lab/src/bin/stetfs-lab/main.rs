@@ -308,10 +308,10 @@ fn help() -> String {
 Experiments:
 {}
 
-A figure runs its seeds and shows means and half of their 95 % interval; it prints the `stetfs lab \
-run` that asks the same. A claim is reached when the interval meets the paper's bound within its \
-tolerance, and missed otherwise: then docs/CLAIMS.md says what a sweep shows. A claim is \
-\"fitted\" when a part of the figure was chosen to fit what it is compared with.
+A figure runs its seeds and shows means with half of their 95 % interval. It prints the `stetfs \
+lab run` command that asks the same. A claim is reached when the interval meets the paper's bound \
+within its tolerance, and missed otherwise: then docs/CLAIMS.md says what a sweep shows. A claim \
+is \"fitted\" when a part of the figure was chosen to fit what it is compared with.
 
 Exit codes: 0 it ran, whether the paper's claims are reached or not; 1 it could not run.
 

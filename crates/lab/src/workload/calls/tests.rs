@@ -52,9 +52,9 @@ fn a_list_is_what_it_says() {
     for (list, why) in [
         ("sync\nwrite f 0", "list, line 2: \"write f 0\" is none of"),
         ("repeat 2\nsync", "without an end"),
-        ("sync\nend", "line 2: nothing is repeated"),
+        ("sync\nend", "line 2: no repetition"),
         ("repeat 2\nrun\nend", "line 2: run is said once"),
-        ("unlink $k", "$k: no repetition"),
+        ("unlink $k", "$k: there is no repetition"),
         ("unlink $(9..3)", "FIRST..LAST"),
         ("write f 1X 1", "bytes are a number"),
         ("sync\nrun", "no calls to be measured"),

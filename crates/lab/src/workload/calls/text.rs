@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
             let here = || format!("{list}, line {line}");
             match words[..] {
                 ["end"] if depth > 0 => return Ok(at),
-                ["end"] => bail!("{}: nothing is repeated that could end here", here()),
+                ["end"] => bail!("{}: no repetition to end here", here()),
                 ["run"] => {
                     ensure!(
                         depth == 0 && self.run.is_none(),
@@ -115,7 +115,7 @@ impl<'t> Reader<'t> {
                 ["repeat", times, ref name @ ..] if name.len() < 2 => {
                     ensure!(
                         depth < DEEPEST,
-                        "{}: {DEEPEST} repetitions in each other",
+                        "{}: repetitions nested deeper than {DEEPEST}",
                         here()
                     );
                     let times: u64 = times.parse().with_context(here)?;
@@ -175,7 +175,7 @@ impl<'t> Reader<'t> {
             let known = known.filter(|(name, _)| after.starts_with(name.as_str()));
             let (name, number) = known
                 .max_by_key(|(name, _)| name.len())
-                .with_context(|| format!("{word}: no repetition has that name"))?;
+                .with_context(|| format!("{word}: there is no repetition of that name"))?;
             filled.push_str(&number.to_string());
             rest = &after[name.len()..];
         }
