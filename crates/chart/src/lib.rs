@@ -4,6 +4,7 @@
 //! so that a chart looks the same on a machine without fonts.
 #![forbid(unsafe_code)]
 
+use std::error::Error;
 use std::fs;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use serde::{Deserialize, Serialize};
@@ -132,6 +134,27 @@ impl Chart {
         finite.filter(|value| value.is_finite()).fold(0.0, f64::max)
     }
 
+    /// The upper end of the axis. The legend stands above the bars.
+    fn top(&self) -> f64 {
+        let legend = 0.05 * (self.series.len() + self.lines.len() + self.bands.len()) as f64;
+        let most = self.most();
+        if most > 0.0 {
+            most * (1.08 + legend)
+        } else {
+            1.0
+        }
+    }
+
+    /// The width of a bar, with the space behind it. A group has width 1.
+    fn bar_width(&self) -> f64 {
+        0.84 / self.series.len().max(1) as f64
+    }
+
+    /// The middle of a bar.
+    fn middle(&self, group: usize, series: usize) -> f64 {
+        group as f64 + 0.08 + (series as f64 + 0.46) * self.bar_width()
+    }
+
     /// How the names of groups are written: the size of their letters, and whether they stand
     /// upright.
     fn labels(&self) -> (i32, bool) {
@@ -170,22 +193,44 @@ fn font() -> Result<()> {
     }
 }
 
+/// The axes of a chart, on which its parts are drawn.
+type Axes<'a, DB> = ChartContext<'a, DB, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+fn failed<E: Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> anyhow::Error {
+    anyhow!("drawing: {error}")
+}
+
 fn draw<DB: DrawingBackend>(chart: &Chart, area: DrawingArea<DB, Shift>) -> Result<()>
 where
     DB::ErrorType: 'static,
 {
     font()?;
-    let failed = |e: DrawingAreaErrorKind<DB::ErrorType>| anyhow!("drawing: {e}");
     area.fill(&WHITE).map_err(failed)?;
-    let top = chart.most();
-    // The legend stands above the bars.
-    let legend = 0.05 * (chart.series.len() + chart.lines.len() + chart.bands.len()) as f64;
-    let top = if top > 0.0 {
-        top * (1.08 + legend)
-    } else {
-        1.0
-    };
-    let groups = chart.groups.len() as f64;
+    let mut axes = draw_axes(chart, &area)?;
+    draw_bands(chart, &mut axes)?;
+    for at in 0..chart.series.len() {
+        draw_series(chart, at, &mut axes)?;
+    }
+    draw_marks(chart, &mut axes)?;
+    draw_lines(chart, &mut axes)?;
+    axes.configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .label_font((FONT, TEXT))
+        .draw()
+        .map_err(failed)?;
+    area.present().map_err(failed)
+}
+
+/// Draws the title, the axes and the names of the groups.
+fn draw_axes<'a, DB: DrawingBackend>(
+    chart: &Chart,
+    area: &'a DrawingArea<DB, Shift>,
+) -> Result<Axes<'a, DB>>
+where
+    DB::ErrorType: 'static,
+{
     let (size, is_upright) = chart.labels();
     let label = FontDesc::from((FONT, size));
     let (label, room) = if is_upright {
@@ -195,20 +240,18 @@ where
     } else {
         (label, 44)
     };
-    let title = (
-        FONT,
-        if chart.title.len() > 110 {
-            TEXT
-        } else {
-            TEXT + 4
-        },
-    );
-    let mut context = ChartBuilder::on(&area)
-        .caption(&chart.title, title)
+    let title_size = if chart.title.len() > 110 {
+        TEXT
+    } else {
+        TEXT + 4
+    };
+    let top = chart.top();
+    let mut axes = ChartBuilder::on(area)
+        .caption(&chart.title, (FONT, title_size))
         .margin(12)
         .x_label_area_size(room)
         .y_label_area_size(76)
-        .build_cartesian_2d(0.0..groups, 0.0..top)
+        .build_cartesian_2d(0.0..chart.groups.len() as f64, 0.0..top)
         .map_err(failed)?;
     // The name of a group stands in its middle, where a tick of the axis is asked for.
     let name = |x: &f64| {
@@ -219,8 +262,7 @@ where
             String::new()
         }
     };
-    context
-        .configure_mesh()
+    axes.configure_mesh()
         .disable_x_mesh()
         .x_labels(2 * chart.groups.len() + 1)
         .x_label_formatter(&name)
@@ -232,74 +274,92 @@ where
         .axis_desc_style((FONT, TEXT))
         .draw()
         .map_err(failed)?;
+    Ok(axes)
+}
+
+fn draw_bands<DB: DrawingBackend>(chart: &Chart, axes: &mut Axes<'_, DB>) -> Result<()>
+where
+    DB::ErrorType: 'static,
+{
+    let (right, top) = (chart.groups.len() as f64, chart.top());
     for band in &chart.bands {
         let (low, high) = (band.low.unwrap_or(0.0), band.high.unwrap_or(top));
         let style = BAND.mix(0.3).filled();
-        let area = Rectangle::new([(0.0, low), (groups, high.min(top))], style);
-        context
-            .draw_series([area])
+        let area = Rectangle::new([(0.0, low), (right, high.min(top))], style);
+        axes.draw_series([area])
             .map_err(failed)?
             .label(&band.name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], style));
     }
-    let width = 0.84 / chart.series.len().max(1) as f64;
-    for (at, series) in chart.series.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
-        let bars = series
-            .values
-            .iter()
-            .enumerate()
-            .filter_map(|(group, value)| {
-                let left = group as f64 + 0.08 + at as f64 * width;
-                let corners = [(left, 0.0), (left + width * 0.92, (*value)?)];
-                Some(Rectangle::new(corners, colour.filled()))
-            });
-        context
-            .draw_series(bars)
-            .map_err(failed)?
-            .label(&series.name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled()));
-        let middle = |group: usize| group as f64 + 0.08 + (at as f64 + 0.46) * width;
-        let interval = series.halves.iter().zip(&series.values).enumerate();
-        let interval = interval.filter_map(|(group, (half, value))| {
-            let (half, value) = ((*half).filter(|half| *half > 0.0)?, (*value)?);
-            let ends = [value - half, value + half].map(|y| (middle(group), y.max(0.0)));
-            Some(PathElement::new(ends, BLACK.mix(0.6)))
+    Ok(())
+}
+
+/// Draws the bars of a series, and their intervals.
+fn draw_series<DB: DrawingBackend>(chart: &Chart, at: usize, axes: &mut Axes<'_, DB>) -> Result<()>
+where
+    DB::ErrorType: 'static,
+{
+    let (series, width) = (&chart.series[at], chart.bar_width());
+    let colour = COLOURS[at % COLOURS.len()];
+    let bars = series
+        .values
+        .iter()
+        .enumerate()
+        .filter_map(|(group, value)| {
+            let left = group as f64 + 0.08 + at as f64 * width;
+            let corners = [(left, 0.0), (left + width * 0.92, (*value)?)];
+            Some(Rectangle::new(corners, colour.filled()))
         });
-        context.draw_series(interval).map_err(failed)?;
-    }
+    axes.draw_series(bars)
+        .map_err(failed)?
+        .label(&series.name)
+        .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled()));
+    let interval = series.halves.iter().zip(&series.values).enumerate();
+    let interval = interval.filter_map(|(group, (half, value))| {
+        let (half, value) = ((*half).filter(|half| *half > 0.0)?, (*value)?);
+        let middle = chart.middle(group, at);
+        let ends = [value - half, value + half].map(|y| (middle, y.max(0.0)));
+        Some(PathElement::new(ends, BLACK.mix(0.6)))
+    });
+    axes.draw_series(interval).map_err(failed)?;
+    Ok(())
+}
+
+/// Draws the values that bars are compared with.
+fn draw_marks<DB: DrawingBackend>(chart: &Chart, axes: &mut Axes<'_, DB>) -> Result<()>
+where
+    DB::ErrorType: 'static,
+{
     let marks = chart.series.iter().enumerate().flat_map(|(at, series)| {
         let marks = series.marks.iter().enumerate();
         marks.filter_map(move |(group, mark)| {
-            let x = group as f64 + 0.08 + (at as f64 + 0.46) * width;
-            Some(TriangleMarker::new((x, (*mark)?), 7, LINES[0].filled()))
+            let place = (chart.middle(group, at), (*mark)?);
+            Some(TriangleMarker::new(place, 7, LINES[0].filled()))
         })
     });
     let marks: Vec<_> = marks.collect();
     if !marks.is_empty() {
-        context
-            .draw_series(marks)
+        axes.draw_series(marks)
             .map_err(failed)?
             .label("the paper")
             .legend(|(x, y)| TriangleMarker::new((x + 7, y), 7, LINES[0].filled()));
     }
+    Ok(())
+}
+
+fn draw_lines<DB: DrawingBackend>(chart: &Chart, axes: &mut Axes<'_, DB>) -> Result<()>
+where
+    DB::ErrorType: 'static,
+{
+    let (right, top) = (chart.groups.len() as f64, chart.top());
     for (at, (name, value)) in chart.lines.iter().enumerate() {
         let style = LINES[at % LINES.len()].stroke_width(2);
-        context
-            .draw_series(LineSeries::new([(0.0, *value), (groups, *value)], style))
+        axes.draw_series(LineSeries::new([(0.0, *value), (right, *value)], style))
             .map_err(failed)?
             .label(format!("{name}: {}", number(*value, top)))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
     }
-    context
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .label_font((FONT, TEXT))
-        .draw()
-        .map_err(failed)?;
-    area.present().map_err(failed)
+    Ok(())
 }
 
 /// A value on an axis that goes up to `top`.

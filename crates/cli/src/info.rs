@@ -199,7 +199,22 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         .try_for_each(|(name, value)| output::line(format_args!("{name:<16}{value}")))
 }
 
-fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
+/// A name, and the words beside it.
+type Row = (&'static str, String);
+
+fn rows(v: &VolumeInfo) -> Vec<Row> {
+    let parts = [
+        size_rows(v),
+        mount_rows(v),
+        journal_rows(v),
+        feature_rows(v),
+        history_rows(v),
+    ];
+    parts.concat()
+}
+
+/// Name, state and sizes.
+fn size_rows(v: &VolumeInfo) -> Vec<Row> {
     let mut rows = vec![
         ("volume", v.name()),
         ("state", state_in_words(v)),
@@ -233,6 +248,12 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
         let missing = format!("{} are missing at its end: {TRUNCATED}", Size(v.missing));
         rows.push(("truncated", missing));
     }
+    rows
+}
+
+/// What only the server of a mounted volume knows.
+fn mount_rows(v: &VolumeInfo) -> Vec<Row> {
+    let mut rows = Vec::new();
     if let Some(medium) = v.mounted.as_ref().and_then(|m| m.medium.as_ref()) {
         rows.push(("medium", medium.clone()));
     }
@@ -245,7 +266,12 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
     if let Some(writes) = v.mounted.as_ref().and_then(whole_writes) {
         rows.push(("one write", writes));
     }
-    rows.extend(journal_rows(v));
+    rows
+}
+
+/// Default mount options and features.
+fn feature_rows(v: &VolumeInfo) -> Vec<Row> {
+    let mut rows = Vec::new();
     if !v.mount_options.is_empty() {
         rows.push(("mounted with", v.mount_options.clone()));
     }
@@ -267,6 +293,12 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             ),
         ));
     }
+    rows
+}
+
+/// Errors and times.
+fn history_rows(v: &VolumeInfo) -> Vec<Row> {
+    let mut rows = Vec::new();
     if let Some(e) = &v.errors {
         let place = format!(
             "inode {}, block {}, in {}",
@@ -308,7 +340,7 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
+fn journal_rows(v: &VolumeInfo) -> Vec<Row> {
     match &v.journal {
         None => vec![(
             "journal",

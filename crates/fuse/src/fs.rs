@@ -94,22 +94,22 @@ impl<B: Backend> FsServer<B> {
                 found
             }
             What::SymLink { name, target } => self.make_link(&c, dir, name, target.as_bytes())?,
-            What::MkNod { from: m, name } => {
+            What::MkNod(m, name) => {
                 let c = creator(from, m.umask);
                 self.make(&c, dir, name, m.mode, decode_rdev(m.rdev))?
             }
-            What::MkDir { from: m, name } => {
+            What::MkDir(m, name) => {
                 let mode = m.mode & 0o7777 | libc::S_IFDIR;
                 self.make(&creator(from, m.umask), dir, name, mode, (0, 0))?
             }
             What::Link { ino, name } => self.add_link(&c, inode(ino), dir, name)?,
-            What::Create { from: m, name } => {
+            What::Create(m, name) => {
                 let c = creator(from, m.umask);
                 let (entry, open) = self.create_open(&c, dir, name, m.mode, m.flags)?;
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
             }
-            What::TmpFile { from: m } => {
+            What::TmpFile(m) => {
                 let c = creator(from, m.umask);
                 let (entry, open) = self.create_unnamed(&c, dir, m.mode, m.flags)?;
                 answer.record(&self.entry_out(&entry))?;
@@ -143,7 +143,7 @@ impl<B: Backend> FsServer<B> {
                 self.keep_attributes(ino),
             ),
             What::StatX { .. } => answer.record(&self.statx(ino)?),
-            What::SetAttr { to } => {
+            What::SetAttr(to) => {
                 let Some(attr) = self.set_attributes(&c, ino, &to)? else {
                     return answer.attr(abi::Attr::default(), Duration::ZERO);
                 };
@@ -153,9 +153,9 @@ impl<B: Backend> FsServer<B> {
                 let target = self.fs.readlink(ino).map_err(|e| errno(&e))?;
                 answer.bytes(&target)
             }
-            What::Open { from: o } => answer.record(&self.open_file(from, ino, o.flags)?),
-            What::Release { from: r } => self.release_file(ino, r.fh),
-            What::Read { from: r } => self.read_file(ino, &r, answer),
+            What::Open(o) => answer.record(&self.open_file(from, ino, o.flags)?),
+            What::Release(r) => self.release_file(ino, r.fh),
+            What::Read(r) => self.read_file(ino, &r, answer),
             What::CopyFileRange { from: r, is_64 } => {
                 let bytes_copied = self.copy(from, &r)?;
                 if is_64 {
@@ -164,10 +164,8 @@ impl<B: Backend> FsServer<B> {
                 let size = must_fit(bytes_copied);
                 answer.record(&abi::WriteOut { size, padding: 0 })
             }
-            What::ReadDir { from: r } => self.read_dir(ino, r.offset, &mut answer.names(r.size)),
-            What::ReadDirPlus { from: r } => {
-                self.read_dir_plus(ino, r.offset, &mut answer.names(r.size))
-            }
+            What::ReadDir(r) => self.read_dir(ino, r.offset, &mut answer.names(r.size)),
+            What::ReadDirPlus(r) => self.read_dir_plus(ino, r.offset, &mut answer.names(r.size)),
             What::GetXattr { name, size } => {
                 answer.xattr(&self.get_attribute(from, ino, name)?, size)
             }
@@ -176,7 +174,7 @@ impl<B: Backend> FsServer<B> {
                 self.set_attribute(from, ino, name, value, flags)
             }
             What::RemoveXattr { name } => self.remove_attribute(&c, ino, name),
-            What::Ioctl { from: i, data } => {
+            What::Ioctl(i, data) => {
                 let mut out = self.control_file(from, (ino, i.fh), i.cmd, data)?;
                 // Not padded: programs pass an int where the number says long, and padding would be
                 // written past it.
@@ -267,31 +265,31 @@ impl<B: Backend> Server for FsServer<B> {
             // There is nothing to do for these; directories are read by cookies that need no state.
             What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
             What::Forget { .. } => self.forget(from.nodeid),
-            What::BatchForget { all } => all.iter().for_each(|one| self.forget(one.nodeid)),
+            What::BatchForget(all) => all.iter().for_each(|one| self.forget(one.nodeid)),
             What::StatFs => answer.record(&self.statfs()?)?,
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
-            What::GetAttr { from: g } if g.getattr_flags & abi::GETATTR_FH != 0 => {
+            What::GetAttr(g) if g.getattr_flags & abi::GETATTR_FH != 0 => {
                 return self.attributes_for_handle(from, g.fh, ticket, answer);
             }
             What::FSync { datasync } | What::FSyncDir { datasync } => {
                 return self.sync_file(inode(from.nodeid), *datasync, ticket);
             }
-            What::FAllocate { from: f } => return self.allocate(from, f, ticket),
-            What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
-            What::Ioctl { from: i, .. } if i.cmd == groups::COMMIT => {
+            What::FAllocate(f) => return self.allocate(from, f, ticket),
+            What::LSeek(s) => return self.seek(from.nodeid, s, ticket, answer),
+            What::Ioctl(i, _) if i.cmd == groups::COMMIT => {
                 return self.commit_group(from, i.fh, ticket, answer);
             }
-            What::Ioctl { from: i, data } if i.cmd == layer::LAY_OVER => {
+            What::Ioctl(i, data) if i.cmd == layer::LAY_OVER => {
                 return self.lay_over(from, data, ticket, answer);
             }
-            What::Ioctl { from: i, data } if let Some(ask) = Ask::by_ioctl(i.cmd, data) => {
+            What::Ioctl(i, data) if let Some(ask) = Ask::by_ioctl(i.cmd, data) => {
                 let member = (inode(from.nodeid), i.fh);
                 return self.ask_for_group(member, ask?, ticket, answer);
             }
-            What::Ioctl { from: i, data } if i.cmd == layer::FILL_LAYER => {
+            What::Ioctl(i, data) if i.cmd == layer::FILL_LAYER => {
                 self.fill_layer(from, data, answer)?;
             }
-            What::Write { from: w, data } => {
+            What::Write(w, data) => {
                 return self.write_file(from, w, data, ticket, answer);
             }
             name @ (What::Lookup { .. }

@@ -13,7 +13,7 @@
 pub(crate) mod numbers;
 
 use rustix::io::Errno;
-use stetfs::{Caller, Change, Error, Shutdown};
+use stetfs::{Attr, Caller, Change, Error, Shutdown};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
@@ -36,58 +36,24 @@ impl<B: Backend> FsServer<B> {
         data: &[u8],
     ) -> Outcome<Vec<u8>> {
         let c = caller(from);
-        let attr = || self.fs.getattr(ino).map_err(|e| errno(&e));
+        let attr = || self.attr_of(ino);
+        let nothing = |()| Vec::new();
         match cmd {
             GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),
-            SETFLAGS | SETFLAGS_32 => {
-                let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::INVAL)?);
-                self.change_flags(&c, ino, flags)?;
-                Ok(Vec::new())
-            }
+            SETFLAGS | SETFLAGS_32 => self.set_flags(&c, ino, data).map(nothing),
             FSGETXATTR => attr().map(|a| encode_fsxattr(a.flags, a.projid).to_vec()),
-            FSSETXATTR => {
-                let attr = attr()?;
-                let (flags, projid) = decode_fsxattr(data, attr.flags)?;
-                if projid != attr.projid {
-                    return Err(Errno::NOTSUP);
-                }
-                self.change_flags(&c, ino, flags)?;
-                Ok(Vec::new())
-            }
+            FSSETXATTR => self.set_fsxattr(&c, ino, data).map(nothing),
             GETVERSION | EXT4_GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
-            SETVERSION | EXT4_SETVERSION => {
-                let generation = read_u32(data).ok_or(Errno::INVAL)?;
-                let set = self.fs.change(&c, &Change::SetGeneration(ino, generation));
-                set.map_err(|e| match e {
-                    // ext4 answers so where the generation seeds checksums.
-                    Error::NotSupported => Errno::NOTTY,
-                    e => errno(&e),
-                })?;
-                self.attributes_changed(ino);
-                Ok(Vec::new())
-            }
-            GETFSLABEL => {
-                let mut out = vec![0; LABEL_MAX];
-                let label = self.fs.label().map_err(|e| errno(&e))?;
-                out[..label.len()].copy_from_slice(&label);
-                Ok(out)
-            }
-            SETFSLABEL => {
-                let end = data.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
-                let c = self.administrator(from)?;
-                let set = self.fs.set_label(&c, &data[..end]);
-                set.map(|()| Vec::new()).map_err(|e| errno(&e))
-            }
+            SETVERSION | EXT4_SETVERSION => self.set_generation(&c, ino, data).map(nothing),
+            GETFSLABEL => self.label(),
+            SETFSLABEL => self.set_label(from, data).map(nothing),
             FITRIM => self.trim(&self.administrator(from)?, data),
-            SHUTDOWN | SHUTDOWN_WITH_MODE => {
-                let mode = if cmd == SHUTDOWN {
-                    Some(Shutdown::NoLogFlush)
-                } else {
-                    read_u32(data).and_then(shutdown_mode)
-                };
-                let c = self.administrator(from)?;
-                self.shut_down(&c, mode.ok_or(Errno::INVAL)?, from.pid)?;
-                Ok(Vec::new())
+            SHUTDOWN => self
+                .asked_to_shut_down(from, Some(Shutdown::NoLogFlush))
+                .map(nothing),
+            SHUTDOWN_WITH_MODE => {
+                let mode = read_u32(data).and_then(shutdown_mode);
+                self.asked_to_shut_down(from, mode).map(nothing)
             }
             layer::BEGIN_LAYER => self.begin_layer(ino, handle).map(|name| name.to_vec()),
             groups::ABORT => {
@@ -101,6 +67,55 @@ impl<B: Backend> FsServer<B> {
             }
             _ => Err(Errno::NOTTY),
         }
+    }
+
+    fn attr_of(&self, ino: InodeNo) -> Outcome<Attr> {
+        self.fs.getattr(ino).map_err(|e| errno(&e))
+    }
+
+    fn set_flags(&self, c: &Caller, ino: InodeNo, data: &[u8]) -> Outcome<()> {
+        let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::INVAL)?);
+        self.change_flags(c, ino, flags)
+    }
+
+    fn set_fsxattr(&self, c: &Caller, ino: InodeNo, data: &[u8]) -> Outcome<()> {
+        let attr = self.attr_of(ino)?;
+        let (flags, projid) = decode_fsxattr(data, attr.flags)?;
+        if projid != attr.projid {
+            return Err(Errno::NOTSUP);
+        }
+        self.change_flags(c, ino, flags)
+    }
+
+    fn set_generation(&self, c: &Caller, ino: InodeNo, data: &[u8]) -> Outcome<()> {
+        let generation = read_u32(data).ok_or(Errno::INVAL)?;
+        let set = self.fs.change(c, &Change::SetGeneration(ino, generation));
+        set.map_err(|e| match e {
+            // ext4 answers so where the generation seeds checksums.
+            Error::NotSupported => Errno::NOTTY,
+            e => errno(&e),
+        })?;
+        self.attributes_changed(ino);
+        Ok(())
+    }
+
+    fn label(&self) -> Outcome<Vec<u8>> {
+        let mut out = vec![0; LABEL_MAX];
+        let label = self.fs.label().map_err(|e| errno(&e))?;
+        out[..label.len()].copy_from_slice(&label);
+        Ok(out)
+    }
+
+    fn set_label(&self, from: &InHeader, data: &[u8]) -> Outcome<()> {
+        let end = data.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
+        let c = self.administrator(from)?;
+        self.fs.set_label(&c, &data[..end]).map_err(|e| errno(&e))
+    }
+
+    /// Shuts down for an administrator. `None`: the request has no valid mode.
+    fn asked_to_shut_down(&self, from: &InHeader, mode: Option<Shutdown>) -> Outcome<()> {
+        let c = self.administrator(from)?;
+        self.shut_down(&c, mode.ok_or(Errno::INVAL)?, from.pid)
     }
 
     fn change_flags(&self, c: &Caller, ino: InodeNo, flags: InodeFlags) -> Outcome<()> {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -420,6 +421,15 @@ impl<'a> Arranger<'a> {
         older.chain(cuts.map(|(_, n)| *n)).collect()
     }
 
+    /// Adds a change of data or length, in the journal if the data goes there.
+    fn push_of_data(&mut self, change: Change, needs: Vec<Number>) -> Number {
+        if self.rules.data_in_journal {
+            self.push_journaled(change, needs)
+        } else {
+            self.push(change, needs)
+        }
+    }
+
     fn write(&mut self, file: Object, offset: u64, bytes: &Bytes, size: u64) {
         let rules = *self.rules;
         let end = offset + bytes.0.len() as u64;
@@ -432,70 +442,85 @@ impl<'a> Arranger<'a> {
                 from: (from - offset) as usize,
                 len: (to - from) as usize,
             };
-            let change = Change::Data {
-                file,
-                offset: from,
-                piece,
-            };
-            let needs = self.below(file, from, to);
-            let data = if rules.data_in_journal {
-                self.push_journaled(change, needs)
-            } else {
-                self.push(change, needs)
-            };
-            let blocks = from / BLOCK..to.div_ceil(BLOCK);
-            // A block that must be allocated.
-            let is_fresh = {
-                let state = self.file(file);
-                state.data.push((from, to, data));
-                state.all.push((data, true));
-                let fresh: Vec<u64> = blocks.filter(|b| state.allocated.insert(*b)).collect();
-                // Of the same write: a block is allocated as a whole.
-                let begun = journaled == Some((to - 1) / BLOCK);
-                if let Some(block) = fresh.last() {
-                    journaled = Some(*block);
-                }
-                !fresh.is_empty() || begun
-            };
-            if is_fresh && rules.growth == Growth::JournalAndData {
-                self.file(file).delayed.push(data);
-            }
+            let (data, is_fresh) = self.write_piece(file, from..to, piece, &mut journaled);
             if is_fresh {
                 under.push(data);
             }
             // The length grows with each allocated block, or with the whole write.
             let is_step = rules.growth == Growth::Alone || to.is_multiple_of(BLOCK) || to == end;
             if to > size && is_step {
-                let change = Change::Length {
-                    file,
-                    to,
-                    cuts: false,
-                };
-                let mut needs: Vec<Number> = last.into_iter().collect();
-                if rules.growth != Growth::Alone {
-                    needs.extend(self.journal);
-                }
                 let under = std::mem::take(&mut under);
-                if rules.growth == Growth::JournalAndData {
-                    needs.extend(under);
-                }
-                let length = if rules.data_in_journal {
-                    self.push_journaled(change, needs)
-                } else {
-                    self.push(change, needs)
-                };
-                last = Some(length);
-                let state = self.file(file);
-                state.length = last;
-                state.all.push((length, true));
-                if is_fresh {
-                    state.delayed.push(length);
-                }
+                last = Some(self.grow(file, to, (last, under), is_fresh));
             }
             from = to;
         }
         let journal = self.journal;
         self.file(file).touched = journal;
+    }
+
+    /// Adds a piece of a write. `journaled` is the last block that the same write has allocated.
+    /// Returns the number of the change, and true if its block had to be allocated.
+    fn write_piece(
+        &mut self,
+        file: Object,
+        range: Range<u64>,
+        piece: Piece,
+        journaled: &mut Option<u64>,
+    ) -> (Number, bool) {
+        let (from, to) = (range.start, range.end);
+        let change = Change::Data {
+            file,
+            offset: from,
+            piece,
+        };
+        let needs = self.below(file, from, to);
+        let data = self.push_of_data(change, needs);
+        let blocks = from / BLOCK..to.div_ceil(BLOCK);
+        // A block is allocated as a whole.
+        let begun = *journaled == Some((to - 1) / BLOCK);
+        let growth = self.rules.growth;
+        let state = self.file(file);
+        state.data.push((from, to, data));
+        state.all.push((data, true));
+        let fresh: Vec<u64> = blocks.filter(|b| state.allocated.insert(*b)).collect();
+        if let Some(block) = fresh.last() {
+            *journaled = Some(*block);
+        }
+        let is_fresh = !fresh.is_empty() || begun;
+        if is_fresh && growth == Growth::JournalAndData {
+            state.delayed.push(data);
+        }
+        (data, is_fresh)
+    }
+
+    /// Lets a write grow the length to `to`, behind the length before it and the data below it.
+    fn grow(
+        &mut self,
+        file: Object,
+        to: u64,
+        (before, under): (Option<Number>, Vec<Number>),
+        is_fresh: bool,
+    ) -> Number {
+        let change = Change::Length {
+            file,
+            to,
+            cuts: false,
+        };
+        let mut needs: Vec<Number> = before.into_iter().collect();
+        if self.rules.growth != Growth::Alone {
+            needs.extend(self.journal);
+        }
+        if self.rules.growth == Growth::JournalAndData {
+            needs.extend(under);
+        }
+        let length = self.push_of_data(change, needs);
+        let state = self.file(file);
+        state.length = Some(length);
+        state.all.push((length, true));
+        if is_fresh {
+            state.delayed.push(length);
+        }
+        length
     }
 
     fn zero(&mut self, file: Object, offset: u64, len: u64) {

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -95,24 +96,15 @@ pub enum Error {
 /// # Errors
 /// The recording is impossible, or the user stopped it before the program began.
 pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
-    let mut marks = Marks::new();
-    let fifo = plan.scratch.join("fifo");
-    if fifo.exists() {
-        std::fs::remove_file(&fifo)?;
-    }
-    marks.from_fifo(&fifo)?;
+    let Outlets {
+        marks,
+        fifo,
+        stdout,
+        mut said,
+    } = Outlets::open(plan)?;
     // The file that the mount table shows, and on which root's mount has its loop device.
     let stands_for = plan.scratch.join("recorded.img");
     File::create(&stands_for)?.set_len(plan.base.size())?;
-    let mut said = None;
-    let stdout = match &plan.marks_from_stdout {
-        None => None,
-        Some(only) => {
-            let copy = crate::run::memory_file()?;
-            said = Some(copy.try_clone()?);
-            Some(marks.from_output(only.clone(), copy)?)
-        }
-    };
     let readable = marks.readable()?;
     let recorder = Recorder::new(volume(plan.base)?, marks);
     let recorder = if plan.groups {
@@ -135,22 +127,13 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     if let Some(setup) = plan.setup {
         let words = shell_or_words(setup, &dir);
         let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
-        let ran = Run::new(plan.timeout, plan.stop).run(command(&words));
-        let ran = ran.map_err(|source| started(&words, source))?;
-        match ran.end {
-            End::Exited(0) => {}
-            End::Stopped => return Err(Error::Stopped),
-            _ => return Err(Error::Setup { ran: ran.into() }),
-        }
+        set_up(plan, &words, command(&words))?;
         // Not as the program's.
         have_written_back(&dir)?;
     }
     recorder.begin()?;
-    let words: Vec<OsString> = plan
-        .program
-        .iter()
-        .map(|word| replaced(word, &dir))
-        .collect();
+    let words = plan.program.iter().map(|word| replaced(word, &dir));
+    let words: Vec<OsString> = words.collect();
     let take = || recorder.take_marks();
     let run = Run {
         stdout,
@@ -167,8 +150,8 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     have_written_back(&dir)?;
     mounted.unmount()?;
     let recording = recorder.end();
-    if let Some(mut said) = said {
-        ran.output = crate::run::tail(&mut said)? + &ran.output;
+    if let Some(said) = &mut said {
+        ran.output = crate::run::tail(said)? + &ran.output;
     }
     Ok(Recorded {
         recording,
@@ -176,6 +159,50 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
         hears_syncs,
         strangers: guard.strangers(),
     })
+}
+
+/// Where the program can make promises.
+struct Outlets {
+    marks: Marks,
+    fifo: PathBuf,
+    /// The program's standard output, and a copy of what it writes there; `None` if its lines are
+    /// no marks.
+    stdout: Option<OwnedFd>,
+    said: Option<File>,
+}
+
+impl Outlets {
+    fn open(plan: &Plan<'_>) -> Result<Self, Error> {
+        let mut marks = Marks::new();
+        let fifo = plan.scratch.join("fifo");
+        if fifo.exists() {
+            std::fs::remove_file(&fifo)?;
+        }
+        marks.from_fifo(&fifo)?;
+        let (mut stdout, mut said) = (None, None);
+        if let Some(only) = &plan.marks_from_stdout {
+            let copy = crate::run::memory_file()?;
+            said = Some(copy.try_clone()?);
+            stdout = Some(marks.from_output(only.clone(), copy)?);
+        }
+        Ok(Self {
+            marks,
+            fifo,
+            stdout,
+            said,
+        })
+    }
+}
+
+/// Runs the command that comes before the program.
+fn set_up(plan: &Plan<'_>, words: &[OsString], command: Command) -> Result<(), Error> {
+    let ran = Run::new(plan.timeout, plan.stop).run(command);
+    let ran = ran.map_err(|source| started(words, source))?;
+    match ran.end {
+        End::Exited(0) => Ok(()),
+        End::Stopped => Err(Error::Stopped),
+        _ => Err(Error::Setup { ran: ran.into() }),
+    }
 }
 
 /// Makes the kernel send its cached content of mapped files. Another process asks for it: a process

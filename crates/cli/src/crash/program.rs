@@ -148,17 +148,40 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         eprintln!("stetfs: interrupted: the recording is incomplete and was not saved");
         return Ok(interrupted(&interrupt));
     }
+    let mut report = match explored(args, &saved, (&check, &place), &interrupt) {
+        Ok(report) => report,
+        Err(Stop::Stopped) => return Ok(interrupted(&interrupt)),
+        Err(Stop::Check(why)) => return Err(why.exit(EXIT_CHECK)),
+        Err(Stop::Failed(why)) => return Err(why),
+    };
+    report.recording = keep(of_program, &saved, &report)?;
+    if of_program.save.is_none() {
+        let files = (args.json.as_deref(), of_program.junit.as_deref());
+        findings::show(&report, false, files)?;
+    }
+    Ok(code(&report, interrupt.signal()))
+}
+
+/// Tries the check without a power cut, then explores the recording unless it is only to be saved.
+/// Returns the report, which covers a part if the user stopped the exploration.
+fn explored(
+    args: &Crash,
+    saved: &Saved,
+    (check, place): (&Check, &Place),
+    interrupt: &Interrupt,
+) -> Result<Report, Stop> {
+    let of_program = &args.program;
     let verdicts = Arc::new(Verdicts::default());
-    let asked = resume::Asked::new(&check, saved.size);
+    let asked = resume::Asked::new(check, saved.size);
     let resumed = args.resume.as_ref();
     let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
     let resumed = resumed.transpose().map_err(|e| ending::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
     let fresh = place.fresh(saved.size)?;
-    let judges = place.judges(&check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
+    let judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
-    let asked = Asked::new(&saved, &check, args.seed, of_program.mutate);
-    let mut report = Report::new(&saved, asked, shard);
+    let asked = Asked::new(saved, check, args.seed, of_program.mutate);
+    let mut report = Report::new(saved, asked, shard);
     let run = Run {
         args,
         recording: &saved.recording,
@@ -166,14 +189,14 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         verdicts: &verdicts,
         resumed: resumed.as_ref(),
         fresh: &fresh,
-        place: &place,
+        place,
     };
     let begin = Instant::now();
-    let explored = run.without_a_cut().and_then(|()| match of_program.save {
+    let done = run.without_a_cut().and_then(|()| match of_program.save {
         Some(_) => Ok(()),
         None => run.explore(shard, &mut report),
     });
-    let explored = match explored {
+    let done = match done {
         // Report what was found until then.
         Err(Stop::Stopped) if of_program.save.is_none() => {
             run.not_looked_at(&mut report);
@@ -185,19 +208,9 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     if let Some(resumed) = &resumed {
         resumed.keep(&verdicts).map_err(|e| ending::told(&e))?;
     }
-    match explored {
-        Ok(()) => {}
-        Err(Stop::Stopped) => return Ok(interrupted(&interrupt)),
-        Err(Stop::Check(why)) => return Err(why.exit(EXIT_CHECK)),
-        Err(Stop::Failed(why)) => return Err(why),
-    }
+    done?;
     report.seconds = begin.elapsed().as_secs_f64();
-    report.recording = keep(of_program, &saved, &report)?;
-    if of_program.save.is_none() {
-        let files = (args.json.as_deref(), of_program.junit.as_deref());
-        findings::show(&report, false, files)?;
-    }
-    Ok(code(&report, interrupt.signal()))
+    Ok(report)
 }
 
 /// Returns the exit code of a report, or of the signal that ended it.
@@ -301,6 +314,12 @@ enum Stop {
     Stopped,
     Check(Failure),
     Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 impl From<judge::Error> for Stop {

@@ -11,9 +11,43 @@ use stetfs_format::width::usize_as_u64;
 use super::ending::indented;
 use crate::size::rounded_down;
 
-/// Returns the numbers, one column for each exploration: what was looked at, what was found, and
-/// what was not looked at.
+/// Returns the numbers of the explorations, and below them what was not compared and not reached.
 pub(super) fn table(explorations: &[Exploration]) -> String {
+    let mut text = format!(
+        "{}\n\nNot compared: {}.",
+        numbers(explorations).trim_fmt(),
+        NOT_COMPARED.join("; ")
+    );
+    for exploration in explorations.iter().filter(|e| e.lacks_groups()) {
+        let target = &exploration.asked.target;
+        text += &format!(
+            "\n\n{target}: groups wrote only to files that they made; other files need \
+                data=journal or atomic=all"
+        );
+    }
+    for exploration in explorations {
+        let names: Vec<_> = never_ran(exploration).collect();
+        if !names.is_empty() {
+            let target = &exploration.asked.target;
+            let names = some_of(&names);
+            text += &format!("\n\n{target}: these workloads never ran: {names}");
+        }
+    }
+    for exploration in explorations {
+        let unreached = exploration.unreached();
+        if !unreached.is_empty() {
+            let found = unreached.iter().map(|row| format!("\n  {}", row.found));
+            let target = &exploration.asked.target;
+            text += &format!("\n\n{target}: no recovery met these cases:");
+            text.extend(found);
+        }
+    }
+    text
+}
+
+/// Returns the numbers, one column for each exploration: what was explored, what was found, and
+/// what was not explored.
+fn numbers(explorations: &[Exploration]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let names = explorations.iter().map(|e| e.asked.target.clone());
@@ -63,36 +97,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut text = format!(
-        "{}\n\nNot compared: {}.",
-        table.trim_fmt(),
-        NOT_COMPARED.join("; ")
-    );
-    for exploration in explorations.iter().filter(|e| e.lacks_groups()) {
-        let target = &exploration.asked.target;
-        text += &format!(
-            "\n\n{target}: groups wrote only to files that they made; other files need \
-                data=journal or atomic=all"
-        );
-    }
-    for exploration in explorations {
-        let names: Vec<_> = never_ran(exploration).collect();
-        if !names.is_empty() {
-            let target = &exploration.asked.target;
-            let names = some_of(&names);
-            text += &format!("\n\n{target}: these workloads never ran: {names}");
-        }
-    }
-    for exploration in explorations {
-        let unreached = exploration.unreached();
-        if !unreached.is_empty() {
-            let found = unreached.iter().map(|row| format!("\n  {}", row.found));
-            let target = &exploration.asked.target;
-            text += &format!("\n\n{target}: no recovery met these cases:");
-            text.extend(found);
-        }
-    }
-    text
+    table
 }
 
 /// Returns the titles of workloads for which the budget left no time at all.

@@ -246,7 +246,7 @@ impl Server for ExportFs {
             What::Release { .. } => {}
             What::Lookup { name } => answer.record(&self.look_up(node, name)?)?,
             What::GetAttr { .. } => answer.attr(self.attr(node)?, TTL)?,
-            What::SetAttr { to } => answer.attr(self.set_attr(node, to)?, TTL)?,
+            What::SetAttr(to) => answer.attr(self.set_attr(node, to)?, TTL)?,
             What::Open { .. } => {
                 answer.record(&abi::OpenOut {
                     open_flags: OPENED.bits(),
@@ -254,12 +254,12 @@ impl Server for ExportFs {
                 })?;
                 self.opens.fetch_add(1, Ordering::Relaxed);
             }
-            What::ReadDir { from } => self.read_dir(from, answer),
-            What::Read { from } => {
+            What::ReadDir(from) => self.read_dir(from, answer),
+            What::Read(from) => {
                 let _busy = self.pulse.begin();
                 self.read(from, answer)?;
             }
-            What::Write { from, data } => {
+            What::Write(from, data) => {
                 let _busy = self.pulse.begin();
                 // The kernel sends no FSYNC after it.
                 let done = if from.flags & libc::O_DSYNC == 0 {
@@ -278,7 +278,7 @@ impl Server for ExportFs {
                 self.flushes.fetch_add(1, Ordering::Relaxed);
                 self.dev.flush().map_err(|e| errno(&e))?;
             }
-            What::FAllocate { from } => {
+            What::FAllocate(from) => {
                 let _busy = self.pulse.begin();
                 self.allocate(from)?;
             }

@@ -22,41 +22,27 @@ pub struct Request<'a> {
     pub what: What<'a>,
 }
 
-/// The content of a request. Names and data lie in the buffer that it was received in.
+/// The content of a request. Names and data lie in the buffer that it was received in. Where the
+/// fields have no names, they are those of the request in their order: the record of `abi`, then a
+/// name or data.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "fields are the records of `abi`")]
 pub enum What<'a> {
     Lookup {
         name: &'a OsStr,
     },
-    Forget {
-        lookups: u64,
-    },
-    BatchForget {
-        all: &'a [abi::ForgetOne],
-    },
-    GetAttr {
-        from: abi::GetAttrIn,
-    },
-    StatX {
-        from: abi::StatXIn,
-    },
-    SetAttr {
-        to: abi::SetAttrIn,
-    },
+    Forget(abi::ForgetIn),
+    BatchForget(&'a [abi::ForgetOne]),
+    GetAttr(abi::GetAttrIn),
+    StatX(abi::StatXIn),
+    SetAttr(abi::SetAttrIn),
     ReadLink,
     SymLink {
         name: &'a OsStr,
         target: &'a OsStr,
     },
-    MkNod {
-        from: abi::MkNodIn,
-        name: &'a OsStr,
-    },
-    MkDir {
-        from: abi::MkDirIn,
-        name: &'a OsStr,
-    },
+    MkNod(abi::MkNodIn, &'a OsStr),
+    MkDir(abi::MkDirIn, &'a OsStr),
     Unlink {
         name: &'a OsStr,
     },
@@ -73,27 +59,13 @@ pub enum What<'a> {
         ino: u64,
         name: &'a OsStr,
     },
-    Open {
-        from: abi::OpenIn,
-    },
-    Create {
-        from: abi::CreateIn,
-        name: &'a OsStr,
-    },
-    TmpFile {
-        from: abi::CreateIn,
-    },
-    Read {
-        from: abi::ReadIn,
-    },
-    Write {
-        from: abi::WriteIn,
-        data: &'a [u8],
-    },
+    Open(abi::OpenIn),
+    Create(abi::CreateIn, &'a OsStr),
+    TmpFile(abi::CreateIn),
+    Read(abi::ReadIn),
+    Write(abi::WriteIn, &'a [u8]),
     StatFs,
-    Release {
-        from: abi::ReleaseIn,
-    },
+    Release(abi::ReleaseIn),
     FSync {
         datasync: bool,
     },
@@ -118,30 +90,17 @@ pub enum What<'a> {
     },
     Flush,
     OpenDir,
-    ReadDir {
-        from: abi::ReadIn,
-    },
-    ReadDirPlus {
-        from: abi::ReadIn,
-    },
+    ReadDir(abi::ReadIn),
+    ReadDirPlus(abi::ReadIn),
     ReleaseDir,
-    Ioctl {
-        from: abi::IoctlIn,
-        data: &'a [u8],
-    },
-    FAllocate {
-        from: abi::FAllocateIn,
-    },
-    LSeek {
-        from: abi::LSeekIn,
-    },
+    Ioctl(abi::IoctlIn, &'a [u8]),
+    FAllocate(abi::FAllocateIn),
+    LSeek(abi::LSeekIn),
     CopyFileRange {
         from: abi::CopyFileRangeIn,
         is_64: bool,
     },
-    Init {
-        from: abi::InitIn,
-    },
+    Init(abi::InitIn),
     Destroy,
     Interrupt,
     /// A request that this server does not know.
@@ -239,32 +198,18 @@ impl<'a> Body<'a> {
     fn what(&mut self, opcode: Opcode) -> Option<What<'a>> {
         Some(match opcode {
             Opcode::Lookup => What::Lookup { name: self.name()? },
-            Opcode::Forget => What::Forget {
-                lookups: self.record::<abi::ForgetIn>()?.nlookup,
-            },
-            Opcode::BatchForget => What::BatchForget {
-                all: self.forgets()?,
-            },
-            Opcode::GetAttr => What::GetAttr {
-                from: self.record()?,
-            },
-            Opcode::StatX => What::StatX {
-                from: self.record()?,
-            },
-            Opcode::SetAttr => What::SetAttr { to: self.record()? },
+            Opcode::Forget => What::Forget(self.record()?),
+            Opcode::BatchForget => What::BatchForget(self.forgets()?),
+            Opcode::GetAttr => What::GetAttr(self.record()?),
+            Opcode::StatX => What::StatX(self.record()?),
+            Opcode::SetAttr => What::SetAttr(self.record()?),
             Opcode::ReadLink => What::ReadLink,
             Opcode::SymLink => What::SymLink {
                 name: self.name()?,
                 target: self.name()?,
             },
-            Opcode::MkNod => What::MkNod {
-                from: self.record()?,
-                name: self.name()?,
-            },
-            Opcode::MkDir => What::MkDir {
-                from: self.record()?,
-                name: self.name()?,
-            },
+            Opcode::MkNod => What::MkNod(self.record()?, self.name()?),
+            Opcode::MkDir => What::MkDir(self.record()?, self.name()?),
             Opcode::Unlink => What::Unlink { name: self.name()? },
             Opcode::RmDir => What::RmDir { name: self.name()? },
             Opcode::Rename => self.rename()?,
@@ -273,25 +218,14 @@ impl<'a> Body<'a> {
                 ino: self.record::<abi::LinkIn>()?.oldnodeid,
                 name: self.name()?,
             },
-            Opcode::Open => What::Open {
-                from: self.record()?,
-            },
-            Opcode::Create => What::Create {
-                from: self.record()?,
-                name: self.name()?,
-            },
+            Opcode::Open => What::Open(self.record()?),
+            Opcode::Create => What::Create(self.record()?, self.name()?),
             // A name without meaning follows: no directory has it.
-            Opcode::TmpFile => What::TmpFile {
-                from: self.record()?,
-            },
-            Opcode::Read => What::Read {
-                from: self.record()?,
-            },
+            Opcode::TmpFile => What::TmpFile(self.record()?),
+            Opcode::Read => What::Read(self.record()?),
             Opcode::Write => self.write()?,
             Opcode::StatFs => What::StatFs,
-            Opcode::Release => What::Release {
-                from: self.record()?,
-            },
+            Opcode::Release => What::Release(self.record()?),
             Opcode::FSync => What::FSync {
                 datasync: self.datasync()?,
             },
@@ -310,27 +244,17 @@ impl<'a> Body<'a> {
             Opcode::RemoveXattr => What::RemoveXattr { name: self.name()? },
             Opcode::Flush => What::Flush,
             Opcode::OpenDir => What::OpenDir,
-            Opcode::ReadDir => What::ReadDir {
-                from: self.record()?,
-            },
-            Opcode::ReadDirPlus => What::ReadDirPlus {
-                from: self.record()?,
-            },
+            Opcode::ReadDir => What::ReadDir(self.record()?),
+            Opcode::ReadDirPlus => What::ReadDirPlus(self.record()?),
             Opcode::ReleaseDir => What::ReleaseDir,
             Opcode::Ioctl => self.ioctl()?,
-            Opcode::FAllocate => What::FAllocate {
-                from: self.record()?,
-            },
-            Opcode::LSeek => What::LSeek {
-                from: self.record()?,
-            },
+            Opcode::FAllocate => What::FAllocate(self.record()?),
+            Opcode::LSeek => What::LSeek(self.record()?),
             Opcode::CopyFileRange | Opcode::CopyFileRange64 => What::CopyFileRange {
                 from: self.record()?,
                 is_64: opcode == Opcode::CopyFileRange64,
             },
-            Opcode::Init => What::Init {
-                from: self.record()?,
-            },
+            Opcode::Init => What::Init(self.record()?),
             Opcode::Destroy => What::Destroy,
             Opcode::Interrupt => What::Interrupt,
         })
@@ -359,7 +283,7 @@ impl<'a> Body<'a> {
     fn write(&mut self) -> Option<What<'a>> {
         let from: abi::WriteIn = self.record()?;
         let data = self.data(from.size)?;
-        Some(What::Write { from, data })
+        Some(What::Write(from, data))
     }
 
     fn set_xattr(&mut self) -> Option<What<'a>> {
@@ -374,7 +298,7 @@ impl<'a> Body<'a> {
     fn ioctl(&mut self) -> Option<What<'a>> {
         let from: abi::IoctlIn = self.record()?;
         let data = self.data(from.in_size)?;
-        Some(What::Ioctl { from, data })
+        Some(What::Ioctl(from, data))
     }
 }
 
@@ -466,7 +390,7 @@ mod tests {
         let place: &mut [u8] = bytemuck::cast_slice_mut(&mut aligned);
         place[..bytes.len()].copy_from_slice(&bytes);
         let decoded = Request::decode(&place[..bytes.len()]).unwrap();
-        let What::BatchForget { all } = decoded.what else {
+        let What::BatchForget(all) = decoded.what else {
             panic!("{decoded:?}");
         };
         assert_eq!((all[1].nodeid, all[1].nlookup), (4, 9));

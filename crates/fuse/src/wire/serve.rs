@@ -375,7 +375,7 @@ fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<Agreed> {
         let (received, room) = split(buffer.bytes(), len);
         let request = Request::decode(received).map_err(io::Error::other)?;
         let unique = request.header.unique;
-        let What::Init { from } = request.what else {
+        let What::Init(from) = request.what else {
             channel.answer(unique, Err(BAD));
             return Err(io::Error::other("the kernel did not begin with INIT"));
         };

@@ -217,61 +217,44 @@ fn set_up(report: &mut Report) {
     );
 }
 
+/// A swept claim without points.
+fn swept(claim: &str) -> Swept {
+    Swept {
+        claim: claim.to_owned(),
+        value: 0,
+        reached: Vec::new(),
+        missed: Vec::new(),
+    }
+}
+
+/// Notes whether a kind of difference reaches the swept claim.
+fn note(swept: &mut Swept, kind: Kind, is_reached: bool) {
+    let list = if is_reached {
+        &mut swept.reached
+    } else {
+        &mut swept.missed
+    };
+    list.push(kind.name().to_owned());
+}
+
+/// The values of a compressor, one for each level.
+fn of<'v>(with: &str, names: &[&str], values: &'v [Vec<f64>]) -> &'v [f64] {
+    let at = names.iter().position(|name| *name == with);
+    &values[at.expect("it is one of them")]
+}
+
 fn sizes(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&SIZES, setting);
     set_up(&mut report);
     let squeezers = Squeezer::all();
     let names: Vec<&str> = squeezers.iter().map(Squeezer::name).collect();
-    let mut swept = Swept {
-        claim: "dj-fig4-lzo-under-a-quarter".to_owned(),
-        value: 0,
-        reached: Vec::new(),
-        missed: Vec::new(),
-    };
+    let mut swept = swept("dj-fig4-lzo-under-a-quarter");
     for (n, kind) in Kind::ALL.into_iter().enumerate() {
         (setting.progress)(kind.name(), n as u64, 2);
-        let mut values = vec![Vec::new(); names.len()];
-        for level in LEVELS {
-            let deltas = kind.deltas(level, setting.seed);
-            for (with, of) in squeezers.iter().zip(&mut values) {
-                let total: Result<usize> = deltas.iter().map(|delta| size(with, delta)).sum();
-                of.push(total? as f64 / BLOCKS as f64);
-            }
-        }
-        let quarter = BLOCK as f64 / 4.0;
-        let is_far = |level: u64| !(25..=75).contains(&level);
-        let far = LEVELS
-            .iter()
-            .zip(&values[0])
-            .filter(|(level, _)| is_far(**level));
-        let largest = far.map(|(_, size)| *size).fold(0.0, f64::max);
-        let list = if largest < quarter {
-            &mut swept.reached
-        } else {
-            &mut swept.missed
-        };
-        list.push(kind.name().to_owned());
-        report
-            .compare(
-                format!(
-                    "below 25 % and above 75 %, LZO makes less than a quarter of the block ({})",
-                    kind.name()
-                ),
-                Said::at_most("< 1,024 bytes", quarter),
-                largest,
-                format!("at most {largest:.0}"),
-            )
-            .because(
-                "a quarter of the bits is half of the bytes, and new bytes have nothing to \
-                compress",
-            );
-        let sum = |with: &str| -> f64 {
-            let at = names
-                .iter()
-                .position(|name| *name == with)
-                .expect("it is one of them");
-            values[at].iter().sum()
-        };
+        let values = mean_sizes(kind, &squeezers, setting.seed)?;
+        let is_below = compare_with_a_quarter(&mut report, kind, &values[0]);
+        note(&mut swept, kind, is_below);
+        let sum = |with: &str| of(with, &names, &values).iter().sum::<f64>();
         let (gzip, lzo) = (sum("deflate"), sum("lzo"));
         report
             .compare(
@@ -291,6 +274,44 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
     }
     report.swept.push(swept);
     Ok(report)
+}
+
+/// Returns the mean size of a compressed difference, for each compressor and level.
+fn mean_sizes(kind: Kind, squeezers: &[Squeezer], seed: u64) -> Result<Vec<Vec<f64>>> {
+    let mut values = vec![Vec::new(); squeezers.len()];
+    for level in LEVELS {
+        let deltas = kind.deltas(level, seed);
+        for (with, of) in squeezers.iter().zip(&mut values) {
+            let total: Result<usize> = deltas.iter().map(|delta| size(with, delta)).sum();
+            of.push(total? as f64 / BLOCKS as f64);
+        }
+    }
+    Ok(values)
+}
+
+/// Compares LZO's sizes at levels far from the middle with a quarter of the block. Returns true if
+/// they are smaller.
+fn compare_with_a_quarter(report: &mut Report, kind: Kind, lzo: &[f64]) -> bool {
+    let quarter = BLOCK as f64 / 4.0;
+    let far = LEVELS
+        .iter()
+        .zip(lzo)
+        .filter(|(level, _)| !(25..=75).contains(*level));
+    let largest = far.map(|(_, size)| *size).fold(0.0, f64::max);
+    report
+        .compare(
+            format!(
+                "below 25 % and above 75 %, LZO makes less than a quarter of the block ({})",
+                kind.name()
+            ),
+            Said::at_most("< 1,024 bytes", quarter),
+            largest,
+            format!("at most {largest:.0}"),
+        )
+        .because(
+            "a quarter of the bits is half of the bytes, and new bytes have nothing to compress",
+        );
+    largest < quarter
 }
 
 fn size(with: &Squeezer, delta: &[u8]) -> Result<usize> {
@@ -318,35 +339,11 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
     let mut names = vec!["xor and count"];
     let squeezers = Squeezer::all();
     names.extend(squeezers.iter().map(Squeezer::name));
-    let mut base = vec![0; BLOCK];
-    Rng::new(setting.seed).fill(&mut base);
-    let mut swept = Swept {
-        claim: "dj-fig5-lzo-best-tradeoff".to_owned(),
-        value: 0,
-        reached: Vec::new(),
-        missed: Vec::new(),
-    };
+    let mut swept = swept("dj-fig5-lzo-best-tradeoff");
     for (n, kind) in Kind::ALL.into_iter().enumerate() {
         (setting.progress)(kind.name(), n as u64, 2);
-        let mut values = vec![Vec::new(); names.len()];
-        for level in LEVELS {
-            let deltas = kind.deltas(level, setting.seed);
-            let mut xor = vec![0; BLOCK];
-            values[0].push(quickest_ns(&deltas, |delta| {
-                black_box(difference(&base, delta, &mut xor));
-            }));
-            for (with, of) in squeezers.iter().zip(&mut values[1..]) {
-                let mut small = Vec::new();
-                of.push(quickest_ns(&deltas, |delta| {
-                    with.compress(delta, black_box(&mut small))
-                }));
-            }
-        }
-        let at = |with: &str| {
-            let at = names.iter().position(|name| *name == with);
-            at.expect("it is one of them")
-        };
-        let all = |with: &str| values[at(with)].iter().sum::<f64>();
+        let values = quickest_times(kind, &squeezers, setting.seed);
+        let all = |with: &str| of(with, &names, &values).iter().sum::<f64>();
         for with in ["deflate", "lzw"] {
             let times = all(with) / all("lzo");
             report
@@ -358,47 +355,9 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
                 )
                 .because("it is not so here");
         }
-        let mut sizes = Vec::new();
-        for with in &squeezers {
-            let deltas = LEVELS
-                .iter()
-                .flat_map(|level| kind.deltas(*level, setting.seed));
-            let sum = deltas
-                .map(|delta| size(with, &delta))
-                .sum::<Result<usize>>()?;
-            sizes.push((with.name(), sum as f64));
-        }
-        let lzo = sizes.iter().find(|(with, _)| *with == "lzo");
-        let lzo_size = lzo.context("no LZO")?.1;
-        // Better by a tenth, in both.
-        let is_better =
-            |(with, size): &&(&str, f64)| 1.1 * all(with) < all("lzo") && 1.1 * size < lzo_size;
-        let better: Vec<_> = sizes
-            .iter()
-            .filter(is_better)
-            .map(|(with, _)| *with)
-            .collect();
-        let list = if better.is_empty() {
-            &mut swept.reached
-        } else {
-            &mut swept.missed
-        };
-        list.push(kind.name().to_owned());
-        report
-            .compare(
-                format!(
-                    "no other is both quicker and smaller than LZO ({})",
-                    kind.name()
-                ),
-                Said::at_most("none", 0.0),
-                better.len() as f64,
-                if better.is_empty() {
-                    "none".to_owned()
-                } else {
-                    better.join(", ")
-                },
-            )
-            .because("it is not so here");
+        let sizes = all_sizes(kind, &squeezers, setting.seed)?;
+        let is_best = compare_with_the_best(&mut report, kind, &sizes, all)?;
+        note(&mut swept, kind, is_best);
         show(
             &mut report,
             kind,
@@ -409,6 +368,76 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
     }
     report.swept.push(swept);
     Ok(report)
+}
+
+/// Returns nanoseconds to find a difference, then to compress it by each compressor, for each
+/// level.
+fn quickest_times(kind: Kind, squeezers: &[Squeezer], seed: u64) -> Vec<Vec<f64>> {
+    let mut base = vec![0; BLOCK];
+    Rng::new(seed).fill(&mut base);
+    let mut values = vec![Vec::new(); 1 + squeezers.len()];
+    for level in LEVELS {
+        let deltas = kind.deltas(level, seed);
+        let mut xor = vec![0; BLOCK];
+        values[0].push(quickest_ns(&deltas, |delta| {
+            black_box(difference(&base, delta, &mut xor));
+        }));
+        for (with, of) in squeezers.iter().zip(&mut values[1..]) {
+            let mut small = Vec::new();
+            of.push(quickest_ns(&deltas, |delta| {
+                with.compress(delta, black_box(&mut small))
+            }));
+        }
+    }
+    values
+}
+
+/// Returns the name of each compressor and the bytes that it makes of all levels.
+fn all_sizes(kind: Kind, squeezers: &[Squeezer], seed: u64) -> Result<Vec<(&str, f64)>> {
+    let sum = |with: &Squeezer| {
+        let deltas = LEVELS.iter().flat_map(|level| kind.deltas(*level, seed));
+        let sizes = deltas.map(|delta| size(with, &delta));
+        sizes.sum::<Result<usize>>()
+    };
+    let sizes = squeezers
+        .iter()
+        .map(|with| Ok((with.name(), sum(with)? as f64)));
+    sizes.collect()
+}
+
+/// Compares LZO with the compressors that are better by a tenth in time and size. Returns true if
+/// there is none.
+fn compare_with_the_best(
+    report: &mut Report,
+    kind: Kind,
+    sizes: &[(&str, f64)],
+    time: impl Fn(&str) -> f64,
+) -> Result<bool> {
+    let lzo = sizes.iter().find(|(with, _)| *with == "lzo");
+    let lzo_size = lzo.context("no LZO")?.1;
+    let is_better =
+        |(with, size): &&(&str, f64)| 1.1 * time(with) < time("lzo") && 1.1 * size < lzo_size;
+    let better: Vec<_> = sizes
+        .iter()
+        .filter(is_better)
+        .map(|(with, _)| *with)
+        .collect();
+    report
+        .compare(
+            format!(
+                "no other is both quicker and smaller than LZO ({})",
+                kind.name()
+            ),
+            Said::at_most("none", 0.0),
+            better.len() as f64,
+            if better.is_empty() {
+                "none".to_owned()
+            } else {
+                better.join(", ")
+            },
+        )
+        .because("it is not so here");
+    Ok(better.is_empty())
 }
 
 /// Returns nanoseconds per delta: the average over all deltas in the quickest round.

@@ -71,6 +71,33 @@ const SHARE: u64 = 100;
 /// Bytes, and requests or flushes, that differ by no more than a mount does once do not deviate.
 const ONCE: (u64, u64) = (32 << 10, 4);
 
+/// The reasons that a document names, numbered from 1.
+struct Numbered<'r> {
+    reasons: &'r Reasons,
+    /// Their places in `reasons`, in order.
+    used: Vec<usize>,
+}
+
+impl Numbered<'_> {
+    /// The numbers of the reasons for a run's deviations in these numbers, in brackets.
+    fn of(&self, run: &Compared, is_shown: fn(&str) -> bool) -> String {
+        let found = deviations(run).filter(|deviation| is_shown(&deviation.number));
+        let found = found.filter_map(|deviation| Some(self.reasons.why(&deviation)?.0));
+        let found = found.filter_map(|reason| self.used.iter().position(|n| *n == reason));
+        let found: BTreeSet<usize> = found.collect();
+        let found: Vec<_> = found.into_iter().map(|n| (n + 1).to_string()).collect();
+        if found.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", found.join(", "))
+        }
+    }
+
+    fn whys(&self) -> impl Iterator<Item = &str> {
+        self.used.iter().map(|n| &*self.reasons.0[*n].why)
+    }
+}
+
 impl Sheet {
     /// Compares all of a plan.
     ///
@@ -127,13 +154,60 @@ impl Sheet {
     /// # Errors
     /// A number deviates without a reason.
     pub fn document(&self, reasons: &Reasons) -> Result<String> {
+        let numbered = self.numbered(reasons)?;
+        let mut text = HEAD.replace("{kernel}", &self.kernel);
+        self.list_pairs(&mut text);
+        self.table(
+            &mut text,
+            "KB, kernel / ours (ours by the kernel's)",
+            &|run: &Compared, per| {
+                let (kernel, ours) = (run.kernel.total().bytes, run.ours.total().bytes);
+                let (ratio, why) = (
+                    ours as f64 / kernel as f64,
+                    numbered.of(run, |name| !is_count(name)),
+                );
+                format!("{} / {} ({ratio:.2}){why}", kb(kernel, per), kb(ours, per))
+            },
+        );
+        self.table(
+            &mut text,
+            "Requests, and flushes; kernel / ours",
+            &|run: &Compared, per| {
+                let (kernel, ours) = (&run.kernel, &run.ours);
+                let both = |kernel, ours| format!("{} / {}", each(kernel, per), each(ours, per));
+                format!(
+                    "{}; {}{}",
+                    both(kernel.total().requests, ours.total().requests),
+                    both(kernel.flushes, ours.flushes),
+                    numbered.of(run, is_count),
+                )
+            },
+        );
+        text.push_str(CLASSES);
+        self.list_classes(&mut text);
+        text.push_str(SQLITE);
+        text.push_str("\n## Why\n\n");
+        for (n, why) in numbered.whys().enumerate() {
+            let _ = writeln!(text, "{}. {why}", n + 1);
+        }
+        text.push_str("\n<!-- end -->\n");
+        Ok(text)
+    }
+
+    /// Numbers the reasons of all deviations.
+    fn numbered<'r>(&self, reasons: &'r Reasons) -> Result<Numbered<'r>> {
         let mut used = BTreeSet::new();
         for deviation in self.deviations() {
             let why = reasons.why(&deviation);
             used.insert(why.with_context(|| deviation.text())?.0);
         }
-        let numbered: Vec<usize> = used.into_iter().collect();
-        let mut text = HEAD.replace("{kernel}", &self.kernel);
+        Ok(Numbered {
+            reasons,
+            used: used.into_iter().collect(),
+        })
+    }
+
+    fn list_pairs(&self, text: &mut String) {
         for pair in &self.pairs {
             let kind = match &*pair.features {
                 "" => pair.kind.clone(),
@@ -150,48 +224,13 @@ impl Sheet {
                 "- *{name}*: {kind}, `-o {options}`; ours `-o {ours}`."
             );
         }
-        let why = |run: &Compared, is_shown: fn(&str) -> bool| {
-            let found = deviations(run).filter(|deviation| is_shown(&deviation.number));
-            let found = found.filter_map(|deviation| Some(reasons.why(&deviation)?.0));
-            let found = found.filter_map(|reason| numbered.iter().position(|n| *n == reason));
-            let found: BTreeSet<usize> = found.collect();
-            let found: Vec<_> = found.into_iter().map(|n| (n + 1).to_string()).collect();
-            if found.is_empty() {
-                String::new()
-            } else {
-                format!(" [{}]", found.join(", "))
-            }
-        };
-        self.table(
-            &mut text,
-            "KB, kernel / ours (ours by the kernel's)",
-            &|run: &Compared, per| {
-                let (kernel, ours) = (run.kernel.total().bytes, run.ours.total().bytes);
-                let (ratio, why) = (
-                    ours as f64 / kernel as f64,
-                    why(run, |name| !is_count(name)),
-                );
-                format!("{} / {} ({ratio:.2}){why}", kb(kernel, per), kb(ours, per))
-            },
-        );
-        self.table(
-            &mut text,
-            "Requests, and flushes; kernel / ours",
-            &|run: &Compared, per| {
-                let (kernel, ours) = (&run.kernel, &run.ours);
-                let both = |kernel, ours| format!("{} / {}", each(kernel, per), each(ours, per));
-                format!(
-                    "{}; {}{}",
-                    both(kernel.total().requests, ours.total().requests),
-                    both(kernel.flushes, ours.flushes),
-                    why(run, is_count),
-                )
-            },
-        );
-        text.push_str(CLASSES);
-        for run in self.runs.iter().filter(|run| {
+    }
+
+    fn list_classes(&self, text: &mut String) {
+        let is_shown = |run: &&Compared| {
             ["ordered", "journal"].contains(&&*run.pair) && SHOWN.contains(&&*run.job)
-        }) {
+        };
+        for run in self.runs.iter().filter(is_shown) {
             let per = self.per(run);
             let parts = PARTS.iter().map(|part| {
                 let of = |account| kb(part_of(account, part), per);
@@ -206,13 +245,6 @@ impl Sheet {
                 parts.join(" | ")
             );
         }
-        text.push_str(SQLITE);
-        text.push_str("\n## Why\n\n");
-        for (n, reason) in numbered.iter().enumerate() {
-            let _ = writeln!(text, "{}. {}", n + 1, reasons.0[*reason].why);
-        }
-        text.push_str("\n<!-- end -->\n");
-        Ok(text)
     }
 
     /// A row for each workload, a column for each pair.

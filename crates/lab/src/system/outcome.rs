@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use stetfs_ftl::Wear;
 use stetfs_media::{Cause, MeterSnapshot};
 
-use super::account::{Account, MountCost, Reading};
+use super::account::{MountCost, Reading};
 use crate::workload::{Counts, Spent};
 
 /// A number of a run.
@@ -194,60 +194,18 @@ impl Outcome {
         let until_durable = durable.account.since(&begin.account);
         let until_home = home.account.since(&begin.account);
         let unmounting = home.account.since(&durable.account);
-        let own = |account: &Account| account.device.busy_ns(Cause::Control);
+        let own_ns = unmounting.device.busy_ns(Cause::Control);
         let durable_ns = durable.now_ns - begin.now_ns;
-        self.note("durable", seconds(durable_ns));
-        self.note(
-            "home",
-            seconds(home.now_ns - begin.now_ns - own(&unmounting)),
-        );
-        let processor = self.get("media").unwrap_or_default();
-        self.note("media", seconds(durable_ns) + processor);
-        if let Some(calls) = self.get("calls") {
-            self.note("rate", calls / seconds(durable_ns.max(1)));
-        }
+        self.note_times(durable_ns, home.now_ns - begin.now_ns - own_ns);
         let journal = |reading: &Reading| reading.stats.journal;
         self.count("commits", journal(durable).commits - journal(begin).commits);
         let checkpoints = journal(durable).checkpoints - journal(begin).checkpoints;
         self.count("checkpoints", checkpoints);
-        let device = &until_durable.device;
-        let written = |of: &MeterSnapshot, cause| of.by_cause(cause).write_bytes;
-        let logged = written(device, Cause::Log) + written(device, Cause::CommitRecord);
-        self.count("logged", logged);
-        self.count("placed", written(device, Cause::Home));
-        let checkpointed = written(&until_home.device, Cause::Checkpoint);
-        self.count("checkpointed", checkpointed);
-        self.count("device", device.total().write_bytes);
         let control = written(&unmounting.device, Cause::Control);
-        let all = until_home.device.total().write_bytes - control;
-        self.count("device.home", all);
-        self.count("requests", device.total().writes);
-        self.count(
-            "flushes",
-            device.total_flushes() + device.total_durable_writes(),
-        );
-        self.count("device.read", device.total().read_bytes);
-        if until_home.device.total_erases() > 0 || written(&until_home.device, Cause::Map) > 0 {
-            self.count("erases", until_home.device.total_erases());
-            self.count("map", written(&until_home.device, Cause::Map));
-            self.count("gc", written(&until_home.device, Cause::Gc));
-        }
+        self.note_device(&until_durable.device, &until_home.device, control);
         self.count("memory", journal(durable).cached_bytes);
         if durable.stats.nvm.is_some() {
-            let nvm = &until_durable.nvm;
-            let of_commits = [Cause::Log, Cause::CommitRecord];
-            self.count("nvm", nvm.total().write_bytes);
-            self.count(
-                "lines",
-                of_commits
-                    .map(|cause| nvm.by_cause(cause).lines)
-                    .iter()
-                    .sum(),
-            );
-            self.count(
-                "fences",
-                of_commits.map(|cause| nvm.fences(cause)).iter().sum(),
-            );
+            self.note_memory_beside(&until_durable.nvm);
         }
         if let (Some(now), Some(before)) = (durable.stats.cache, begin.stats.cache) {
             let cache = now.since(&before);
@@ -263,6 +221,46 @@ impl Outcome {
                 self.note("delta", mean);
             }
         }
+    }
+
+    fn note_times(&mut self, durable_ns: u64, home_ns: u64) {
+        self.note("durable", seconds(durable_ns));
+        self.note("home", seconds(home_ns));
+        let processor = self.get("media").unwrap_or_default();
+        self.note("media", seconds(durable_ns) + processor);
+        if let Some(calls) = self.get("calls") {
+            self.note("rate", calls / seconds(durable_ns.max(1)));
+        }
+    }
+
+    /// Notes the device's bytes and requests. `control`: bytes that the unmount writes for itself.
+    fn note_device(&mut self, durable: &MeterSnapshot, home: &MeterSnapshot, control: u64) {
+        let logged = written(durable, Cause::Log) + written(durable, Cause::CommitRecord);
+        self.count("logged", logged);
+        self.count("placed", written(durable, Cause::Home));
+        self.count("checkpointed", written(home, Cause::Checkpoint));
+        self.count("device", durable.total().write_bytes);
+        self.count("device.home", home.total().write_bytes - control);
+        self.count("requests", durable.total().writes);
+        self.count(
+            "flushes",
+            durable.total_flushes() + durable.total_durable_writes(),
+        );
+        self.count("device.read", durable.total().read_bytes);
+        if home.total_erases() > 0 || written(home, Cause::Map) > 0 {
+            self.count("erases", home.total_erases());
+            self.count("map", written(home, Cause::Map));
+            self.count("gc", written(home, Cause::Gc));
+        }
+    }
+
+    fn note_memory_beside(&mut self, nvm: &MeterSnapshot) {
+        let of_commits = [Cause::Log, Cause::CommitRecord];
+        self.count("nvm", nvm.total().write_bytes);
+        let lines = of_commits.map(|cause| nvm.by_cause(cause).lines);
+        self.count("lines", lines.iter().sum());
+        let fences = of_commits.map(|cause| nvm.fences(cause));
+        self.count("fences", fences.iter().sum());
     }
 
     pub(super) fn note_capture(&mut self, ns: u64) {
@@ -285,4 +283,8 @@ impl Outcome {
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
+}
+
+fn written(of: &MeterSnapshot, cause: Cause) -> u64 {
+    of.by_cause(cause).write_bytes
 }

@@ -31,11 +31,11 @@ impl Notes {
         let ino = inode(request.header.nodeid);
         match &request.what {
             What::SymLink { name, .. }
-            | What::MkNod { name, .. }
-            | What::MkDir { name, .. }
+            | What::MkNod(_, name)
+            | What::MkDir(_, name)
             | What::Unlink { name }
             | What::RmDir { name }
-            | What::Create { name, .. } => self.name(ino, name.as_bytes()),
+            | What::Create(_, name) => self.name(ino, name.as_bytes()),
             What::Link { ino: file, name } => {
                 self.name(ino, name.as_bytes());
                 self.file(inode(*file));
@@ -49,8 +49,8 @@ impl Notes {
                 self.name(ino, name.as_bytes());
                 self.name(inode(*new_dir), new_name.as_bytes());
             }
-            What::Open { from } if from.flags & libc::O_TRUNC != 0 => self.file(ino),
-            What::Ioctl { from, .. } => match from.cmd {
+            What::Open(from) if from.flags & libc::O_TRUNC != 0 => self.file(ino),
+            What::Ioctl(from, _) => match from.cmd {
                 SETFLAGS | SETFLAGS_32 | FSSETXATTR | SETVERSION | groups::COMMIT => self.file(ino),
                 _ => {}
             },

@@ -20,6 +20,7 @@ pub use pace::Pace;
 pub use recorded::Recorded;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -222,7 +223,6 @@ impl Player {
     }
 
     fn call(&mut self, what: &What, session: &mut Session<'_>) -> Result<()> {
-        let caller = Caller::root();
         match what {
             What::Mkdir(path) => {
                 let (dir, name) = Self::split(path, session)?;
@@ -239,29 +239,13 @@ impl Player {
             }
             What::Write(path, place, bytes) => self.write(path, *place, bytes, session)?,
             What::Read(path, place, len) => self.read(path, *place, *len, session)?,
-            What::Truncate(path, size) => {
-                let ino = self.file(path, session)?;
-                let set = SetAttr {
-                    size: Some(*size),
-                    ..SetAttr::default()
-                };
-                session.fs().setattr(&caller, ino, &set)?;
-                session.has_made(Some(what))?;
-            }
+            What::Truncate(path, size) => self.truncate(path, *size, session)?,
             What::Allocate(path, range) => {
-                let ino = self.file(path, session)?;
-                let (at, len) = (range.start, range.end - range.start);
-                session
-                    .fs()
-                    .fallocate(&caller, ino, FallocateMode::empty(), at, len)?;
-                session.has_made(Some(what))?;
+                self.allocate(path, range, FallocateMode::empty(), session)?;
             }
             What::Punch(path, range) => {
-                let ino = self.file(path, session)?;
                 let how = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
-                let (at, len) = (range.start, range.end - range.start);
-                session.fs().fallocate(&caller, ino, how, at, len)?;
-                session.has_made(Some(what))?;
+                self.allocate(path, range, how, session)?;
             }
             What::Fsync(path) => {
                 let ino = self.object(path, session)?;
@@ -270,7 +254,6 @@ impl Player {
             What::Fdatasync(path) => {
                 let ino = self.object(path, session)?;
                 session.fs().fsync(ino, true)?;
-                session.has_made(Some(what))?;
             }
             What::Close(path) => {
                 let found = self.gone.remove(path).or_else(|| self.open.remove(path));
@@ -279,18 +262,8 @@ impl Player {
                 }
             }
             What::Rename(from, to) => self.rename(from, to, session)?,
-            What::Link(from, to) => {
-                let ino = Self::walk(from, session)?;
-                let (dir, name) = Self::split(to, session)?;
-                session.fs().link(&caller, ino, dir, name.as_bytes())?;
-                session.has_made(Some(what))?;
-            }
-            What::Symlink(target, path) => {
-                let (dir, name) = Self::split(path, session)?;
-                let (name, target) = (name.as_bytes(), target.as_bytes());
-                session.fs().symlink(&caller, dir, name, target)?;
-                session.has_made(Some(what))?;
-            }
+            What::Link(from, to) => Self::link(from, to, session)?,
+            What::Symlink(target, path) => Self::symlink(target, path, session)?,
             What::Unlink(path) => {
                 let (dir, name) = Self::split(path, session)?;
                 session.remove(dir, name)?;
@@ -299,19 +272,67 @@ impl Player {
             What::Stat(path) => {
                 let ino = Self::walk(path, session)?;
                 session.fs().getattr(ino)?;
-                session.has_made(None)?;
             }
             What::List(path) => {
                 let ino = Self::walk(path, session)?;
                 session.fs().readdir(ino, 0, &mut |_| true)?;
-                session.has_made(None)?;
             }
-            What::Sync => {
-                session.sync()?;
-                session.has_made(None)?;
-            }
+            What::Sync => session.sync()?,
             What::Wait(time) => session.pause(*time)?,
         }
+        Self::count(what, session)
+    }
+
+    /// Counts a call that the session has not counted itself.
+    fn count(what: &What, session: &mut Session<'_>) -> Result<()> {
+        match what {
+            What::Truncate(..)
+            | What::Allocate(..)
+            | What::Punch(..)
+            | What::Fdatasync(_)
+            | What::Link(..)
+            | What::Symlink(..) => session.has_made(Some(what)),
+            What::Stat(_) | What::List(_) | What::Sync => session.has_made(None),
+            _ => Ok(()),
+        }
+    }
+
+    fn truncate(&mut self, path: &str, size: u64, session: &mut Session<'_>) -> Result<()> {
+        let ino = self.file(path, session)?;
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        session.fs().setattr(&Caller::root(), ino, &set)?;
+        Ok(())
+    }
+
+    fn allocate(
+        &mut self,
+        path: &str,
+        range: &Range<u64>,
+        how: FallocateMode,
+        session: &mut Session<'_>,
+    ) -> Result<()> {
+        let ino = self.file(path, session)?;
+        let (at, len) = (range.start, range.end - range.start);
+        let fs = session.fs();
+        Ok(fs.fallocate(&Caller::root(), ino, how, at, len)?)
+    }
+
+    fn link(from: &str, to: &str, session: &mut Session<'_>) -> Result<()> {
+        let ino = Self::walk(from, session)?;
+        let (dir, name) = Self::split(to, session)?;
+        let fs = session.fs();
+        fs.link(&Caller::root(), ino, dir, name.as_bytes())?;
+        Ok(())
+    }
+
+    fn symlink(target: &str, path: &str, session: &mut Session<'_>) -> Result<()> {
+        let (dir, name) = Self::split(path, session)?;
+        let (name, target) = (name.as_bytes(), target.as_bytes());
+        let fs = session.fs();
+        fs.symlink(&Caller::root(), dir, name, target)?;
         Ok(())
     }
 

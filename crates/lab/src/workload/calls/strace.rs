@@ -264,6 +264,27 @@ struct Words<'t> {
     opened: Option<&'t str>,
 }
 
+/// A call that succeeded.
+struct Succeeded<'t> {
+    pid: &'t str,
+    name: &'t str,
+    words: Words<'t>,
+}
+
+impl<'t> Succeeded<'t> {
+    fn arg(&self, n: usize) -> Option<&'t str> {
+        self.words.args.get(n).copied()
+    }
+
+    fn number(&self, n: usize) -> Option<u64> {
+        self.arg(n)?.parse().ok()
+    }
+
+    fn done(&self) -> u64 {
+        self.words.result.cast_unsigned()
+    }
+}
+
 impl Trace {
     fn call(&mut self, pid: &str, text: &str) {
         let Some((name, words)) = words(text) else {
@@ -276,7 +297,7 @@ impl Trace {
         }
         if words.result >= 0 {
             // A call that is not understood is left out.
-            let _ = self.succeeded(pid, name, &words);
+            let _ = self.succeeded(&Succeeded { pid, name, words });
         }
     }
 
@@ -328,26 +349,43 @@ impl Trace {
         });
     }
 
-    fn succeeded(&mut self, pid: &str, name: &str, words: &Words<'_>) -> Option<()> {
-        let args = &words.args;
-        let arg = |n: usize| args.get(n).copied();
-        let number = |n: usize| arg(n).and_then(|arg| arg.parse::<u64>().ok());
-        let done = words.result.cast_unsigned();
-        match name {
+    /// Tells what a call did. `None` for a call that is not understood.
+    fn succeeded(&mut self, call: &Succeeded<'_>) -> Option<()> {
+        let families = [
+            Self::descriptors,
+            Self::transfers,
+            Self::sizes,
+            Self::syncs,
+            Self::names,
+            Self::moves,
+            Self::looks,
+        ];
+        for family in families {
+            if family(self, call)? {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Tells of descriptors and working directories. As each family below, returns true if the call
+    /// is one of its own, and `None` if it does not understand the call.
+    fn descriptors(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "open" | "creat" => {
-                let path = self.path(pid, None, arg(0)?)?;
-                let flags = match name {
+                let path = self.path(call.pid, None, call.arg(0)?)?;
+                let flags = match call.name {
                     "creat" => "O_WRONLY|O_CREAT|O_TRUNC",
-                    _ => arg(1)?,
+                    _ => call.arg(1)?,
                 };
-                self.opened(path, flags, words);
+                self.opened(path, flags, &call.words);
             }
             "openat" | "openat2" => {
-                let path = self.path(pid, arg(0), arg(1)?)?;
-                self.opened(path, arg(2)?, words);
+                let path = self.path(call.pid, call.arg(0), call.arg(1)?)?;
+                self.opened(path, call.arg(2)?, &call.words);
             }
             "close" => {
-                let (number, path) = self.file(arg(0)?)?;
+                let (number, path) = self.file(call.arg(0)?)?;
                 self.places.remove(&(number, path.clone()));
                 let is_open = self.places.keys().any(|(_, open)| *open == path);
                 if !is_open && self.before.has(&path) {
@@ -355,49 +393,83 @@ impl Trace {
                 }
             }
             "dup" | "dup2" | "dup3" | "fcntl" => {
-                let from = self.file(arg(0)?)?;
-                if let (Some(place), Some(_)) = (self.places.get(&from).copied(), words.opened) {
-                    let to = u32::try_from(words.result).ok()?;
+                let from = self.file(call.arg(0)?)?;
+                if let (Some(place), Some(_)) = (self.places.get(&from).copied(), call.words.opened)
+                {
+                    let to = u32::try_from(call.words.result).ok()?;
                     self.places.insert((to, from.1), place);
                 }
             }
-            "read" | "readv" => self.transfer(arg(0)?, None, done, None),
-            "pread64" | "preadv" | "preadv2" => self.transfer(arg(0)?, number(3), done, None),
-            "write" => self.transfer(arg(0)?, None, done, Some(arg(1)?)),
-            "writev" => self.transfer(arg(0)?, None, done, Some("")),
-            "pwrite64" => self.transfer(arg(0)?, number(3), done, Some(arg(1)?)),
-            "pwritev" | "pwritev2" => self.transfer(arg(0)?, number(3), done, Some("")),
+            "lseek" => {
+                let at = self.file(call.arg(0)?)?;
+                if let Some(Some(place)) = self.places.get_mut(&at) {
+                    *place = call.done();
+                }
+                if call.arg(2)? == "SEEK_END" && call.number(1) == Some(0) {
+                    self.before.file(&at.1, call.done());
+                }
+            }
+            "chdir" => {
+                let path = String::from_utf8_lossy(&string(call.arg(0)?)?).into_owned();
+                let path = match (path.starts_with('/'), self.cwd.get(call.pid)) {
+                    (false, Some(from)) => format!("{from}/{path}"),
+                    _ => path,
+                };
+                self.cwd.insert(call.pid.to_owned(), path);
+            }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of reads and writes.
+    fn transfers(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
+            "read" | "readv" => self.transfer(call.arg(0)?, None, call.done(), None),
+            "pread64" | "preadv" | "preadv2" => {
+                self.transfer(call.arg(0)?, call.number(3), call.done(), None)
+            }
+            "write" => self.transfer(call.arg(0)?, None, call.done(), Some(call.arg(1)?)),
+            "writev" => self.transfer(call.arg(0)?, None, call.done(), Some("")),
+            "pwrite64" => self.transfer(
+                call.arg(0)?,
+                call.number(3),
+                call.done(),
+                Some(call.arg(1)?),
+            ),
+            "pwritev" | "pwritev2" => {
+                self.transfer(call.arg(0)?, call.number(3), call.done(), Some(""))
+            }
             "copy_file_range" => {
                 let offset = |arg: &str| arg.trim_matches(['[', ']']).parse().ok();
-                self.transfer(arg(0)?, offset(arg(1)?), done, None);
-                self.transfer(arg(2)?, offset(arg(3)?), done, Some(""));
+                self.transfer(call.arg(0)?, offset(call.arg(1)?), call.done(), None);
+                self.transfer(call.arg(2)?, offset(call.arg(3)?), call.done(), Some(""));
             }
             "sendfile" | "sendfile64" => {
-                self.transfer(arg(1)?, None, done, None);
-                self.transfer(arg(0)?, None, done, Some(""));
+                self.transfer(call.arg(1)?, None, call.done(), None);
+                self.transfer(call.arg(0)?, None, call.done(), Some(""));
             }
-            "lseek" => {
-                let at = self.file(arg(0)?)?;
-                if let Some(Some(place)) = self.places.get_mut(&at) {
-                    *place = done;
-                }
-                if arg(2)? == "SEEK_END" && number(1) == Some(0) {
-                    self.before.file(&at.1, done);
-                }
-            }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of lengths and allocations.
+    fn sizes(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "ftruncate" | "ftruncate64" => {
-                let (_, path) = self.file(arg(0)?)?;
-                self.resize(path, number(1)?);
+                let (_, path) = self.file(call.arg(0)?)?;
+                self.resize(path, call.number(1)?);
             }
             "truncate" | "truncate64" => {
-                let path = self.path(pid, None, arg(0)?)?;
-                self.resize(path, number(1)?);
+                let path = self.path(call.pid, None, call.arg(0)?)?;
+                self.resize(path, call.number(1)?);
             }
             "fallocate" => {
-                let (_, path) = self.file(arg(0)?)?;
-                let (at, len) = (number(2)?, number(3)?);
+                let (_, path) = self.file(call.arg(0)?)?;
+                let (at, len) = (call.number(2)?, call.number(3)?);
                 let range = at..at.checked_add(len)?;
-                let what = match arg(1)? {
+                let what = match call.arg(1)? {
                     mode if mode.contains("PUNCH_HOLE") => What::Punch(path.clone(), range),
                     "0" => What::Allocate(path.clone(), range),
                     _ => return None,
@@ -405,85 +477,112 @@ impl Trace {
                 self.before.changed(&path, true);
                 self.tell(what);
             }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of syncs.
+    fn syncs(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "fsync" | "fdatasync" => {
-                let (_, path) = self.file(arg(0)?)?;
-                self.tell(match name {
+                let (_, path) = self.file(call.arg(0)?)?;
+                self.tell(match call.name {
                     "fsync" => What::Fsync(path),
                     _ => What::Fdatasync(path),
                 });
             }
             "sync" => self.tell(What::Sync),
             "syncfs" => {
-                self.file(arg(0)?)?;
+                self.file(call.arg(0)?)?;
                 self.tell(What::Sync);
             }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of directories made and removed, and of names removed.
+    fn names(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "mkdir" | "mkdirat" => {
-                let path = self.at(pid, name, args)?;
+                let path = self.at(call.pid, call.name, &call.words.args)?;
                 self.before.settled(&path, true);
                 self.before.made.insert(path.clone());
                 self.tell(What::Mkdir(path));
             }
             "rmdir" => {
-                let path = self.path(pid, None, arg(0)?)?;
+                let path = self.path(call.pid, None, call.arg(0)?)?;
                 self.removed_dir(path);
             }
             "unlink" | "unlinkat" => {
-                let path = self.at(pid, name, args)?;
-                if arg(2).is_some_and(|flags| flags.contains("AT_REMOVEDIR")) {
+                let path = self.at(call.pid, call.name, &call.words.args)?;
+                if call
+                    .arg(2)
+                    .is_some_and(|flags| flags.contains("AT_REMOVEDIR"))
+                {
                     self.removed_dir(path);
                 } else {
                     self.before.changed(&path, false);
                     self.tell(What::Unlink(path));
                 }
             }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of names moved and added.
+    fn moves(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "rename" | "link" => {
-                let from = self.path(pid, None, arg(0)?)?;
-                let to = self.path(pid, None, arg(1)?)?;
-                self.renamed(name, from, to);
+                let from = self.path(call.pid, None, call.arg(0)?)?;
+                let to = self.path(call.pid, None, call.arg(1)?)?;
+                self.renamed(call.name, from, to);
             }
             "renameat" | "renameat2" | "linkat" => {
-                let from = self.path(pid, arg(0), arg(1)?)?;
-                let to = self.path(pid, arg(2), arg(3)?)?;
-                self.renamed(name, from, to);
+                let from = self.path(call.pid, call.arg(0), call.arg(1)?)?;
+                let to = self.path(call.pid, call.arg(2), call.arg(3)?)?;
+                self.renamed(call.name, from, to);
             }
             "symlink" | "symlinkat" => {
-                let target = string(arg(0)?)?;
-                let path = match name {
-                    "symlink" => self.path(pid, None, arg(1)?)?,
-                    _ => self.path(pid, arg(1), arg(2)?)?,
+                let target = string(call.arg(0)?)?;
+                let path = match call.name {
+                    "symlink" => self.path(call.pid, None, call.arg(1)?)?,
+                    _ => self.path(call.pid, call.arg(1), call.arg(2)?)?,
                 };
                 self.before.settled(&path, true);
                 let target = String::from_utf8_lossy(&target).into_owned();
                 self.tell(What::Symlink(target, path));
             }
-            "chdir" => {
-                let path = String::from_utf8_lossy(&string(arg(0)?)?).into_owned();
-                let path = match (path.starts_with('/'), self.cwd.get(pid)) {
-                    (false, Some(from)) => format!("{from}/{path}"),
-                    _ => path,
-                };
-                self.cwd.insert(pid.to_owned(), path);
-            }
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Tells of attributes and lists that were read.
+    fn looks(&mut self, call: &Succeeded<'_>) -> Option<bool> {
+        match call.name {
             "stat" | "lstat" | "access" => {
-                let path = self.path(pid, None, arg(0)?)?;
-                self.looked(path, text_of(words));
+                let path = self.path(call.pid, None, call.arg(0)?)?;
+                self.looked(path, text_of(&call.words));
             }
             "fstat" => {
-                let (_, path) = self.file(arg(0)?)?;
-                self.looked(path, text_of(words));
+                let (_, path) = self.file(call.arg(0)?)?;
+                self.looked(path, text_of(&call.words));
             }
             "newfstatat" | "statx" | "faccessat" | "faccessat2" => {
-                let path = self.path(pid, arg(0), arg(1)?)?;
-                self.looked(path, text_of(words));
+                let path = self.path(call.pid, call.arg(0), call.arg(1)?)?;
+                self.looked(path, text_of(&call.words));
             }
-            "getdents64" | "getdents" if done > 0 => {
-                let (_, path) = self.file(arg(0)?)?;
+            "getdents64" | "getdents" if call.done() > 0 => {
+                let (_, path) = self.file(call.arg(0)?)?;
                 self.before.dir(&path);
                 self.tell(What::List(path));
             }
-            _ => {}
+            _ => return Some(false),
         }
-        Some(())
+        Some(true)
     }
 
     /// Returns the path of a call that also has a form with a directory.
