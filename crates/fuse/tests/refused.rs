@@ -14,13 +14,13 @@ use support::{Volume, errno, run};
 
 /// Writes again and again for some seconds. Returns the first errno; `None` if no write fails.
 fn refused(file: &File, at: u64) -> Option<i32> {
-    for _ in 0..100 {
-        if let Err(e) = file.write_at(b"more", at) {
-            return e.raw_os_error();
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    None
+    let mut errno = None;
+    support::happens(Duration::from_secs(5), || {
+        let written = file.write_at(b"more", at);
+        errno = written.err().and_then(|e| e.raw_os_error());
+        errno.is_some()
+    });
+    errno
 }
 
 #[test]

@@ -6,9 +6,8 @@ mod support;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rustix::fs::{SeekFrom, XattrFlags};
 use serde_json::Value;
@@ -192,16 +191,20 @@ fn a_server_that_dies_leaves_nobody_waiting() {
     // Callers in the middle of their requests: their calls end, with an error or on the directory
     // below the mount.
     let is_over = AtomicBool::new(false);
+    let calls = [const { AtomicU64::new(0) }; 4];
     std::thread::scope(|scope| {
-        for caller in 0..4 {
+        for (caller, calls) in calls.iter().enumerate() {
             let (path, is_over) = (volume.path(&format!("file{caller}")), &is_over);
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let _ = fs::write(&path, b"content");
+                    calls.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        std::thread::sleep(Duration::from_millis(100));
+        support::wait_until("each caller has made some calls", || {
+            calls.iter().all(|calls| calls.load(Ordering::Relaxed) > 5)
+        });
         server.crash(&volume.dir);
         is_over.store(true, Ordering::Relaxed);
     });

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
-use crate::run::{Lab, assert_clean, debugfs, has, stetfs, tool};
+use crate::run::{Lab, assert_clean, debugfs, has, stetfs, tool, wait_until};
 
 /// What must survive a copy with -a: everything but inode number and change time.
 #[derive(Debug, PartialEq, Eq)]
@@ -450,8 +450,14 @@ fn a_copy_that_is_killed_leaves_the_file_and_a_beginning() {
             .spawn()
             .unwrap();
         std::io::Write::write_all(&mut &write, &vec![b'n'; written]).unwrap();
-        // Data has been read from the pipe when the pipe is empty.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let descriptors = format!("/proc/{}/fd", child.id());
+        wait_until("the copy has the image open", || {
+            let mut open = fs::read_dir(&descriptors).into_iter().flatten().flatten();
+            open.any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(&image)))
+        });
+        wait_until("the copy has read the pipe", || {
+            rustix::io::ioctl_fionread(&write).unwrap() == 0
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         let fsck = tool("e2fsck", &["-fy", &image]);

@@ -7,7 +7,6 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -104,19 +103,11 @@ impl Export {
     #[track_caller]
     fn down(&self) {
         // The kernel closes a detached loop device's file a little later.
-        let umount = [STETFS, "umount", &self.dir];
-        let deadline = Instant::now() + Duration::from_secs(120);
-        loop {
-            let ran = bounded(umount[0], &umount[1..]);
-            if ran.code == 0 {
-                break;
-            }
-            assert!(
-                ran.err.contains("in use") && Instant::now() < deadline,
-                "{ran:#?}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until("the export is unmounted", || {
+            let ran = bounded(STETFS, &["umount", &self.dir]);
+            assert!(ran.code == 0 || ran.err.contains("in use"), "{ran:#?}");
+            ran.code == 0
+        });
         let check = stetfs(&["nand", "check", &self.nand]).ok();
         assert!(check.contains("the map is sound"), "{check}");
     }

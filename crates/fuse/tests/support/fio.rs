@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::SeekFrom;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
-use super::Volume;
+use super::{Volume, happens};
 
 /// A run that lasts longer than this never ends.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -42,14 +42,10 @@ pub(crate) fn fio(volume: &Volume, group: Option<&Path>) -> Command {
 /// Waits for the end of a run and returns its report, from JSON. A run that does not end is cut off
 /// from its server, so that it ends.
 pub(crate) fn end(volume: &Volume, what: &str, mut child: Child) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            abort(volume);
-            let _ = child.kill();
-            panic!("{what}: still not ended after {PATIENCE:?}; the connection was aborted");
-        }
-        thread::sleep(Duration::from_millis(20));
+    if !happens(PATIENCE, || child.try_wait().unwrap().is_some()) {
+        abort(volume);
+        let _ = child.kill();
+        panic!("{what}: still not ended after {PATIENCE:?}; the connection was aborted");
     }
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout);

@@ -276,12 +276,21 @@ pub(crate) fn run(command: &mut Command) -> Output {
 }
 
 /// Waits for something that must happen soon.
-pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+pub(crate) fn wait_until(what: &str, happened: impl FnMut() -> bool) {
+    let limit = Duration::from_secs(120);
+    assert!(happens(limit, happened), "waited in vain until {what}");
+}
+
+/// Waits for something at most for this time. Returns true if it happened.
+pub(crate) fn happens(limit: Duration, mut happened: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
     while !happened() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        if Instant::now() >= deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
+    true
 }
 
 /// Runs umount(8), as soon as nobody looks into the mount.

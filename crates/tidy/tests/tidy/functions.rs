@@ -31,10 +31,8 @@ const LONG: [(&str, &str); 14] = [
 ];
 
 /// Files with tests that sleep because nothing tells them of the event that they wait for.
-const SLEEPING: [&str; 23] = [
-    "crates/cli/tests/cli/copy.rs",
+const SLEEPING: [&str; 18] = [
     "crates/cli/tests/cli/damaged.rs",
-    "crates/cli/tests/cli/export.rs",
     "crates/cli/tests/cli/parts.rs",
     "crates/cli/tests/cli/run.rs",
     "crates/core/tests/names/threads.rs",
@@ -44,11 +42,8 @@ const SLEEPING: [&str; 23] = [
     "crates/fuse/tests/endings.rs",
     "crates/fuse/tests/full.rs",
     "crates/fuse/tests/hung.rs",
-    "crates/fuse/tests/refused.rs",
-    "crates/fuse/tests/support/fio.rs",
     "crates/fuse/tests/support/mod.rs",
     "crates/fuse/tests/syncs.rs",
-    "crates/fuse/tests/transport.rs",
     "crates/journal/tests/limits/main.rs",
     "crates/media/tests/devices/loops.rs",
     "crates/media/tests/devices/pmem.rs",
