@@ -1,6 +1,6 @@
 //! The volume as `stetfs_mkfs` makes it.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -35,11 +35,53 @@ pub(super) fn params(args: &Mkfs, size: u64) -> Result<Params> {
         // The user who makes a volume can write to its root directory.
         params.root_owner = (user.as_raw(), rustix::process::getegid().as_raw());
     }
+    params.raid = raid(&args.image, block);
     params.time = identity::time()?;
     let uuid = |given: Option<identity::Uuid>| given.map_or_else(identity::random, Ok);
     params.uuid = uuid(args.uuid)?.0;
     params.hash_seed = uuid(args.hash_seed)?.0;
     Ok(params)
+}
+
+/// Returns stride and stripe width of a block device in blocks, as its driver knows them; 0 if
+/// there is none, and for a file.
+fn raid(image: &Path, block: u64) -> (u16, u32) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = image.metadata() else {
+        return (0, 0);
+    };
+    if !meta.file_type().is_block_device() {
+        return (0, 0);
+    }
+    let (major, minor) = (
+        rustix::fs::major(meta.rdev()),
+        rustix::fs::minor(meta.rdev()),
+    );
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    let bytes = |name: &str| {
+        // A partition has the queue of its disk.
+        let paths = [
+            format!("{device}/queue/{name}"),
+            format!("{device}/../queue/{name}"),
+        ];
+        let texts = paths
+            .iter()
+            .filter_map(|path| fs::read_to_string(path).ok());
+        texts.flat_map(|text| text.trim().parse()).next()
+    };
+    let least = bytes("minimum_io_size").unwrap_or(0);
+    stripes(least, bytes("optimal_io_size").unwrap_or(0), block)
+}
+
+/// Returns stride and stripe width in blocks, from the least and the best size of a request in
+/// bytes. What is no larger than a block says nothing.
+fn stripes(least: u64, best: u64, block: u64) -> (u16, u32) {
+    let best = if best == 0 { least } else { best };
+    let blocks = |bytes: u64| if bytes > block { bytes / block } else { 0 };
+    (
+        u16::try_from(blocks(least)).unwrap_or(0),
+        u32::try_from(blocks(best)).unwrap_or(0),
+    )
 }
 
 /// Returns the journal of a volume of so many bytes.
@@ -107,4 +149,24 @@ pub(super) fn set_size(image: &Path, size: u64) -> Result<()> {
         .truncate(true)
         .open(image)?;
     Ok(file.set_len(size)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stripes;
+
+    /// As mke2fs has it.
+    #[test]
+    fn a_raid_of_four_disks_with_chunks_of_64_kib() {
+        assert_eq!(stripes(64 << 10, 256 << 10, 4096), (16, 64));
+        assert_eq!(stripes(64 << 10, 0, 4096), (16, 16));
+        assert_eq!(stripes(4096, 4096, 4096), (0, 0), "a disk");
+        assert_eq!(stripes(4096, 0, 1024), (4, 4), "its blocks are smaller");
+        assert_eq!(stripes(0, 0, 1024), (0, 0), "nothing is known");
+        assert_eq!(
+            stripes(u64::MAX, u64::MAX, 1024),
+            (0, 0),
+            "no field holds it"
+        );
+    }
 }
