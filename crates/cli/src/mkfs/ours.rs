@@ -6,7 +6,7 @@ use std::path::Path;
 
 use stetfs_format::width::must_fit;
 use stetfs_media::{BlockDev, FileDev};
-use stetfs_mkfs::{Content, JournalSize, Params, Plan};
+use stetfs_mkfs::{Content, JournalSize, MkfsError, Params, Plan};
 
 use super::from;
 use super::sizes::wanted_journal;
@@ -118,7 +118,18 @@ pub(super) fn content(
 
 /// Plans a volume; fails if it cannot be made.
 pub(super) fn plan(args: &Mkfs, params: &Params) -> Result<Plan> {
-    Plan::new(params).map_err(|e| Failure::new(e.to_string()).context(args.image.display()))
+    Plan::new(params).map_err(|e| {
+        let is_of_journal = matches!(
+            e,
+            MkfsError::JournalTooLarge { .. } | MkfsError::JournalBlocks(_)
+        );
+        let failure = Failure::from(e).context(args.image.display());
+        if is_of_journal {
+            failure.advise("choose a larger --size, or another --journal-size")
+        } else {
+            failure
+        }
+    })
 }
 
 /// Writes a volume into a file that reads as zeros, or on a block device.

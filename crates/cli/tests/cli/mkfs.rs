@@ -123,6 +123,7 @@ fn wrong_arguments_are_told_and_leave_nothing_behind() {
     stetfs(&["mkfs", &image]).fails(2, &["its size is not known", "--size"]);
     stetfs(&["mkfs", &image, "--size", "wide"]).fails(2, &["`wide` is not a size"]);
     stetfs(&["mkfs", &image, "--size", "1M"]).fails(1, &["too small", "8 MiB"]);
+    stetfs(&["mkfs", &image, "--size", "8M"]).fails(1, &["a journal of 1024 blocks", "--size"]);
     stetfs(&["mkfs", &image, "--size", "16M", "--block-size", "8K"])
         .fails(2, &["8192", "1K, 2K or 4K"]);
     stetfs(&[
