@@ -19,7 +19,13 @@ const LINES: usize = 1000;
 
 /// The directories in which people put files.
 const PLACES: [&str; 7] = [
-    "crates", "docs", "results", "fuzz", "packaging", "scripts", ".ci",
+    "crates",
+    "docs",
+    "results",
+    "fuzz",
+    "packaging",
+    "scripts",
+    ".ci",
 ];
 
 /// The files that a package may have beside its directories.
