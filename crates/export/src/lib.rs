@@ -3,7 +3,8 @@
 //!
 //! - [`ByteDev`] takes requests of any alignment, as files and NBD have them, for a device with
 //!   sectors.
-//! - [`nbd`] serves it to NBD clients.
+//! - [`nbd`] serves it to NBD clients, [`vhost_user`] to virtual machines that share their memory.
+//! - [`Watched`] tells when the device stops answering.
 //!
 //! `stetfs-fuse` stands above and brings the requests of a file: one file in a directory.
 #![forbid(unsafe_code)]
@@ -11,5 +12,12 @@
 
 mod bytes;
 pub mod nbd;
+mod socket;
+#[cfg(test)]
+mod testing;
+pub mod vhost_user;
+mod watch;
 
 pub use bytes::ByteDev;
+pub use socket::SocketError;
+pub use watch::{Watch, Watched};

@@ -8,8 +8,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueHint};
 use stetfs_export::nbd::Address;
 
-/// Offer the logical device of a part to other programs: as a file, a loop device, or to NBD
-/// clients
+/// Offer the logical device of a part to other programs: as a file, a loop device, to NBD clients,
+/// or as the disk of a virtual machine
 ///
 /// --as says how: see there. The server goes to the background when the device is there.
 ///
@@ -63,6 +63,8 @@ pub(crate) enum Way {
     Loop,
     /// To NBD clients.
     Nbd(Address),
+    /// To a virtual machine, at this socket.
+    VhostUser(PathBuf),
 }
 
 impl Way {
@@ -78,8 +80,10 @@ impl Way {
             Ok(Self::File(dir.into()))
         } else if let Some(address) = after("nbd:") {
             Ok(Self::Nbd(Address::parse(address)))
+        } else if let Some(socket) = after("vhost-user:") {
+            Ok(Self::VhostUser(socket.into()))
         } else {
-            Err("file:DIR, loop, nbd:SOCKET or nbd:HOST:PORT".to_owned())
+            Err("file:DIR, loop, nbd:SOCKET, nbd:HOST:PORT or vhost-user:SOCKET".to_owned())
         }
     }
 
@@ -99,6 +103,7 @@ impl Way {
                 joined("nbd:./", path.as_os_str())
             }
             Self::Nbd(Address::Unix(path)) => joined("nbd:", path.as_os_str()),
+            Self::VhostUser(path) => joined("vhost-user:", path.as_os_str()),
         }
     }
 }
@@ -113,7 +118,8 @@ pub(crate) struct ExportArgs {
     /// The same as --as file:DIR
     #[arg(value_hint = ValueHint::DirPath, group = PLACE)]
     pub(crate) dir: Option<PathBuf>,
-    /// How the device appears: `file:DIR`, `loop`, `nbd:SOCKET` or `nbd:HOST:PORT`
+    /// How the device appears: `file:DIR`, `loop`, `nbd:SOCKET`, `nbd:HOST:PORT` or
+    /// `vhost-user:SOCKET`
     ///
     /// file:DIR: DIR gets one file, `device`, as large as the device. Flush is fsync, discard is a
     /// punched hole. `stetfs umount DIR` ends the server. So do SIGTERM and SIGINT; while the file
@@ -126,6 +132,10 @@ pub(crate) struct ExportArgs {
     /// nbd:SOCKET, nbd:HOST:PORT: a server for NBD clients such as QEMU, on a unix socket, or on a
     /// port of this machine. It needs neither FUSE nor root. A signal ends it: what is under way is
     /// finished.
+    ///
+    /// vhost-user:SOCKET: the disk of a virtual machine that shares its memory with the server
+    /// (vhost-user-blk): QEMU, Cloud Hypervisor and others. One machine at a time. It needs neither
+    /// FUSE nor root. A signal ends it, as above; end the machine first.
     #[arg(long = "as", value_name = "HOW", group = PLACE,
         value_parser = OsStringValueParser::new().try_map(|word| Way::parse(&word)))]
     pub(crate) way: Option<Way>,
@@ -140,7 +150,8 @@ pub(crate) struct ExportArgs {
     /// SIGUSR1 and at the end
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) stats: Option<PathBuf>,
-    /// Give the file up when a request has been stuck for this many seconds; 0: never
+    /// Give the file up when a request has been stuck for this many seconds; 0: never. At a socket:
+    /// say so in the log
     #[arg(short, long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) watchdog: u32,
     /// Keep all of FILE in memory and allocate all its space now, so that a write to it needs no
@@ -190,6 +201,11 @@ Examples:
 
   stetfs below disk.img --as nbd:/run/disk.sock
   qemu-system-x86_64 -drive file=nbd+unix:///?socket=/run/disk.sock,format=raw,if=virtio ...
+
+  stetfs below disk.img --as vhost-user:/run/disk.sock
+  qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on \
+    -machine memory-backend=mem -chardev socket,id=disk,path=/run/disk.sock \
+    -device vhost-user-blk-pci,chardev=disk ...
 
 RISK: see `stetfs nand export --help`.")]
 pub(crate) struct BelowArgs {

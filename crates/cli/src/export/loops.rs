@@ -14,6 +14,8 @@ use crate::failure::{Explain, Failure, Result};
 
 /// Where the servers' directories are.
 const RUN: &str = "/run/stetfs";
+/// Their names, up to the number of the process that made them.
+const NAME: &str = "below-";
 /// Where loop devices are asked for.
 const CONTROL: &str = "/dev/loop-control";
 
@@ -37,8 +39,9 @@ impl Place {
             made.during(|| dir.display().to_string())
         };
         make(Path::new(RUN), true)?;
-        let dir = Path::new(RUN).join(format!("below-{}", std::process::id()));
-        // An earlier process of this number has left it when its server was killed.
+        remove_left();
+        let dir = Path::new(RUN).join(format!("{NAME}{}", std::process::id()));
+        // An earlier process of this number may have left it.
         let _ = fs::remove_dir(&dir);
         make(&dir, false)?;
         Ok(Self { dir })
@@ -55,6 +58,22 @@ impl Drop for Place {
     /// server removes it at its end.
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Removes the directories that killed servers have left. One that is in use is a mount point,
+/// which cannot be removed; one whose server is just starting belongs to a process that runs.
+fn remove_left() {
+    let Ok(all) = fs::read_dir(RUN) else {
+        return;
+    };
+    for entry in all.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        if number.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
@@ -101,9 +120,8 @@ pub(crate) fn attach(place: &Place, flags: u32) -> Result<LoopDevice> {
 /// Whatever that needs is missing, or the server refuses.
 pub(crate) fn offer(start: impl FnOnce(OsString) -> Result<()>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(
-            Failure::new("--as loop needs root").advise("--as nbd:SOCKET works without root")
-        );
+        return Err(Failure::new("--as loop needs root")
+            .advise("--as nbd:SOCKET and --as vhost-user:SOCKET work without root"));
     }
     let place = Place::make()?;
     let mut word = OsString::from("file:");

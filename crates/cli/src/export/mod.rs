@@ -1,8 +1,8 @@
-//! A block device for other programs: one file in a directory, a loop device on it, or a server for
-//! NBD clients.
+//! A block device for other programs: one file in a directory, a loop device on it, or a server at
+//! a socket for NBD clients or a virtual machine.
 
 pub(crate) mod loops;
-mod nbd;
+mod serving;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stetfs_export::ByteDev;
-use stetfs_export::nbd::Listener;
+use stetfs_export::{ByteDev, Watch, Watched, nbd, vhost_user};
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::{Ended, ExportOptions};
 use stetfs_media::BlockDev;
@@ -21,6 +20,7 @@ use crate::args::{ExportArgs, Way};
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::logging::Log;
 use crate::start::{check, launch, open_log, wait_for_release};
+use serving::Listener;
 
 /// A device that is offered to other programs.
 pub(crate) struct Exported {
@@ -53,11 +53,13 @@ pub(crate) fn run(
     open: impl FnOnce(&Path) -> Result<Exported>,
 ) -> Result<()> {
     let way = args.way();
-    let is_file = !matches!(way, Way::Nbd(_));
+    let is_file = matches!(way, Way::File(_) | Way::Loop);
     if is_file && args.stats.is_some() {
-        return Err(Failure::new("--stats is for nbd:SOCKET and nbd:HOST:PORT")
-            .advise("with file:DIR, ask the server: stetfs stats DIR")
-            .exit(EXIT_USAGE));
+        return Err(
+            Failure::new("--stats is for nbd:ADDRESS and vhost-user:SOCKET")
+                .advise("with file:DIR, ask the server: stetfs stats DIR")
+                .exit(EXIT_USAGE),
+        );
     }
     if way == Way::Loop && (args.server || args.foreground) {
         return Err(Failure::new("--foreground is not for --as loop").exit(EXIT_USAGE));
@@ -112,8 +114,12 @@ impl Place {
         Ok(match args.way() {
             Way::File(dir) => Self::Dir(stetfs_fuse::check_dir(&dir)?),
             Way::Nbd(address) => {
-                let bound = Listener::bind(&address, args.listen_anywhere);
-                Self::Socket(bound.map_err(refused)?)
+                let bound = nbd::Listener::bind(&address, args.listen_anywhere);
+                Self::Socket(Listener::Nbd(bound.map_err(refused)?))
+            }
+            Way::VhostUser(socket) => {
+                let bound = vhost_user::Listener::bind(&socket)?;
+                Self::Socket(Listener::VhostUser(bound))
             }
             Way::Loop => {
                 return Err(Failure::new(
@@ -126,8 +132,8 @@ impl Place {
     }
 }
 
-fn refused(error: stetfs_export::nbd::NbdError) -> Failure {
-    let is_local = !matches!(error, stetfs_export::nbd::NbdError::NotLocal { .. });
+fn refused(error: nbd::NbdError) -> Failure {
+    let is_local = !matches!(error, nbd::NbdError::NotLocal { .. });
     let failure = Failure::from(error);
     if is_local {
         return failure;
@@ -172,6 +178,8 @@ fn serve(
         stats,
         close,
     } = open(&file)?;
+    let patience = (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into()));
+    let (dev, watch) = watched(dev, &place, patience)?;
     let dev = Arc::new(ByteDev::new(dev));
     let mut held = None;
     let ready = || {
@@ -189,7 +197,7 @@ fn serve(
     let ended = match place {
         Place::Dir(dir) => {
             let options = ExportOptions {
-                watchdog: (args.watchdog > 0).then(|| Duration::from_secs(args.watchdog.into())),
+                watchdog: patience,
                 stats,
                 threads,
                 until_closed: args.until_closed,
@@ -203,18 +211,34 @@ fn serve(
             ended
         }
         Place::Socket(listener) => {
-            let stats = nbd::Stats {
+            let stats = serving::Stats {
                 facts: &*stats,
                 file: stats_file,
                 source: &file,
             };
-            nbd::serve(listener, dev, &stats, ready)?
+            serving::serve(listener, dev, &stats, ready)?
         }
     };
     close()?;
-    drop(held);
+    drop((held, watch));
     say_ended(&file, ended);
     Ok(())
+}
+
+/// Has the log tell when the device of a socket does not answer. Where a file is exported, its
+/// server has a watchdog of its own, which gives the file up.
+fn watched(
+    dev: Arc<dyn BlockDev>,
+    place: &Place,
+    patience: Option<Duration>,
+) -> Result<(Arc<dyn BlockDev>, Option<Watch>)> {
+    match (place, patience) {
+        (Place::Socket(_), Some(patience)) => {
+            let (dev, watch) = Watched::new(dev, patience)?;
+            Ok((Arc::new(dev), Some(watch)))
+        }
+        _ => Ok((dev, None)),
+    }
 }
 
 fn say_ended(file: &Path, ended: Ended) {

@@ -362,6 +362,32 @@ fn a_server_in_the_background_is_ended_by_a_signal() {
     assert_clean(&image);
 }
 
+/// The disk of a virtual machine: the socket is there as long as the server. `make test-guest` has
+/// machines; `export/src/vhost_user/tests.rs` a driver.
+#[test]
+fn a_disk_for_a_machine_is_one_servers() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let (socket, stats) = (lab.str("socket"), lab.str("stats.json"));
+    let address = format!("vhost-user:{socket}");
+    let args = ["below", &image, "--as", &address, "--stats", &stats];
+    let server = Server::start(&args);
+    assert_eq!(server.uri, address);
+    stetfs(&["below", &image, "--as", &address]).fails(1, &["another server listens there"]);
+    server.stop();
+    assert!(!Path::new(&socket).exists());
+    let seen = json(&fs::read_to_string(&stats).unwrap());
+    assert_eq!(seen["scheme"], "stet");
+    assert_eq!(seen["server"]["requests"], 0);
+    assert_clean(&image);
+    let server = Server::start(&args);
+    server.kill();
+    // The next server takes over what a killed one has left.
+    assert!(Path::new(&socket).exists());
+    Server::start(&args).stop();
+    assert_clean(&image);
+}
+
 /// The kernel's ext4 on the loop device; the server ends with it and leaves a plain image.
 #[test]
 fn a_loop_device_ends_its_server() {
@@ -409,11 +435,13 @@ fn what_cannot_be_offered_says_why() {
     below(&[]).fails(2, &["--as"]);
     below(&["--as", "nonsense"]).fails(2, &["file:DIR", "loop", "nbd:SOCKET"]);
     below(&["--as", "nbd:"]).fails(2, &["nbd:SOCKET"]);
+    below(&["--as", "vhost-user:"]).fails(2, &["vhost-user:SOCKET"]);
     below(&["--as", "loop", "dir"]).fails(2, &["cannot be used with"]);
     below(&["--as", "loop", "--foreground"]).fails(2, &["--foreground"]);
     below(&["--stats", "x", "dir"]).fails(2, &["--stats"]);
     below(&["--as", "file:none"]).fails(1, &["no such directory"]);
     below(&["--as", &format!("nbd:{image}")]).fails(1, &["a file exists there"]);
+    below(&["--as", &format!("vhost-user:{image}")]).fails(1, &["a file exists there"]);
     below(&["--as", &format!("nbd:{}/no/socket", lab.str("no"))]).fails(1, &["no/socket"]);
     assert_clean(&image);
 }

@@ -2,29 +2,14 @@
 
 use std::io::{self, ErrorKind};
 
+use crate::socket::SocketError;
+
 /// What went wrong with a client, or with the server's socket.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
-    /// The socket cannot be made.
-    #[error("{address}: {source}")]
-    Listen {
-        /// Where the server was to listen.
-        address: String,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// Another server has the socket.
-    #[error("{address}: another server listens there")]
-    Served {
-        /// The socket.
-        address: String,
-    },
-    /// There is a file where the socket was to be.
-    #[error("{address}: a file exists there")]
-    Exists {
-        /// The file.
-        address: String,
-    },
+    /// There is no socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The address is not of this machine alone. NBD knows no passwords.
     #[error("{address}: other machines can reach this address")]
     NotLocal {

@@ -2,18 +2,16 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::error::NbdError;
+use crate::socket::{SocketError, UnixSocket};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,28 +49,22 @@ impl fmt::Display for Address {
 
 /// A socket that listens.
 pub(super) enum Listening {
-    /// With its path, as long as that is there.
-    Unix(UnixListener, Mutex<Option<PathBuf>>),
+    Unix(UnixSocket),
     Tcp(TcpListener),
 }
 
 impl Listening {
-    /// Takes the address. A socket that a server has left which was killed is removed.
+    /// Takes the address.
     ///
     /// # Errors
     /// It is in use; other machines reach it, and that was not asked for; the system's.
     pub(super) fn at(address: &Address, anywhere: bool) -> Result<Self, NbdError> {
-        let failed = |source| NbdError::Listen {
+        let failed = |source| SocketError::Listen {
             address: address.to_string(),
             source,
         };
         match address {
-            Address::Unix(path) => {
-                let path = std::path::absolute(path).map_err(failed)?;
-                make_room(&path)?;
-                let listener = UnixListener::bind(&path).map_err(failed)?;
-                Ok(Self::Unix(listener, Mutex::new(Some(path))))
-            }
+            Address::Unix(path) => Ok(Self::Unix(UnixSocket::bind(path)?)),
             Address::Tcp(host) => {
                 let places: Vec<_> = host.to_socket_addrs().map_err(failed)?.collect();
                 let is_local = |place: &SocketAddr| place.ip().to_canonical().is_loopback();
@@ -92,7 +84,7 @@ impl Listening {
     /// The system's; always after [`stop`](Self::stop).
     pub(super) fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept()?.0)),
+            Self::Unix(socket) => Ok(Socket::Unix(socket.listener().accept()?.0)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
@@ -105,29 +97,22 @@ impl Listening {
 
     /// Accepts nobody any more. A unix socket is gone then.
     pub(super) fn stop(&self) {
-        let stopped = match self {
-            Self::Unix(listener, _) => rustix::net::shutdown(listener, rustix::net::Shutdown::Both),
-            Self::Tcp(listener) => rustix::net::shutdown(listener, rustix::net::Shutdown::Both),
-        };
-        if let Err(error) = stopped {
-            tracing::debug!("shutdown of a listening socket: {error}");
-        }
-        self.remove();
-    }
-
-    fn remove(&self) {
-        if let Self::Unix(_, path) = self
-            && let Some(path) = path.lock().take()
-        {
-            let _ = fs::remove_file(path);
+        match self {
+            Self::Unix(socket) => socket.stop(),
+            Self::Tcp(listener) => {
+                let stopped = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+                if let Err(error) = stopped {
+                    tracing::debug!("shutdown of a listening socket: {error}");
+                }
+            }
         }
     }
 
     /// The address as clients write it.
     pub(super) fn uri(&self) -> String {
         match self {
-            Self::Unix(_, path) => {
-                let path = path.lock().clone().unwrap_or_default();
+            Self::Unix(socket) => {
+                let path = socket.path();
                 let escaped = escape(path.as_os_str().as_encoded_bytes());
                 format!("nbd+unix:///?socket={escaped}")
             }
@@ -137,30 +122,6 @@ impl Listening {
             },
         }
     }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
-/// Looks whether a unix socket can be made here.
-fn make_room(path: &Path) -> Result<(), NbdError> {
-    let address = || path.display().to_string();
-    let Ok(found) = path.symlink_metadata() else {
-        return Ok(());
-    };
-    if !found.file_type().is_socket() {
-        return Err(NbdError::Exists { address: address() });
-    }
-    if UnixStream::connect(path).is_ok() {
-        return Err(NbdError::Served { address: address() });
-    }
-    fs::remove_file(path).map_err(|source| NbdError::Listen {
-        address: address(),
-        source,
-    })
 }
 
 /// Bytes as the query of a URI has them (RFC 3986, section 2.1).

@@ -6,88 +6,19 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
-use stetfs_media::{BlockDev, Cause, Layer, MediaError, Op, RamDev};
+use stetfs_media::RamDev;
 
 use super::handshake::{Agreed, agree};
 use super::protocol::*;
 use super::transmission::{Connection, Export};
 use super::{Address, Listener, NbdError, Server};
-use crate::ByteDev;
+use crate::testing::{Held, Random};
+use crate::{ByteDev, SocketError};
 
-const SIZE: u64 = 1 << 16;
-
-/// A device of which the test holds back the flushes, counts them, and lets reads fail.
-#[derive(Clone)]
-struct Watched(Arc<Inner>);
-
-struct Inner {
-    below: RamDev,
-    /// Flushes that may be done, and whoever waits for more.
-    allowed: Mutex<u64>,
-    changed: Condvar,
-    begun: mpsc::SyncSender<()>,
-    flushes: AtomicU64,
-    fails: AtomicBool,
-}
-
-impl Watched {
-    /// With a channel that tells of each flush that begins.
-    fn new(allowed: u64) -> (Self, mpsc::Receiver<()>) {
-        let (begun, is_begun) = mpsc::sync_channel(1 << 16);
-        let inner = Inner {
-            below: RamDev::new(SIZE),
-            allowed: Mutex::new(allowed),
-            changed: Condvar::new(),
-            begun,
-            flushes: AtomicU64::new(0),
-            fails: AtomicBool::new(false),
-        };
-        (Self(Arc::new(inner)), is_begun)
-    }
-
-    fn allow(&self) {
-        *self.0.allowed.lock().unwrap() += 1;
-        self.0.changed.notify_all();
-    }
-
-    fn flushes(&self) -> u64 {
-        self.0.flushes.load(Ordering::SeqCst)
-    }
-
-    fn dev(&self) -> Arc<ByteDev> {
-        Arc::new(ByteDev::new(Arc::new(self.clone())))
-    }
-}
-
-impl Layer for Watched {
-    fn below(&self) -> &dyn BlockDev {
-        &self.0.below
-    }
-
-    fn read_at(&self, at: u64, out: &mut [u8], tag: stetfs_media::Tag) -> Result<(), MediaError> {
-        if self.0.fails.load(Ordering::SeqCst) {
-            return Err(MediaError::Io {
-                op: Op::Read,
-                offset: at,
-                len: out.len() as u64,
-                source: rustix::io::Errno::IO,
-            });
-        }
-        self.0.below.read_at(at, out, tag)
-    }
-
-    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
-        let _ = self.0.begun.try_send(());
-        let allowed = self.0.allowed.lock().unwrap();
-        let mut allowed = self.0.changed.wait_while(allowed, |n| *n == 0).unwrap();
-        *allowed -= 1;
-        self.0.flushes.fetch_add(1, Ordering::SeqCst);
-        self.0.below.flush(cause)
-    }
-}
+const SIZE: u64 = Held::SIZE;
 
 /// A server in a directory of its own.
 struct Served {
@@ -144,7 +75,7 @@ impl Client {
     fn ask(&mut self, command: u16, flags: u16, offset: u64, len: u32, data: &[u8]) -> u32 {
         self.send(command, flags, offset, len, data);
         let (error, cookie) = self.reply().unwrap();
-        assert_eq!(cookie, command.into());
+        assert_eq!(cookie, u64::from(command));
         error
     }
 
@@ -341,8 +272,8 @@ fn requests_do_what_they_do_to_a_plain_file() {
 
 #[test]
 fn what_cannot_be_done_is_refused_and_the_connection_goes_on() {
-    let (watched, _begun) = Watched::new(1 << 20);
-    let served = Served::new(watched.dev());
+    let (watched, _begun) = Held::new(1 << 20);
+    let served = Served::new(watched.bytes());
     let mut client = served.client();
     let end = SIZE - 1;
     assert_eq!(client.ask(CMD_WRITE, 0, end, 2, b"ab"), 28);
@@ -356,9 +287,9 @@ fn what_cannot_be_done_is_refused_and_the_connection_goes_on() {
     assert_eq!(client.ask(7, 0, 0, 512, &[]), 22);
     assert_eq!(client.ask(CMD_READ, 4, 0, 512, &[]), 22);
     assert_eq!(client.ask(CMD_WRITE, CMD_FLAG_NO_HOLE, 0, 3, b"abc"), 22);
-    watched.0.fails.store(true, Ordering::SeqCst);
+    watched.set_failing(true);
     assert_eq!(client.ask(CMD_READ, 0, 0, 512, &[]), 5);
-    watched.0.fails.store(false, Ordering::SeqCst);
+    watched.set_failing(false);
     assert_eq!(client.read(0, 512), vec![0; 512]);
     assert_eq!(client.ask(CMD_READ, 0, 0, 0, &[]), 0);
 }
@@ -367,8 +298,8 @@ fn what_cannot_be_done_is_refused_and_the_connection_goes_on() {
 /// one connection covers what another one has written.
 #[test]
 fn a_flush_reaches_the_device_before_its_answer() {
-    let (watched, _begun) = Watched::new(1 << 20);
-    let served = Served::new(watched.dev());
+    let (watched, _begun) = Held::new(1 << 20);
+    let served = Served::new(watched.bytes());
     let (mut one, mut other) = (served.client(), served.client());
     let mut flushes = 0;
     for (command, flags, adds) in [
@@ -398,8 +329,8 @@ fn a_flush_reaches_the_device_before_its_answer() {
 /// A read on the same connection does not wait for a flush, and the server's end does.
 #[test]
 fn requests_run_at_the_same_time_and_are_finished_at_the_end() {
-    let (watched, begun) = Watched::new(0);
-    let mut served = Served::new(watched.dev());
+    let (watched, begun) = Held::new(0);
+    let mut served = Served::new(watched.bytes());
     let mut client = served.client();
     client.send(CMD_FLUSH, 0, 0, 0, &[]);
     begun.recv().unwrap();
@@ -421,7 +352,7 @@ fn requests_run_at_the_same_time_and_are_finished_at_the_end() {
         watched.allow();
         let replies = std::iter::from_fn(|| {
             let (error, cookie) = client.reply().ok()?;
-            if cookie != CMD_FLUSH.into() {
+            if cookie != u64::from(CMD_FLUSH) {
                 client.0.read_exact(&mut [0; 512]).unwrap();
             }
             Some((error, cookie))
@@ -494,10 +425,16 @@ fn addresses() {
     let [file, socket] = ["file", "a b"].map(|name| dir.path().join(name));
     std::fs::write(&file, "").unwrap();
     let bind = |path: &PathBuf| Listener::bind(&Address::Unix(path.clone()), false);
-    assert!(matches!(bind(&file), Err(NbdError::Exists { .. })));
+    assert!(matches!(
+        bind(&file),
+        Err(NbdError::Socket(SocketError::Exists { .. }))
+    ));
     let listener = bind(&socket).unwrap();
     assert!(listener.uri().ends_with("/a%20b"));
-    assert!(matches!(bind(&socket), Err(NbdError::Served { .. })));
+    assert!(matches!(
+        bind(&socket),
+        Err(NbdError::Socket(SocketError::Served { .. }))
+    ));
     // A server that was killed leaves its socket.
     std::mem::forget(std::os::unix::net::UnixListener::bind(dir.path().join("kept")).unwrap());
     drop(listener);
@@ -506,17 +443,6 @@ fn addresses() {
 }
 
 /// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
 /// A conversation that keeps the rules: each kind of option, each kind of request.
 fn conversation(random: &mut Random) -> Vec<u8> {
     let mut said = opening(random.below(4) as u32);

@@ -1,4 +1,4 @@
-//! A device for NBD clients: the server at work until a signal ends it.
+//! A device at a socket: the server at work until a signal ends it.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,73 @@ use std::sync::Arc;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use stetfs_export::ByteDev;
-use stetfs_export::nbd::{Listener, Server};
+use stetfs_export::{ByteDev, nbd, vhost_user};
 use stetfs_fuse::Ended;
 use stetfs_fuse::background::Waiting;
 
 use crate::failure::{Explain, Result};
+
+/// A socket, and who will be served there.
+pub(crate) enum Listener {
+    Nbd(nbd::Listener),
+    VhostUser(vhost_user::Listener),
+}
+
+impl Listener {
+    /// The address as clients write it.
+    fn address(&self) -> String {
+        match self {
+            Self::Nbd(listener) => listener.uri(),
+            Self::VhostUser(listener) => format!("vhost-user:{}", listener.address()),
+        }
+    }
+}
+
+/// A server at work.
+enum Server {
+    Nbd(nbd::Server),
+    VhostUser(vhost_user::Server),
+}
+
+impl Server {
+    fn start(listener: Listener, dev: Arc<ByteDev>) -> io::Result<Self> {
+        Ok(match listener {
+            Listener::Nbd(listener) => Self::Nbd(nbd::Server::start(listener, dev)?),
+            Listener::VhostUser(listener) => {
+                Self::VhostUser(vhost_user::Server::start(listener, dev)?)
+            }
+        })
+    }
+
+    fn stop(&mut self) {
+        match self {
+            Self::Nbd(server) => server.stop(),
+            Self::VhostUser(server) => server.stop(),
+        }
+    }
+
+    fn stats(&self) -> serde_json::Value {
+        match self {
+            Self::Nbd(server) => {
+                let seen = server.stats();
+                json!({
+                    "connections": seen.connections,
+                    "accepted": seen.accepted,
+                    "requests": seen.requests,
+                })
+            }
+            Self::VhostUser(server) => {
+                let seen = server.stats();
+                json!({
+                    "connections": u32::from(seen.is_connected),
+                    "accepted": seen.accepted,
+                    "requests": seen.requests,
+                    "malformed": seen.malformed,
+                })
+            }
+        }
+    }
+}
 
 /// Where and how statistics are written.
 pub(crate) struct Stats<'a> {
@@ -53,20 +114,15 @@ pub(crate) fn serve(
     ready: impl FnOnce() -> io::Result<Waiting>,
 ) -> Result<Ended> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-    let uri = listener.uri();
+    let address = listener.address();
     let mut server = Server::start(listener, dev.clone())?;
     let pid = std::process::id();
-    eprintln!("stetfs: serving {uri}; end it with: kill {pid}");
+    eprintln!("stetfs: serving {address}; end it with: kill {pid}");
     ready()?.release()?;
     let tell = |server: &Server| {
-        let seen = server.stats();
-        let told = stats.write(json!({
-            "address": uri,
-            "connections": seen.connections,
-            "accepted": seen.accepted,
-            "requests": seen.requests,
-        }));
-        if let Err(error) = told {
+        let mut seen = server.stats();
+        seen["address"] = json!(address);
+        if let Err(error) = stats.write(seen) {
             tracing::error!("statistics: {error}");
         }
     };

@@ -1,0 +1,151 @@
+//! The threads that carry requests out, and which requests are under way.
+//!
+//! Whoever takes a request out of a queue hands it over here. It waits while its queue has as many
+//! under way as a queue can hold, so a machine that asks faster than the device answers, or that
+//! gives the same buffers again and again, fills nothing.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+use vhost_user_backend::{VringMutex, VringT};
+
+use super::config::{QUEUE_SIZE, QUEUES};
+use super::disk::{Chain, Disk, room};
+
+/// Requests that run at the same time.
+const WORKERS: usize = 8;
+
+/// A request, and where its answer goes.
+pub(super) struct Request {
+    pub(super) chain: Chain,
+    pub(super) vring: VringMutex,
+    /// The queue's number.
+    pub(super) queue: usize,
+}
+
+/// What waits and what runs.
+struct Load {
+    waiting: VecDeque<Request>,
+    /// For each queue, how many of its requests wait or run.
+    under_way: [u16; QUEUES],
+    is_over: bool,
+}
+
+/// The requests of all queues.
+pub(super) struct Work {
+    disk: Arc<Disk>,
+    load: Mutex<Load>,
+    /// A request waits, or there will be none.
+    more: Condvar,
+    /// A request is done.
+    done: Condvar,
+}
+
+impl Work {
+    pub(super) fn new(disk: Arc<Disk>) -> Self {
+        Self {
+            disk,
+            load: Mutex::new(Load {
+                waiting: VecDeque::with_capacity(QUEUE_SIZE.into()),
+                under_way: [0; QUEUES],
+                is_over: false,
+            }),
+            more: Condvar::new(),
+            done: Condvar::new(),
+        }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system's, if there is none.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
+        let start = || {
+            let work = self.clone();
+            let thread = thread::Builder::new().name("vhost-worker".to_owned());
+            thread.spawn(move || work.run())
+        };
+        let first = start()?;
+        // Fewer do as well.
+        let others = (1..WORKERS).map_while(|_| start().ok());
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    /// Says that a request of a queue was taken, which is handed over next.
+    pub(super) fn begin(&self, queue: usize) {
+        self.load.lock().under_way[queue] += 1;
+    }
+
+    /// Hands a request over, when its queue has no more under way than it can hold.
+    pub(super) fn hand_over(&self, request: Request) {
+        let mut load = self.load.lock();
+        let queue = request.queue;
+        let is_full = |load: &mut Load| load.under_way[queue] > QUEUE_SIZE;
+        self.done.wait_while(&mut load, is_full);
+        load.waiting.push_back(request);
+        self.more.notify_one();
+    }
+
+    /// Waits until no request of a queue is under way.
+    pub(super) fn settle(&self, queue: usize) {
+        let mut load = self.load.lock();
+        let is_busy = |load: &mut Load| load.under_way[queue] > 0;
+        self.done.wait_while(&mut load, is_busy);
+    }
+
+    /// Waits until none is under way.
+    pub(super) fn settle_all(&self) {
+        (0..QUEUES).for_each(|queue| self.settle(queue));
+    }
+
+    /// Lets the threads end when they have done everything.
+    pub(super) fn end(&self) {
+        self.load.lock().is_over = true;
+        self.more.notify_all();
+    }
+
+    fn run(&self) {
+        let mut room = room();
+        while let Some(request) = self.next() {
+            self.disk.requests.fetch_add(1, Ordering::Relaxed);
+            let queue = request.queue;
+            let head = request.chain.head_index();
+            let len = self.disk.answer(request.chain, &mut room);
+            if len.is_none() && self.disk.malformed.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!("the machine's driver sends requests that are none");
+            }
+            give_back(&request.vring, head, len.unwrap_or(0));
+            self.load.lock().under_way[queue] -= 1;
+            self.done.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Request> {
+        let mut load = self.load.lock();
+        loop {
+            if let Some(request) = load.waiting.pop_front() {
+                return Some(request);
+            }
+            if load.is_over {
+                return None;
+            }
+            self.more.wait(&mut load);
+        }
+    }
+}
+
+/// Gives the buffers of a request back to the machine, and tells it if it wants to be told.
+fn give_back(vring: &VringMutex, head: u16, len: u32) {
+    let mut state = vring.get_mut();
+    // What fails here is the machine's: the queue is not in its memory any more, or it has named
+    // buffers that the queue does not have.
+    let given = state.add_used(head, len);
+    let wants_to_know = given.is_ok() && state.needs_notification().unwrap_or(true);
+    if wants_to_know && let Err(error) = state.signal_used_queue() {
+        tracing::debug!("the machine was not told: {error}");
+    }
+}
