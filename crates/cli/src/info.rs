@@ -367,11 +367,7 @@ fn journal_rows(v: &VolumeInfo) -> Vec<Row> {
             start,
             error,
         }) => {
-            let features = if features.is_empty() {
-                "no features".to_owned()
-            } else {
-                features.join(" ")
-            };
+            let features = feature_words(features);
             let mut rows = vec![
                 (
                     "journal",
@@ -404,6 +400,15 @@ fn journal_rows(v: &VolumeInfo) -> Vec<Row> {
             }
             rows
         }
+    }
+}
+
+/// A journal's features.
+pub(crate) fn feature_words(features: &[&str]) -> String {
+    if features.is_empty() {
+        "no features".to_owned()
+    } else {
+        features.join(" ")
     }
 }
 

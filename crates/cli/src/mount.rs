@@ -22,11 +22,15 @@ use crate::logging::Log;
 use crate::start::{EXIT_MOUNT_FAILED, EXIT_USAGE, check, launch, open_log, wait_for_release};
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
-    if front::is_asked(&args.options)? {
-        return front::mount(args, verbose);
+    if is_for_front(&args.options, &args.dir)? {
+        return if is_remount(&args.options) {
+            front::remount(&args.dir, &args.options, false)
+        } else {
+            front::mount(args, verbose)
+        };
     }
     let options = parse(&args.options)?;
-    if args.options.iter().any(|o| o == "remount") {
+    if is_remount(&args.options) {
         return remount(&args.dir, &args.options, &options, false);
     }
     if args.server || args.foreground {
@@ -50,7 +54,11 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
         };
         start(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
     };
-    if front::is_asked(&args.options).map_err(|f| f.exit(EXIT_USAGE))? {
+    if is_for_front(&args.options, &args.dir).map_err(|f| f.exit(EXIT_USAGE))? {
+        if is_remount(&args.options) {
+            let done = front::remount(&args.dir, &args.options, args.fake);
+            return done.map_err(|f| f.exit(EXIT_MOUNT_FAILED));
+        }
         if args.fake {
             return Ok(());
         }
@@ -62,7 +70,7 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
         args.options.clone()
     };
     let parsed = parse(&options).map_err(|f| f.exit(EXIT_USAGE))?;
-    if options.iter().any(|o| o == "remount") {
+    if is_remount(&options) {
         let done = remount(&args.dir, &options, &parsed, args.fake);
         return done.map_err(|f| f.exit(EXIT_MOUNT_FAILED));
     }
@@ -71,6 +79,16 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
         return Ok(());
     }
     start(options, start_server)
+}
+
+fn is_remount(options: &[String]) -> bool {
+    options.iter().any(|option| option == "remount")
+}
+
+/// Whether the kernel's ext4 is asked for, or is what is to be remounted.
+fn is_for_front(options: &[String], dir: &Path) -> Result<bool> {
+    let stands = || is_remount(options) && front::exported_below(dir).is_some();
+    Ok(front::is_asked(options)? || stands())
 }
 
 /// Answers a remount. mount(8) passes the present options, those of /etc/fstab, and those to

@@ -16,7 +16,7 @@ use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
 
 use crate::args::Mount;
-use crate::export::loops::{LoopDevice, Place, attach};
+use crate::export::loops::{Place, attach};
 use crate::failure::{Explain, Failure, Result};
 use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
@@ -72,8 +72,7 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
             "mount option \"{FRONT}kernel\" needs root: the kernel itself mounts the volume"
         )));
     }
-    let words = args.options.iter().filter(|word| !word.starts_with(FRONT));
-    let (ours, mut kernels): (Vec<_>, Vec<_>) = words.cloned().partition(|word| is_ours(word));
+    let (ours, mut kernels) = sort(&args.options);
     let place = Place::make()?;
     // Then jbd2 writes nothing home that is not in its journal, and flushes say nothing new.
     let named = MountOptions::parse(&ours.join(","));
@@ -85,7 +84,7 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
         // Words of the caller come later, and count.
         kernels.splice(..0, WRITE_THROUGH.map(str::to_owned));
     }
-    let mounted = mount_kernel(&device, &kernels, &args.dir);
+    let mounted = mount_kernel(&device.path, &kernels, &args.dir);
     // From here on the loop device goes with its last user: the mount, or nobody.
     drop(device.file);
     mounted?;
@@ -99,6 +98,55 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Answers a remount. mount(8) passes the options of /etc/fstab, and those to change. The kernel's
+/// ext4 takes its own; the server goes on as it was started, and what would change it is refused.
+///
+/// # Errors
+/// There is no such mount on `dir`; an option would change the server; the kernel refuses.
+pub(crate) fn remount(dir: &Path, options: &[String], fake: bool) -> Result<()> {
+    let shown = dir.display();
+    let Some((entry, file)) = standing(dir) else {
+        return Err(Failure::new(format!(
+            "{shown}: not mounted with {FRONT}kernel"
+        )));
+    };
+    let stats = stats_of(&file).unwrap_or_default();
+    let scheme = stats["scheme"].as_str().unwrap_or("?");
+    let started = stats["options"].as_str().unwrap_or_default();
+    let (ours, kernels) = sort(options);
+    let is_there = |word: &String| {
+        started.split(',').any(|there| there == word)
+            || word.strip_prefix("scheme=") == Some(scheme)
+    };
+    let data = mode_of(&kernels).filter(|mode| {
+        let others = ["journal", "ordered", "writeback"];
+        let mut others = others.iter().filter(|other| *other != mode);
+        others.any(|other| entry.has(&format!("data={other}")))
+    });
+    let fixed = ours.iter().filter(|word| !is_there(word)).cloned();
+    let fixed: Vec<_> = fixed
+        .chain(data.map(|mode| format!("data={mode}")))
+        .collect();
+    if !fixed.is_empty() {
+        return Err(Failure::new(format!(
+            "{shown}: a remount does not change {}; it is mounted with scheme={scheme},{}",
+            fixed.join(","),
+            entry.options
+        ))
+        .advise("unmount it, and mount it with these options"));
+    }
+    if fake {
+        return Ok(());
+    }
+    mount_kernel(&entry.source, &kernels, dir)
+}
+
+/// The server's options and the kernel's.
+fn sort(options: &[String]) -> (Vec<String>, Vec<String>) {
+    let words = options.iter().filter(|word| !word.starts_with(FRONT));
+    words.cloned().partition(|word| is_ours(word))
 }
 
 /// Whether an option is the server's.
@@ -143,14 +191,14 @@ fn start_server(
     launch(server)
 }
 
-fn mount_kernel(device: &LoopDevice, options: &[String], dir: &Path) -> Result<()> {
+fn mount_kernel(device: &Path, options: &[String], dir: &Path) -> Result<()> {
     let mut mount = Command::new("mount");
     mount.args(["-t", "ext4"]);
     if !options.is_empty() {
         mount.arg("-o").arg(options.join(","));
     }
     let done = mount
-        .arg(&device.path)
+        .arg(device)
         .arg(dir)
         .stdin(Stdio::null())
         .output()
@@ -181,12 +229,18 @@ fn stats_of(file: &Path) -> Option<serde_json::Value> {
 
 /// The exported file below the kernel's mount on `dir`, if there is one.
 pub(crate) fn exported_below(dir: &Path) -> Option<PathBuf> {
+    standing(dir).map(|(_, file)| file)
+}
+
+/// The kernel's mount on `dir`, and the exported file below it, if there is one.
+fn standing(dir: &Path) -> Option<(MountEntry, PathBuf)> {
     let dir = mountinfo::resolve(dir).ok()?;
     let entry = mountinfo::mounted_on(&dir).ok()??;
     let file = backing_file(&entry)?;
     let exported = mountinfo::mounted_on(file.parent()?).ok()??;
     // Another loop device outlives the mount, and the server with it.
-    (exported.is_stetfs() && fact(&entry, "autoclear")? == "1").then_some(file)
+    let is_ours = exported.is_stetfs() && fact(&entry, "autoclear")? == "1";
+    is_ours.then_some((entry, file))
 }
 
 /// The kernel's mount on the device that is exported in `dir`, if there is one.

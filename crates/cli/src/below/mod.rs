@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::json;
 use stetfs::{MountOptions, open_alone, open_media};
 use stetfs_below::{Below, BelowOptions};
+use stetfs_media::BlockDev;
 use stetfs_scheme::Opened;
 
 use crate::args::BelowArgs;
@@ -60,6 +61,26 @@ pub(crate) fn passes(options: &MountOptions) -> bool {
     options.names_scheme() && PASSES.contains(&options.scheme.as_str())
 }
 
+/// The device as it is: what comes is passed on.
+fn passed_on(dev: Arc<dyn BlockDev>, scheme: String, words: String) -> Exported {
+    let medium = dev.clone();
+    Exported {
+        dev,
+        heap: HEAP,
+        threads: threads(),
+        stats: Box::new(move || {
+            json!({
+                "scheme": scheme,
+                "options": words,
+                "medium": medium.describe(),
+                "device": medium.meter().snapshot(),
+                "front": "kernel",
+            })
+        }),
+        close: Box::new(|| Ok(())),
+    }
+}
+
 fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exported> {
     let shown = || image.display().to_string();
     let mut media = open_media(image, &options, false).during(shown)?;
@@ -69,22 +90,9 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
             flush: Duration::from_micros(args.flush_us.into()),
         });
     }
+    let words = args.options.join(",");
     if passes(&options) {
-        let dev = media.home.clone();
-        return Ok(Exported {
-            dev: media.home,
-            heap: HEAP,
-            threads: threads(),
-            stats: Box::new(move || {
-                json!({
-                    "scheme": options.scheme,
-                    "medium": dev.describe(),
-                    "device": dev.meter().snapshot(),
-                    "front": "kernel",
-                })
-            }),
-            close: Box::new(|| Ok(())),
-        });
+        return Ok(passed_on(media.home, options.scheme, words));
     }
     let nvm = media.nvm.clone();
     let alone = open_alone(&media, &options).during(shown)?;
@@ -113,6 +121,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
             } = seen.opened();
             json!({
                 "scheme": about.name,
+                "options": words,
                 "medium": dev.describe(),
                 "device": dev.meter().snapshot(),
                 "nvm": nvm.as_ref().map(|nvm| json!({

@@ -78,7 +78,7 @@ fn print(dump: &Dump, all: bool) -> Result<()> {
         ..
     } = &dump.journal
     {
-        let features = features.join(" ");
+        let features = crate::info::feature_words(features);
         output::line(format_args!(
             "{}: journal of {blocks} blocks in inode {inode}; {features}",
             dump.image

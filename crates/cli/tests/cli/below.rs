@@ -163,6 +163,53 @@ fn what_was_synced_survives_the_servers_death_under_every_scheme() {
     }
 }
 
+/// A server that is killed cannot remove its directory, so the next one does.
+#[test]
+fn what_a_killed_server_leaves_is_removed() {
+    if !can_mount() {
+        return;
+    }
+    let front = Front::new(&["-t", "ext4", "-b", "4096"], "scheme=stet");
+    front.up();
+    let stats = front.stats();
+    let dir = stats["server"]["dir"].as_str().unwrap();
+    front.kill();
+    front.up();
+    assert!(!Path::new(dir).exists(), "{dir}");
+    front.down();
+}
+
+/// The journal of a volume whose server was killed: what a scheme below wrote in JBD2's format is
+/// shown as debugfs shows it, and a log of the scheme's own is said to be one.
+#[test]
+fn the_journal_of_what_was_committed_below_is_shown() {
+    if !can_mount() || !has("debugfs") {
+        return;
+    }
+    let front = Front::new(
+        &["-t", "ext4", "-b", "4096"],
+        "scheme=stet,log=jbd2,data=journal",
+    );
+    front.up();
+    front.write(0..6);
+    front.kill();
+    let said = stetfs(&["journal", &front.image]).ok();
+    let ours = said.matches(": recovery replays it").count();
+    let dump = tool("debugfs", &["-R", "logdump", &front.image]).out;
+    let theirs = dump.matches("(commit block)").count();
+    assert_eq!(ours, theirs, "{said}\n{dump}");
+    assert!(ours >= 6, "{said}");
+    let front = Front::new(&["-t", "ext4", "-b", "4096"], "scheme=stet,data=journal");
+    front.up();
+    front.write(0..6);
+    front.kill();
+    let said = stetfs(&["journal", &front.image]).ok();
+    assert!(
+        said.contains("the log is open and scheme stet's own"),
+        "{said}"
+    );
+}
+
 /// The kernel's flushes reach the device unless each write is durable when it is answered.
 #[test]
 fn only_a_scheme_below_a_journal_of_everything_needs_no_flushes() {
@@ -218,6 +265,17 @@ fn it_is_remounted_grown_checked_and_unmounted_as_any_ext4() {
     bounded("mount", &["-o", "remount,ro", &front.mnt]).ok();
     assert!(File::create(front.path(50)).is_err());
     bounded("mount", &["-o", "remount,rw", &front.mnt]).ok();
+    // As mount(8) calls us for a line of /etc/fstab, and without such a line.
+    let remount = |options: &str| {
+        let words = ["mount", "-o", options, &front.image, &front.mnt];
+        bounded(STETFS, &words)
+    };
+    remount(&format!("{},remount,ro", front.options)).ok();
+    assert!(File::create(front.path(50)).is_err());
+    remount("remount,rw").ok();
+    let same = "it is mounted with scheme=stet";
+    remount("remount,front=kernel,scheme=dj").fails(1, &["scheme=dj", same]);
+    remount("remount,data=ordered,memory=1M").fails(1, &["memory=1M,data=ordered", same]);
     front.write(8..16);
     // umount(8) is enough.
     bounded("umount", &[&front.mnt]).ok();
