@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,9 +42,17 @@ test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emu
 	@scripts/deps.sh mtd
 	@CARGO="$(CARGO)" scripts/mtd.sh
 
-test-guest: ## A virtual machine whose ext4 is on a volume below which a scheme commits, killed twice, in an emulated machine (a minute; not in `make test`)
+test-guest: ## A virtual machine whose ext4 is on a volume below which a scheme commits, by NBD and by vhost-user, killed twice, in an emulated machine (two minutes; not in `make test`)
 	@scripts/deps.sh guest
 	@CARGO="$(CARGO)" scripts/guest.sh
+
+test-debian: ## Debian whose root file system is on such a volume, killed twice, in an emulated machine (root; minutes; not in `make test`)
+	@scripts/deps.sh debian
+	@CARGO="$(CARGO)" scripts/debian.sh
+
+below-kills: ## Kills of the server below the kernel's ext4, of a virtual machine on it, and of both (root; ROUNDS=100 each: an hour)
+	@scripts/deps.sh guest
+	@CARGO="$(CARGO)" scripts/below-kills.sh $(or $(ROUNDS),100)
 
 lint: ## Formatting and clippy, as .ci/run has it
 	$(CARGO) fmt --all --check

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes sure that the programs which a make target runs are there.
 #
-#   scripts/deps.sh build|demo|test|mtd|guest|bench|fuzz|programs|databases
+#   scripts/deps.sh build|demo|test|mtd|guest|debian|bench|fuzz|programs|databases
 #
 # What is missing is installed with apt-get where that is possible (root on a Debian system); otherwise
 # the script says exactly what to install. Programs that only some tests use are "wanted": without them
 # those tests say that they are skipped. The others are "needed": without them the script fails.
 set -euo pipefail
 
-goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|guest|bench|fuzz|programs|databases}
+goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|guest|debian|bench|fuzz|programs|databases}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 # command:package or /file:package, a list for each goal
@@ -27,6 +27,7 @@ needed_fuzz=("${needed_build[@]}" mke2fs:e2fsprogs)
 needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio dpkg-deb:dpkg
     apt-get:apt)
 needed_guest=("${needed_mtd[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs)
+needed_debian=("${needed_guest[@]}" debootstrap:debootstrap)
 needed_programs=("${needed_build[@]}" mke2fs:e2fsprogs /usr/bin/python3:python3 git:git dpkg-deb:dpkg
     redis-server:redis-server redis-cli:redis-tools /usr/lib/python3/dist-packages/lmdb:python3-lmdb
     /usr/lib/python3/dist-packages/plyvel:python3-plyvel /usr/share/doc/python3-gdbm:python3-gdbm
@@ -38,11 +39,12 @@ wanted_programs=(fusermount3:fuse3 /usr/share/doc/python3-venv:python3-venv)
 wanted_build=()
 wanted_mtd=()
 wanted_guest=()
+wanted_debian=()
 wanted_fuzz=()
 wanted_databases=()
 
 case $goal in
-build | demo | test | mtd | guest | bench | fuzz | programs | databases) ;;
+build | demo | test | mtd | guest | debian | bench | fuzz | programs | databases) ;;
 *)
     echo "deps: no such goal: $goal" >&2
     exit 2
