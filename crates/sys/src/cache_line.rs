@@ -150,8 +150,6 @@ mod arch {
 
     use super::{AtomicU64, WriteBack};
 
-    pub(crate) use super::load_one_by_one as load_words;
-
     pub(super) fn detect() -> WriteBack {
         WriteBack::None
     }
@@ -162,6 +160,11 @@ mod arch {
 
     impl WriteBack {
         pub(crate) fn line(self, _word: &AtomicU64) {}
+    }
+
+    /// Copies whole words out, as many as both slices have.
+    pub(crate) fn load_words(words: &[AtomicU64], out: &mut [[u8; 8]]) {
+        super::load_one_by_one(words, out);
     }
 
     pub(crate) fn store_past_cache(words: &[AtomicU64], values: &[[u8; 8]]) {
