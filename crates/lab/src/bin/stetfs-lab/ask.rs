@@ -31,7 +31,7 @@ pub(super) struct Ask {
         value_delimiter = ','
     )]
     system: Vec<String>,
-    /// Where the volume lies (--list); with +nvram, 16 MiB of it stand beside
+    /// Medium of the volume (--list); +nvram adds 16 MiB of NVRAM beside it
     #[arg(long, value_name = "MEDIUM", default_value = "ssd")]
     medium: String,
     /// Settings of the machine: NAME=VALUE[,VALUE...],... (--list)
@@ -40,10 +40,10 @@ pub(super) struct Ask {
     /// The workload and its settings: "NAME SETTING=VALUE[,VALUE...] ..." (--list)
     #[arg(long, value_name = "WORKLOAD", default_value = "fio")]
     workload: String,
-    /// How many seeds: with several, means and half of their 95 % interval are shown
+    /// Number of seeds; several give means with half of their 95 % interval
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
-    /// Numbers to be shown (--list)
+    /// Numbers to show (--list)
     #[arg(
         long,
         value_name = "NUMBERS",
@@ -57,10 +57,10 @@ pub(super) struct Ask {
     /// Write every number of every run as JSON, to a file or to - (in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     json: Option<PathBuf>,
-    /// Write a plot of each number that is shown (SVG and PNG) into this directory
+    /// Write a plot of each shown number (SVG and PNG) into this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
-    /// Keep each run in this directory, and take from there what was run before by the same code
+    /// Keep each run in this directory, and take earlier runs of the same code from there
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     resume: Option<PathBuf>,
     /// Runs at a time (default: one for each processor)

@@ -22,22 +22,22 @@ use super::output::{bar, is_stdout, json_to, line, numbers, write};
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct AllOnOne {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, value_name = "N", default_value_t = 5)]
     seeds: u64,
-    /// Only these: names of media, workloads, systems (--list)
+    /// Run only these: names of media, workloads, systems (--list)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Settings of all machines: NAME=VALUE,... (stetfs lab run --list)
     #[arg(long, value_name = "SETTINGS", default_value = "")]
     set: String,
-    /// The number to be shown, of which less is better (stetfs lab run --list)
+    /// The number to show, one of which less is better (stetfs lab run --list)
     #[arg(long, value_name = "NUMBER", default_value = "durable")]
     show: String,
-    /// Keep each run in this directory, and take from there what was run before by the same code
+    /// Keep each run in this directory, and take earlier runs of the same code from there
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     resume: Option<PathBuf>,
-    /// Run only this part of the runs: I/N; the table has what the directory has of the others
+    /// Run only part I of N of the runs; the table takes the others from the directory
     #[arg(long, value_name = "I/N", requires = "resume")]
     shard: Option<Shard>,
     /// Runs at a time (default: one for each processor)

@@ -14,22 +14,22 @@ use super::output::{bar, is_stdout, line, write};
 /// Compare our jbd2 with the kernel's own file systems, call for call
 ///
 /// The same calls are made on ext4 or XFS of this kernel and on our jbd2, each on a device that
-/// notes every request: bytes, requests and flushes stand side by side, by what they are. What is
-/// further apart than 10 % has its reason below the table. Root, /dev/fuse and loop devices are
-/// needed; nothing but scratch files is touched. Ctrl-C takes mounts and devices away again.
+/// notes every request. Bytes, requests and flushes stand side by side, by their kind. A difference
+/// above 10 % has its reason below the table. This needs root, /dev/fuse and loop devices, and
+/// touches only scratch files. Ctrl-C removes its mounts and devices.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Control {
-    /// Only these: names of pairs and workloads (--list)
+    /// Run only these: names of pairs and workloads (--list)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// A workload of your own instead (stetfs lab run --list): calls, files, servers, sqlite
     #[arg(long, value_name = "WORKLOAD")]
     workload: Option<String>,
-    /// What contents, orders and choices are drawn from
+    /// Seed of contents, orders and choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Show each kind of bytes, not sums alone
+    /// Show each kind of bytes, not only sums
     #[arg(long)]
     kinds: bool,
     /// Write every number as CSV, to a file or to - (in place of the table)
@@ -38,7 +38,7 @@ pub(super) struct Control {
     /// Write everything as JSON, to a file or to - (in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     json: Option<PathBuf>,
-    /// Take the numbers from a file that --json has written, and run nothing
+    /// Take the numbers from a file that --json wrote, and run nothing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     from: Option<PathBuf>,
     /// Write the document

@@ -45,10 +45,11 @@ struct Args {
     /// Factor on the paper's data sets (default: the experiment's own, see the list)
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
-    /// This seed of contents, orders and choices alone (default: 1, or as many as a figure has)
+    /// Run only this seed of contents, orders and choices (default: 1; for a figure, all of its
+    /// seeds)
     #[arg(long)]
     seed: Option<u64>,
-    /// Leave out what is measured in real time (dj-fig5)
+    /// Leave out experiments in real time (dj-fig5)
     #[arg(long)]
     no_real_time: bool,
     /// Write each report (ID.json) and its plots (SVG and PNG) into this directory, made if missing
