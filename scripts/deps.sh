@@ -16,7 +16,7 @@ needed_build=(cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev)
 needed_demo=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs sqlite3:sqlite3)
 wanted_demo=(fusermount3:fuse3 mount:mount losetup:mount)
 needed_test=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs dumpe2fs:e2fsprogs)
-wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 getfacl:acl getfattr:attr git:git
+wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sfdisk:fdisk sqlite3:sqlite3 getfacl:acl getfattr:attr git:git
     tar:tar diff:diffutils fio:fio dbench:dbench postmark:postmark stress-ng:stress-ng mandoc:mandoc xz:xz-utils
     parallel:parallel pkg-config:pkg-config fakeroot:fakeroot chattr:e2fsprogs python3:python3 setpriv:util-linux qemu-io:qemu-utils nbdinfo:libnbd-bin mkfs.xfs:xfsprogs
     xfs_io:xfsprogs mkfs.btrfs:btrfs-progs)

@@ -37,7 +37,8 @@ Examples:
 /// The volumes are plain ext4: after an unmount, the kernel, e2fsck and every ext4 tool read what
 /// stetfs wrote, and stetfs reads what they wrote. IMAGE is a file, a block device or a NAND part.
 /// PLACE is a path on this machine, or a path in an image that is not mounted, written
-/// image.img:/path.
+/// image.img:/path. A volume in a partition of a disk is IMAGE with --partition N; where several
+/// images are given, each can be written image.img?partition=N.
 #[derive(Debug, Parser)]
 #[command(
     name = "stetfs",
@@ -56,6 +57,22 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The part of an image in which the volume is.
+#[derive(Debug, Default, Args)]
+pub(crate) struct PartArgs {
+    /// The volume is in this partition of IMAGE, as the partition table (GPT or MBR) counts
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "offset",
+    )]
+    pub(crate) partition: Option<u32>,
+    /// The volume begins at this byte of IMAGE: 1048576, 1M
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) offset: Option<Size>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -138,6 +155,8 @@ Mount options, for -o (name or name=value, separated by commas):
                                       spindle); made if it is missing or empty; default: where the
                                       volume had it last
   nvm-new                             overwrite the content of that file, unless a volume needs it
+  partition=N, offset=BYTES           the volume is a part of IMAGE, as with --partition and
+                                      --offset
   noload                              leave the journal alone: a volume that needs recovery must be
                                       mounted with ro, any other is written without a journal
   sb=N                                if the first superblock is damaged, take its copy at block N,
@@ -168,6 +187,7 @@ Examples:
   stetfs mount -o ro,noatime disk.img mnt
   stetfs mount -o scheme=jftl disk.img mnt   on XFS or Btrfs: logged blocks go home by reflink
   stetfs mount -f -v disk.img mnt            stay in front, say what happens
+  stetfs mount --partition 2 sdcard.img mnt  a disk image with a partition table
   mount -t stetfs disk.img mnt               after `make install`")]
 pub(crate) struct Mount {
     /// File, block device or NAND part with an ext4 volume
@@ -188,6 +208,8 @@ pub(crate) struct Mount {
     /// Say nothing when it succeeds
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Set for the server process that a background mount starts.
     #[arg(long, hide = true)]
     pub(crate) server: bool,
@@ -244,6 +266,8 @@ pub(crate) struct Drain {
     /// File of the memory beside the volume [default: where the volume had it last]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Recover the journal of a volume, and do nothing else
@@ -277,6 +301,8 @@ pub(crate) struct Recover {
     /// Print what was done as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Check a volume: recover its journal, then run e2fsck -f
@@ -314,6 +340,8 @@ pub(crate) struct Fsck {
     /// writes are LOST, also confirmed ones
     #[arg(long, conflicts_with = "no_change")]
     pub(crate) forget_log: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Further arguments for e2fsck
     #[arg(last = true, value_name = "E2FSCK-ARGUMENTS")]
     pub(crate) extra: Vec<String>,
@@ -387,6 +415,8 @@ pub(crate) struct Info {
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Show the journal's transactions in words
@@ -410,6 +440,8 @@ pub(crate) struct Journal {
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Show the counters of a mounted volume: bytes by class and cause, commits, caches
@@ -472,6 +504,8 @@ pub(crate) struct Ls {
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Print files of an image that is not mounted
@@ -481,6 +515,8 @@ pub(crate) struct Cat {
     /// IMAGE:/PATH
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Copy files into, out of or between images that are not mounted
@@ -514,6 +550,8 @@ pub(crate) struct Cp {
     /// Show no progress bar
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Move or rename files in an image that is not mounted
@@ -532,6 +570,8 @@ pub(crate) struct Mv {
     /// Do not overwrite existing files
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Make links in an image that is not mounted
@@ -554,6 +594,8 @@ pub(crate) struct Ln {
     /// Replace a file that already has the link's name
     #[arg(short, long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Remove files of an image that is not mounted
@@ -569,6 +611,8 @@ pub(crate) struct Rm {
     /// Ignore a missing file
     #[arg(short, long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// Make directories in an image that is not mounted
@@ -584,6 +628,8 @@ pub(crate) struct Mkdir {
     /// Permissions, in octal [default: 777 without the bits of the umask]
     #[arg(short, long, value_parser = parse_mode)]
     pub(crate) mode: Option<u16>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
 }
 
 /// List the journaling schemes: what each promises and needs

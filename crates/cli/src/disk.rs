@@ -14,6 +14,7 @@ use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Class, FileOptions, Tag};
 
 use crate::failure::{Failure, Result};
+use crate::part::{self, Use, Window};
 use crate::size::Size;
 use crate::unlike::not_a_volume;
 
@@ -70,11 +71,18 @@ impl Disk {
 /// Opens the volume's device for reading only. A NAND part cannot be read while it is in use,
 /// because its user has the map in memory.
 pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
-    if NandFile::is_at(image) {
-        return Ok(stetfs::open_device(image, &MountOptions::default(), true)?);
+    let image = match part::find(image)? {
+        part::Image::Part(extent) => {
+            let window = Window::open(extent, Use::Look, Some(false), Duration::ZERO)?;
+            return Ok(Arc::new(window));
+        }
+        part::Image::Whole(image) => image,
+    };
+    if NandFile::is_at(&image) {
+        return Ok(stetfs::open_device(&image, &MountOptions::default(), true)?);
     }
     let file = FileOptions::default().read_only(true).lock(false);
-    Ok(Arc::new(file.open(image)?))
+    Ok(Arc::new(file.open(&image)?))
 }
 
 /// Reads the superblock. Reads it again if its checksum fails, because the server of a mounted

@@ -4,8 +4,6 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use stetfs::MountOptions;
-
 use crate::args::Fsck;
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result, TRUNCATED};
@@ -13,7 +11,7 @@ use crate::flash::loan::Loan;
 use crate::image;
 use crate::info::VolumeInfo;
 use crate::size::Size;
-use crate::{e2fsprogs, mounts, output};
+use crate::{e2fsprogs, mounts, output, part};
 
 /// fsck(8): operational error.
 const EXIT_OPERATION: u8 = 8;
@@ -25,7 +23,7 @@ const EXIT_CANCELLED: u8 = 32;
 pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     let image = &args.image;
     let operation = |f: Failure| f.exit(EXIT_OPERATION);
-    if !image.exists() {
+    if !part::file_of(image).exists() {
         return Err(operation(Failure::new(format!(
             "{}: no such file or device",
             image.display()
@@ -44,10 +42,14 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     }
     tool.arg("-f").args(how_to_repair(args));
     let loan = Loan::of(image, args.no_change).map_err(operation)?;
+    let given = match &loan {
+        Some(loan) => loan.path().to_owned(),
+        None => part::for_e2fsprogs(image).map_err(operation)?,
+    };
     let status = tool
         .args(&args.extra)
         .arg("--")
-        .arg(loan.as_ref().map_or(image.as_path(), Loan::path))
+        .arg(given)
         .status()
         .during(|| "e2fsck".to_owned())
         .map_err(operation)?;
@@ -133,7 +135,7 @@ fn recover(args: &Fsck) -> Result<()> {
 fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     let shown = image.display();
     let owner = disk.private_log_owner();
-    let dev = stetfs::open_device(image, &MountOptions::default(), false)?;
+    let dev = image::open_home(image)?;
     stetfs::forget_private_log(&*dev).during(|| shown.to_string())?;
     dev.close().during(|| shown.to_string())?;
     let scheme = owner.as_deref().unwrap_or("(unknown)");

@@ -21,6 +21,7 @@ use stetfs_media::{BlockDev, Class, Tag};
 use crate::called;
 use crate::e2fsprogs;
 use crate::failure::{Explain, Failure, Result};
+use crate::partitions::{self, Entry};
 use crate::size::Size;
 
 /// Bytes at a device's beginning and end that are searched for anything but zeros.
@@ -44,8 +45,8 @@ pub(crate) enum Kind {
     ExtOfBlocks(u32),
     /// The journal of another volume (`mke2fs -O journal_dev`).
     JournalDevice,
-    /// Partitions, in the order of the table.
-    PartitionTable(Vec<Partition>),
+    /// A table (GPT or MBR), and its partitions in their order.
+    PartitionTable(&'static str, Vec<Partition>),
     /// A region of persistent memory of some scheme.
     Region,
     /// The file of a simulated NAND part.
@@ -66,6 +67,8 @@ pub(crate) struct Partition {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) size: u64,
+    /// Its type and its name, as the table has them.
+    pub(crate) words: String,
     /// What it begins with, if that is known.
     pub(crate) holds: Option<Box<Holds>>,
 }
@@ -124,6 +127,12 @@ pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
 /// Returns [`what`] in words: `nothing` if it is empty.
 pub(crate) fn in_words(path: &Path) -> Result<String> {
     Ok(what(path)?.map_or_else(|| "nothing".to_owned(), |holds| holds.to_string()))
+}
+
+/// Returns the length of a file or device in bytes.
+pub(crate) fn length(path: &Path) -> Result<u64> {
+    let file = File::open(path).during(|| path.display().to_string())?;
+    rustix::fs::seek(&file, SeekFrom::End(0)).during(|| path.display().to_string())
 }
 
 /// Returns what the device of an opened NAND part holds; `None` if both its ends are all zeros.
@@ -193,8 +202,6 @@ const MAGICS: &[Magic] = &[
 
 /// Number of sectors in which LVM's label can be.
 const LVM_SECTORS: u64 = 4;
-/// Partitions to read at most; a table usually has 128 entries.
-const ENTRIES_MAX: u32 = 128;
 
 struct Source<'a> {
     size: u64,
@@ -234,10 +241,6 @@ impl Source<'_> {
 
     fn u32(&self, at: u64) -> Result<u32> {
         Ok(u32::from_le_bytes(self.bytes(at)?))
-    }
-
-    fn u64(&self, at: u64) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.bytes(at)?))
     }
 
     /// Returns what is known in the `size` bytes from `start` on.
@@ -303,72 +306,40 @@ impl Source<'_> {
 
     /// Looks for a GPT, else for an MBR.
     fn partition_table(&self, size: u64) -> Result<Option<Holds>> {
-        for sector in [512, 4096] {
-            if self.is_at(sector, b"EFI PART")? {
-                let partitions = self.gpt(sector)?;
-                return Ok(Some(self.table("GPT", partitions)));
-            }
-        }
-        if !self.is_at(510, b"\x55\xaa")? {
+        let read = |at: u64, out: &mut [u8]| {
+            out.fill(0);
+            self.fill(at, out)
+        };
+        let Some(table) = partitions::table(size, &read)? else {
             return Ok(None);
-        }
-        let mut partitions = Vec::new();
-        for i in 0..4u32 {
-            let at = 446 + u64::from(i) * 16;
-            let [status, _, _, _, kind] = self.bytes(at)?;
-            let (first, count) = (self.u32(at + 8)?, self.u32(at + 12)?);
-            if status & 0x7f != 0 || kind != 0 && u64::from(first) * 512 >= size {
-                // The boot sector of something else.
-                return Ok(None);
-            }
-            if kind != 0 && count != 0 {
-                partitions.push((i + 1, u64::from(first) * 512, u64::from(count) * 512));
-            }
-        }
-        Ok((!partitions.is_empty()).then(|| self.table("MBR", partitions)))
-    }
-
-    fn gpt(&self, sector: u64) -> Result<Vec<(u32, u64, u64)>> {
-        const ENTRY_MIN: u64 = 128;
-        let (entries, count) = (self.u64(sector + 72)?, self.u32(sector + 80)?);
-        let step = u64::from(self.u32(sector + 84)?).max(ENTRY_MIN);
-        let Some(entries) = entries.checked_mul(sector).filter(|at| *at < self.size) else {
-            return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for i in 0..count.min(ENTRIES_MAX) {
-            let at = entries.saturating_add(u64::from(i) * step);
-            let (first, last) = (self.u64(at + 32)?, self.u64(at + 40)?);
-            if self.bytes::<16>(at)? == [0; 16] || last < first {
-                continue;
-            }
-            let (offset, size) = (
-                first.saturating_mul(sector),
-                (last - first).saturating_add(1).saturating_mul(sector),
-            );
-            found.push((i + 1, offset, size));
-        }
-        Ok(found)
-    }
-
-    fn table(&self, name: &str, found: Vec<(u32, u64, u64)>) -> Holds {
-        let partition = |(number, offset, size)| Partition {
-            number,
-            offset,
-            size,
+        let partition = |entry: Entry| Partition {
             // A partition that is missing or unreadable gets no name.
-            holds: (offset < self.size)
-                .then(|| self.known(offset, size).ok().flatten().map(Box::new))
-                .flatten(),
+            holds: (entry.offset < self.size)
+                .then(|| self.known(entry.offset, entry.size).ok().flatten())
+                .flatten()
+                .map(Box::new),
+            number: entry.number,
+            offset: entry.offset,
+            size: entry.size,
+            words: entry.words,
         };
-        let partitions: Vec<Partition> = found.into_iter().map(partition).collect();
-        let list: Vec<String> = partitions.iter().map(Partition::to_string).collect();
-        let words = if list.is_empty() {
-            format!("an empty partition table ({name})")
+        let list: Vec<Partition> = table.entries.into_iter().map(partition).collect();
+        let damaged = if table.is_sound { "" } else { "damaged " };
+        let words = format!("a {damaged}partition table ({})", table.kind);
+        let words = match list.len() {
+            0 => format!("{words} without partitions"),
+            _ => {
+                let list: Vec<String> = list.iter().map(Partition::to_string).collect();
+                format!("{words}: {}", list.join("; "))
+            }
+        };
+        let kind = if table.is_sound {
+            Kind::PartitionTable(table.kind, list)
         } else {
-            format!("a partition table ({name}): {}", list.join("; "))
+            Kind::Foreign
         };
-        Holds::new(Kind::PartitionTable(partitions), words)
+        Ok(Some(Holds::new(kind, words)))
     }
 
     /// True if all data of a file, as far as it is read, is zero.
@@ -430,10 +401,11 @@ impl Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} at byte {}, {}",
+            "{} at byte {}, {}, {}",
             self.number,
             self.offset,
-            Size(self.size)
+            Size(self.size),
+            self.words
         )?;
         match &self.holds {
             Some(holds) => write!(f, ", with {holds}"),
@@ -475,13 +447,9 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
 }
 
 /// Advice about a path that was taken for a volume and holds something else.
-pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
-    let shown = path.display();
-    let is_block = path
-        .metadata()
-        .is_ok_and(|m| m.file_type().is_block_device());
+pub(crate) fn advice(holds: &Holds) -> Option<String> {
     Some(match &holds.kind {
-        Kind::PartitionTable(partitions) => {
+        Kind::PartitionTable(_, partitions) => {
             let is_ext = |p: &&Partition| {
                 let kind = p.holds.as_ref().map(|holds| &holds.kind);
                 matches!(kind, Some(Kind::Ext))
@@ -489,16 +457,7 @@ pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
             let Some(p) = partitions.iter().find(is_ext) else {
                 return Some("none of its partitions holds an ext4 volume".to_owned());
             };
-            if is_block {
-                format!("use the partition's own device (lsblk {shown} lists them)")
-            } else {
-                format!(
-                    "use the partition through a loop device: losetup -f --show -o {} --sizelimit \
-                        {} {shown}, then \
-                     stetfs mount /dev/loopN DIR",
-                    p.offset, p.size
-                )
-            }
+            format!("say which partition, here: --partition {}", p.number)
         }
         Kind::JournalDevice => {
             "name the volume itself: the one with the feature has_journal and no journal inode"
@@ -557,10 +516,6 @@ mod tests {
     fn a_table_that_lies_is_no_panic() {
         let mut raw = vec![0xff; 8192];
         raw[512..520].copy_from_slice(b"EFI PART");
-        assert!(of(&raw).unwrap().contains("partition table (GPT)"));
-        raw[512 + 72..512 + 80].copy_from_slice(&2u64.to_le_bytes());
-        assert!(of(&raw).is_some());
-        raw[1024 + 32..1024 + 40].copy_from_slice(&5u64.to_le_bytes());
-        assert!(of(&raw).is_some());
+        assert!(of(&raw).unwrap().contains("damaged partition table (GPT)"));
     }
 }

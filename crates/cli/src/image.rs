@@ -3,6 +3,8 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -12,10 +14,12 @@ use stetfs::{
 };
 use stetfs_format::width::{low16, must_fit, usize_as_u64};
 use stetfs_format::{Corrupt, FeatureCompat, InodeNo, Time};
-use stetfs_media::MediaError;
+use stetfs_media::pmem::PmemOptions;
+use stetfs_media::{BlockDev, MediaError, Overlay, Pmem};
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
+use crate::part::{self, Extent, Use, Window};
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 use crate::unlike::not_a_volume;
@@ -25,7 +29,12 @@ use crate::{identity, mounts, place, repeatable};
 /// it recovers in memory if it must, and the report's warnings say so.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
     let in_memory = options.read_only && !options.noload && needs_recovery(image);
-    let media = open_media(image, &options, in_memory)?;
+    let how = match in_memory {
+        true => How::InMemory,
+        false if options.read_only => How::ReadOnly,
+        false => How::Writable,
+    };
+    let media = open_media(image, &options, how)?;
     let (fs, mut report) = Fs::mount(media, options).map_err(|e| failed(image, e))?;
     if in_memory {
         report.warnings.push(format!(
@@ -42,8 +51,49 @@ fn needs_recovery(image: &Path) -> bool {
     Disk::open(image).is_ok_and(|disk| disk.needs_recovery())
 }
 
+/// What may become of an image that is opened.
+#[derive(Clone, Copy)]
+pub(crate) enum How {
+    /// Changes stay in memory.
+    InMemory,
+    ReadOnly,
+    Writable,
+}
+
+/// Opens a part of a file or device, and the memory beside it that the options name. A scheme that
+/// needs the volume itself in memory finds that it is not.
+fn open_part(extent: &Extent, options: &MountOptions, how: How) -> Result<Media, OpenError> {
+    /// A server that was just unmounted may still commit.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let writable = matches!(how, How::Writable);
+    let to = if writable { Use::Write } else { Use::Read };
+    let window = Window::open(extent.clone(), to, options.direct, PATIENCE)?;
+    let home: Arc<dyn BlockDev> = match how {
+        How::InMemory => Arc::new(Overlay::new(Arc::new(window))),
+        _ => Arc::new(window),
+    };
+    let memory = PmemOptions::default()
+        .survives(options.durability)
+        .private(matches!(how, How::InMemory))
+        .read_only(!writable);
+    let nvm = options.nvm.as_ref().map(|path| memory.open(path));
+    let nvm = nvm
+        .transpose()?
+        .map(|nvm| -> Arc<dyn Pmem> { Arc::new(nvm) });
+    Ok(Media { home, nvm })
+}
+
+/// Opens the volume's device for writing, without the memory that may be beside it.
+pub(crate) fn open_home(image: &Path) -> Result<Arc<dyn BlockDev>> {
+    let options = MountOptions::default();
+    Ok(match part::find(image)? {
+        part::Image::Whole(image) => stetfs::open_device(&image, &options, false)?,
+        part::Image::Part(extent) => open_part(&extent, &options, How::Writable)?.home,
+    })
+}
+
 /// Opens the media for what the mount may do.
-fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<Media> {
+pub(crate) fn open_media(image: &Path, options: &MountOptions, how: How) -> Result<Media> {
     if let Some(mount) = mounts::mount_of(image)? {
         return Err(Failure::new(format!(
             "{} is mounted on {}",
@@ -52,17 +102,25 @@ fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<M
         ))
         .advise("use it there, or unmount it first"));
     }
-    let opened = if in_memory {
-        stetfs::open_overlay(image, options)
-    } else {
-        match stetfs::open_media(image, options, options.read_only) {
+    let found = part::find(image)?;
+    let open = |how| match &found {
+        part::Image::Whole(image) => match how {
+            How::InMemory => stetfs::open_overlay(image, options),
+            How::ReadOnly => stetfs::open_media(image, options, true),
+            How::Writable => stetfs::open_media(image, options, false),
+        },
+        part::Image::Part(extent) => open_part(extent, options, how),
+    };
+    let opened = match how {
+        How::InMemory => open(how),
+        _ => match open(how) {
             // As mount(8): a write-protected image is mounted read-only.
             Err(OpenError::Media(MediaError::Open {
                 source: Errno::ROFS,
                 ..
-            })) => stetfs::open_media(image, options, true),
+            })) => open(How::ReadOnly),
             other => other,
-        }
+        },
     };
     opened.map_err(|e| {
         let advice = match &e {

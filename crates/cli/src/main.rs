@@ -9,6 +9,7 @@
 
 mod answer;
 mod args;
+mod asked;
 mod below;
 mod beside;
 mod called;
@@ -38,6 +39,8 @@ mod mount;
 mod mounts;
 mod names;
 mod output;
+mod part;
+mod partitions;
 mod place;
 mod recover;
 mod repeatable;
@@ -113,13 +116,13 @@ fn is_mount_fuse_call(arguments: &[OsString]) -> bool {
     let is_command = Cli::command().find_subcommand(image).is_some();
     !is_command
         && !image.as_encoded_bytes().starts_with(b"-")
-        && Path::new(image).exists()
+        && part::file_of(Path::new(image)).exists()
         && Path::new(dir).is_dir()
 }
 
 fn mount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let args = parse_helper::<MountHelper>(arguments)?;
-    mount::run_helper(&args)?;
+    let mut args = parse_helper::<MountHelper>(arguments)?;
+    mount::run_helper(&mut args)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -141,7 +144,7 @@ fn parse_helper<P: Parser>(arguments: Vec<OsString>) -> Result<P> {
 }
 
 fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let cli = match Cli::try_parse_from(&arguments) {
+    let mut cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(e) => {
             // fsck(8) has a code of its own for a wrong command line.
@@ -154,6 +157,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
             e.exit()
         }
     };
+    asked::name_parts(&mut cli.command)?;
     if let Command::Mount(args) = &cli.command {
         return mount::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
     }

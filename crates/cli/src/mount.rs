@@ -11,14 +11,16 @@ use stetfs::{Fs, MountReport};
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_fuse::options::split;
-use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport};
+use stetfs_fuse::{Ended, FuseOptions, OnBlock, Options, Standing, Transport};
 
 use crate::answer;
-use crate::args::{Mount, MountHelper};
+use crate::args::{Mount, MountHelper, PartArgs};
+use crate::asked;
 use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::logging::Log;
+use crate::part;
 use crate::start::{EXIT_MOUNT_FAILED, EXIT_USAGE, check, launch, open_log, wait_for_release};
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
@@ -41,7 +43,11 @@ pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
 }
 
 /// Runs for mount(8), or for mount.fuse3 as `stetfs IMAGE DIR -o ...`.
-pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
+pub(crate) fn run_helper(args: &mut MountHelper) -> Result<()> {
+    let part = asked::take_out(&mut args.options).map_err(|f| f.exit(EXIT_USAGE))?;
+    if let Some(part) = part {
+        part::name(&mut args.image, part).map_err(|f| f.exit(EXIT_USAGE))?;
+    }
     let start = |options, start: fn(&Mount, u8) -> Result<()>| {
         let mount = Mount {
             image: args.image.clone(),
@@ -49,6 +55,7 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
             options,
             foreground: false,
             log: None,
+            part: PartArgs::default(),
             server: false,
             quiet: true,
         };
@@ -199,9 +206,7 @@ fn start_server(args: &Mount, verbose: u8) -> Result<()> {
 fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
-    let image = args
-        .image
-        .canonicalize()
+    let image = part::with_file(&args.image, Path::canonicalize)
         .during(|| args.image.display().to_string())?;
     let dir = stetfs_fuse::check_dir(&args.dir)?;
     stetfs_fuse::prepare_process(Some(options.core.memory));
@@ -209,6 +214,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let (fs, report) = image::mount(&image, options.core.clone())?;
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
+    suit_part(&mut fuse, &image);
     fuse.in_words = in_words(args, &report);
     tell(args, options, &report);
     if let Some(owner) = owner_of_nobody(&fs) {
@@ -263,6 +269,18 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         ),
     }
     Ok(())
+}
+
+/// Changes the options of a mount as they must be for a part of a file. A loop device would stand
+/// for all of it, and whether devices of the volume work depends on who may write the file.
+fn suit_part(fuse: &mut FuseOptions, image: &Path) {
+    if !part::is_part(image) {
+        return;
+    }
+    let trusts = FuseOptions::trusts(part::file_of(image));
+    fuse.on_block = OnBlock::Never;
+    fuse.dev = fuse.dev.or(Some(trusts));
+    fuse.suid = fuse.suid.or(Some(trusts));
 }
 
 /// Returns the owner of a volume's root directory if the mount's user namespace has no such user or

@@ -12,38 +12,65 @@ use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_media::{FileOptions, loop_backing_file, loop_whole_file};
 
 use crate::failure::{Explain, Failure, Result};
+use crate::part::{self, Range, Use, Window};
+
+/// How long a process that was just killed or unmounted may still hold a part of a file.
+const LETTING_GO: Duration = Duration::from_millis(200);
 
 /// Returns the path as the kernel's list of mounts writes it.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
-    mountinfo::resolve(path).unwrap_or_else(|_| path.to_owned())
+    part::with_file(path, mountinfo::resolve).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the mount whose volume is `image`. Looks for its path, for a block device by its number,
-/// and through loop devices in both directions.
+/// Returns the mount of a volume that shares bytes with `image`. Looks for its path, for a block
+/// device by its number, and through loop devices in both directions.
 pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
     let real = resolved(image);
-    let meta = real.metadata().ok();
+    let (file, range) = (part::file_of(&real), part::range(&real));
+    let meta = file.metadata().ok();
     let is_block = |m: &&Metadata| m.file_type().is_block_device();
     let mut numbers: Vec<String> = Vec::new();
     let mut paths = vec![real.clone()];
     if let Some(meta) = meta.as_ref().filter(is_block) {
         let number = number(meta.rdev());
-        paths.extend(loop_whole_file(&Path::new("/sys/dev/block").join(&number)));
-        numbers.push(number);
+        let dir = Path::new("/sys/dev/block").join(&number);
+        if part::is_part(&real) {
+            let all = devices_of(&dir, 0).into_iter();
+            numbers.extend(all.filter(|d| d.range.overlaps(range)).map(|d| d.number));
+        } else {
+            paths.extend(loop_whole_file(&dir));
+            numbers.push(number);
+        }
     } else {
         // The kernel may have it mounted through a loop device, and we through a loop device that
         // stands for the file.
-        for dir in loop_devices_of(&real) {
-            numbers.extend(numbers_of(&dir));
-            paths.push(node_of(&dir));
+        for dir in loop_devices_of(file) {
+            let all = devices_of(&dir, loop_setting(&dir, "offset"));
+            let shared = all.into_iter().filter(|d| d.range.overlaps(range));
+            for device in shared {
+                numbers.push(device.number);
+                paths.push(device.node);
+            }
         }
     }
     let is_it = |m: &MountEntry| {
-        let is_ours = m.is_stetfs() && m.is_of(&real);
-        is_ours || numbers.contains(&m.device) || m.source == real || paths.contains(&m.image())
+        let mounted = m.image();
+        let is_ours = m.is_stetfs() && (m.is_of(&real) || shares(&mounted, file, range));
+        is_ours || numbers.contains(&m.device) || m.source == real || paths.contains(&mounted)
     };
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
     Ok(all.into_iter().find(is_it))
+}
+
+/// Returns whether a mounted image and a range of `file` share bytes, where one of them is a part.
+fn shares(mounted: &Path, file: &Path, range: Range) -> bool {
+    let is_part = part::is_part(mounted) || range != Range::WHOLE;
+    let same = || {
+        let a = part::file_of(mounted).metadata().ok()?;
+        let b = file.metadata().ok()?;
+        Some((a.dev(), a.ino()) == (b.dev(), b.ino()))
+    };
+    is_part && same() == Some(true) && part::range(mounted).overlaps(range)
 }
 
 fn number(device: u64) -> String {
@@ -69,15 +96,50 @@ fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Returns the device numbers of a block device and its partitions.
-fn numbers_of(dir: &Path) -> Vec<String> {
-    let parts = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let dirs = parts.map(|e| e.path()).chain([dir.to_owned()]);
-    let read = |dir: PathBuf| std::fs::read_to_string(dir.join("dev")).ok();
-    dirs.filter_map(read).map(|n| n.trim().to_owned()).collect()
+/// A block device: all of a disk, or a partition.
+struct Device {
+    node: PathBuf,
+    number: String,
+    /// Its bytes, in the file or disk on which it is.
+    range: Range,
 }
 
-/// Fails if `image` is mounted, is behind a loop device, or is locked by another process.
+/// Returns a block device, which begins at byte `offset` of its file, and its partitions.
+fn devices_of(dir: &Path, offset: u64) -> Vec<Device> {
+    let dir = &dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let device = |dir: &Path, start: u64| {
+        // sysfs counts in sectors of 512 bytes, whatever the device's sector size.
+        let bytes = |name| setting(&dir.join(name)).unwrap_or(0).saturating_mul(512);
+        let number = std::fs::read_to_string(dir.join("dev")).ok()?;
+        Some(Device {
+            node: node_of(dir),
+            number: number.trim().to_owned(),
+            range: Range {
+                offset: offset.saturating_add(start),
+                size: bytes("size"),
+            },
+        })
+    };
+    let whole = device(dir, 0);
+    let parts = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let parts = parts.map(|entry| entry.path()).filter_map(|dir| {
+        let start = setting(&dir.join("start"))?.saturating_mul(512);
+        device(&dir, start)
+    });
+    whole.into_iter().chain(parts).collect()
+}
+
+/// Reads a number from sysfs.
+fn setting(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn loop_setting(dir: &Path, name: &str) -> u64 {
+    setting(&dir.join("loop").join(name)).unwrap_or(0)
+}
+
+/// Fails if `image` is mounted, is behind a loop device, or is locked by another process. Other
+/// parts of its file may be in use.
 pub(crate) fn check_unused(image: &Path) -> Result<()> {
     if let Some(mount) = mount_of(image)? {
         return Err(Failure::new(format!(
@@ -95,10 +157,13 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
             )),
         );
     }
-    FileOptions::default()
-        .open(image)
-        .map(drop)
-        .or_advise(|| "see who uses it: fuser -v".to_owned())
+    let opened = match part::find(image)? {
+        part::Image::Whole(image) => FileOptions::default().open(&image).map(drop),
+        part::Image::Part(extent) => {
+            Window::open(extent, Use::Write, Some(false), LETTING_GO).map(drop)
+        }
+    };
+    opened.or_advise(|| "see who uses it: fuser -v".to_owned())
 }
 
 /// Returns the loop device whose backing file is `image`. A loop device that goes away with its
@@ -118,10 +183,15 @@ fn lasting_loop_device_of(image: &Path) -> Option<String> {
     }
 }
 
-/// Returns the loop device whose backing file is `image`, mounted or not: either has a cache of its
-/// own.
+/// Returns a loop device with bytes of `image`, mounted or not: either has a cache of its own.
 fn loop_device_of(image: &Path) -> Option<String> {
-    let dir = loop_devices_of(image).next()?;
+    let (file, range) = (part::file_of(image), part::range(image));
+    let shares = |dir: &PathBuf| {
+        let size = setting(&dir.join("size")).unwrap_or(0).saturating_mul(512);
+        let offset = loop_setting(dir, "offset");
+        range.overlaps(Range { offset, size }) || range == Range::WHOLE
+    };
+    let dir = loop_devices_of(file).find(shares)?;
     Some(node_of(&dir).display().to_string())
 }
 
@@ -143,6 +213,9 @@ fn umount_command(mount: &MountEntry) -> String {
 /// True if another process holds the image: by a lock on a file, or by exclusive use of a block
 /// device.
 pub(crate) fn is_locked(image: &Path) -> rustix::io::Result<bool> {
+    if let Ok(part::Image::Part(extent)) = part::find(image) {
+        return part::is_locked(&extent);
+    }
     let is_block = image
         .metadata()
         .is_ok_and(|m| m.file_type().is_block_device());

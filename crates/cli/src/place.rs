@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::part;
 use crate::shown::shown;
 
 /// A place given on the command line.
@@ -28,7 +29,7 @@ impl Place {
                 continue;
             }
             let image = Path::new(OsStr::from_bytes(&bytes[..at]));
-            if image.metadata().is_ok_and(|m| !m.is_dir()) {
+            if part::file_of(image).metadata().is_ok_and(|m| !m.is_dir()) {
                 let path = if at + 1 == bytes.len() {
                     b"/".to_vec()
                 } else {
@@ -41,6 +42,14 @@ impl Place {
             }
         }
         Self::Host(PathBuf::from(text))
+    }
+
+    /// Returns how a path in an image is written on the command line.
+    pub(crate) fn written(image: &Path, path: &[u8]) -> OsString {
+        let mut text = image.as_os_str().to_owned();
+        text.push(":");
+        text.push(OsStr::from_bytes(path));
+        text
     }
 
     /// Returns the place in an image; a bare path means the root of that image. For commands that

@@ -14,7 +14,7 @@ use stetfs_format::{FeatureCompat, FeatureRoCompat, State};
 use crate::args::Recover;
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
-use crate::image::{failed, recovery_in_words};
+use crate::image::{How, failed, open_media, recovery_in_words};
 use crate::{mounts, output};
 
 /// What `--json` prints.
@@ -94,12 +94,12 @@ fn recover(args: &Recover) -> Result<Option<MountReport>> {
         None => options,
     };
     drop(disk);
-    let media = if args.dry_run {
-        stetfs::open_overlay(image, &options)
+    let how = if args.dry_run {
+        How::InMemory
     } else {
-        stetfs::open_media(image, &options, false)
+        How::Writable
     };
-    let media = media.during(|| image.display().to_string())?;
+    let media = open_media(image, &options, how)?;
     let (fs, report) = Fs::mount(media, options).map_err(|e| failed(image, e))?;
     fs.unmount().during(|| image.display().to_string())?;
     Ok(Some(report))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use stetfs_fuse::background::{self, StartError};
 
 use crate::failure::{Explain, Failure, Result};
+use crate::part;
 
 /// Exit code of mount(8): wrong invocation or permissions.
 pub(crate) const EXIT_USAGE: u8 = 1;
@@ -20,7 +21,8 @@ pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 /// Checks what can be checked before a server is started. The server itself looks at the mount
 /// point, on which there may be a dead mount.
 pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
-    image.metadata().during(|| image.display().to_string())?;
+    let file = part::file_of(image);
+    file.metadata().during(|| file.display().to_string())?;
     match dir.metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             Err(

@@ -213,7 +213,7 @@ impl FuseOptions {
     /// Returns whether device files and set-user-ID bits of a volume may work if the options do not
     /// say: when root mounts an image that root owns and nobody else may write. Anybody else who
     /// can write to an image can put anything into it.
-    pub(crate) fn trusts(image: &Path) -> bool {
+    pub fn trusts(image: &Path) -> bool {
         const OTHERS_WRITE: u32 = 0o022;
         let is_roots = |m: std::fs::Metadata| {
             // A block device belongs to a group of administrators.

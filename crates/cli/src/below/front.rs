@@ -18,6 +18,7 @@ use stetfs_sys::loop_ioctl;
 use crate::args::Mount;
 use crate::export::loops::{Place, attach};
 use crate::failure::{Explain, Failure, Result};
+use crate::part;
 use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
 /// The word that chooses this way to mount.
@@ -67,6 +68,13 @@ pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
 /// Whatever a mount needs is missing; the server or the kernel refuses.
 pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     check(&args.image, &args.dir)?;
+    if part::is_part(&args.image) {
+        let shown = args.image.display();
+        let failure = Failure::new(format!(
+            "{shown}: {FRONT}kernel takes a whole file or device"
+        ));
+        return Err(failure.advise("give the partition's own device (losetup -fP makes them)"));
+    }
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(format!(
             "mount option \"{FRONT}kernel\" needs root: the kernel itself mounts the volume"

@@ -20,11 +20,12 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::args::Cp;
+use crate::args::{Cp, PartArgs};
 use crate::failure::{Explain, Failure, Result};
 use crate::identity;
 use crate::image::Volume;
 use crate::mounts;
+use crate::part;
 use crate::place::{self, Place};
 use crate::tree::{FileKind, Item, Stamp, Tree};
 pub(crate) use host::Host;
@@ -124,6 +125,7 @@ pub(crate) fn fill(
         archive: true,
         no_clobber: false,
         quiet,
+        part: PartArgs::default(),
     };
     more_descriptors();
     let root = volume.at(b"/", true)?;
@@ -212,7 +214,7 @@ impl Trees {
         let ids = self
             .volumes
             .keys()
-            .filter_map(|image| image.metadata().ok());
+            .filter_map(|image| part::file_of(image).metadata().ok());
         ids.map(|meta| (meta.dev(), meta.ino())).collect()
     }
 

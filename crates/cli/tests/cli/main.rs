@@ -25,6 +25,7 @@ mod mkfs;
 mod mounted;
 mod nand;
 mod ordinary;
+mod partition;
 #[cfg(feature = "crash")]
 mod parts;
 #[cfg(feature = "crash")]

@@ -28,11 +28,11 @@ impl Drop for Loop {
 }
 
 /// A mount of ours; dropping it unmounts.
-struct Mount(String);
+pub(crate) struct Mount(pub(crate) String);
 
 impl Mount {
     #[track_caller]
-    fn up(lab: &Lab, image: &str, dir: &str, options: &str) -> Self {
+    pub(crate) fn up(lab: &Lab, image: &str, dir: &str, options: &str) -> Self {
         mount(lab, image, dir, options).ok();
         Self(lab.str(dir))
     }
@@ -44,7 +44,7 @@ impl Drop for Mount {
     }
 }
 
-fn mount(lab: &Lab, image: &str, dir: &str, options: &str) -> Ran {
+pub(crate) fn mount(lab: &Lab, image: &str, dir: &str, options: &str) -> Ran {
     let dir = lab.str(dir);
     fs::create_dir_all(&dir).unwrap();
     stetfs(&["mount", "-o", options, image, &dir])

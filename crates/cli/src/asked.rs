@@ -1,0 +1,96 @@
+//! The part of an image that the options --partition and --offset ask for, or the mount options
+//! `partition=` and `offset=`: the image gets the part's name (`part/`).
+
+use crate::args::{Command, PartArgs};
+use crate::failure::{EXIT_USAGE, Failure, Result};
+use crate::part::{self, Wish};
+use crate::place::Place;
+use crate::size::Size;
+
+fn wish(args: &PartArgs) -> Option<Wish> {
+    let offset = args.offset.map(|Size(bytes)| Wish::Offset(bytes, None));
+    args.partition.map(Wish::Partition).or(offset)
+}
+
+/// Gives the images of a command the names of the parts that its options ask for.
+pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
+    let (image, args) = match command {
+        Command::Mount(c) => {
+            let both = take_out(&mut c.options)?.into_iter().chain(wish(&c.part));
+            for wish in both {
+                part::name(&mut c.image, wish)?;
+            }
+            return Ok(());
+        }
+        Command::Drain(c) => (&mut c.path, &c.part),
+        Command::Recover(c) => (&mut c.image, &c.part),
+        Command::Fsck(c) => (&mut c.image, &c.part),
+        Command::Info(c) => (&mut c.image, &c.part),
+        Command::Journal(c) => (&mut c.image, &c.part),
+        Command::Ls(c) => return name_places(&mut c.places, true, &c.part),
+        Command::Cat(c) => return name_places(&mut c.places, true, &c.part),
+        Command::Cp(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Mv(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Rm(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Mkdir(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Ln(c) => {
+            let Some(wish) = wish(&c.part) else {
+                return Ok(());
+            };
+            let link = if c.symbolic { c.words.len() - 1 } else { 0 };
+            for word in &mut c.words[link..] {
+                let mut place = Place::from(word.clone());
+                if let Place::Image { image, path } = &mut place {
+                    part::name(image, wish)?;
+                    *word = Place::written(image, path);
+                }
+            }
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    match wish(args) {
+        Some(wish) => part::name(image, wish),
+        None => Ok(()),
+    }
+}
+
+/// Does so for the images of places. With `bare`, a path without a colon is an image, too.
+fn name_places(places: &mut [Place], bare: bool, args: &PartArgs) -> Result<()> {
+    let Some(wish) = wish(args) else {
+        return Ok(());
+    };
+    for place in places {
+        match place {
+            Place::Image { image, .. } => part::name(image, wish)?,
+            Place::Host(image) if bare => part::name(image, wish)?,
+            Place::Host(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes `partition=N` and `offset=BYTES` out of mount options.
+pub(crate) fn take_out(options: &mut Vec<String>) -> Result<Option<Wish>> {
+    let mut found = Vec::new();
+    let mut rest = Vec::new();
+    for word in options.iter() {
+        let wrong = |e: String| Failure::new(format!("{word}: {e}")).exit(EXIT_USAGE);
+        if let Some(number) = word.strip_prefix("partition=") {
+            let number = number.parse().ok().filter(|n| *n > 0);
+            let number = number.ok_or_else(|| wrong("partitions count from 1 on".to_owned()))?;
+            found.push(Wish::Partition(number));
+        } else if let Some(bytes) = word.strip_prefix("offset=") {
+            let Size(bytes) = bytes.parse().map_err(wrong)?;
+            found.push(Wish::Offset(bytes, None));
+        } else {
+            rest.push(word.clone());
+        }
+    }
+    if found.len() > 1 {
+        let failure = Failure::new("one of partition= and offset= is enough");
+        return Err(failure.exit(EXIT_USAGE));
+    }
+    *options = rest;
+    Ok(found.pop())
+}
