@@ -5,7 +5,9 @@
 #[cfg(feature = "crash")]
 pub(crate) mod crash;
 mod export;
+mod look;
 mod mkfs;
+mod part;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,7 +21,9 @@ use crate::size::Size;
 #[cfg(feature = "crash")]
 use crash::Crash;
 pub(crate) use export::{BelowArgs, ExportArgs, NandExport, Way};
+pub(crate) use look::{Aspect, Diff, Du, Find};
 pub(crate) use mkfs::Mkfs;
+pub(crate) use part::PartArgs;
 
 const TOUR: &str = "\
 Examples:
@@ -59,22 +63,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The part of an image in which the volume is.
-#[derive(Debug, Default, Args)]
-pub(crate) struct PartArgs {
-    /// The volume is in this partition of IMAGE, as the partition table (GPT or MBR) counts
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with = "offset",
-    )]
-    pub(crate) partition: Option<u32>,
-    /// The volume begins at this byte of IMAGE: 1048576, 1M
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) offset: Option<Size>,
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Mkfs(Mkfs),
@@ -95,6 +83,9 @@ pub(crate) enum Command {
     Ln(Ln),
     Rm(Rm),
     Mkdir(Mkdir),
+    Find(Find),
+    Du(Du),
+    Diff(Diff),
     Schemes(Schemes),
     Nand(Nand),
     Below(BelowArgs),

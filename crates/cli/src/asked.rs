@@ -1,8 +1,11 @@
 //! The part of an image that the options --partition and --offset ask for, or the mount options
 //! `partition=` and `offset=`: the image gets the part's name (`part/`).
 
+use std::ffi::OsString;
+
 use crate::args::{Command, PartArgs};
 use crate::failure::{EXIT_USAGE, Failure, Result};
+use crate::find;
 use crate::part::{self, Wish};
 use crate::place::Place;
 use crate::size::Size;
@@ -33,6 +36,23 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
         Command::Mv(c) => return name_places(&mut c.places, false, &c.part),
         Command::Rm(c) => return name_places(&mut c.places, false, &c.part),
         Command::Mkdir(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Du(c) => return name_places(&mut c.places, true, &c.part),
+        Command::Diff(c) => {
+            name_place(&mut c.a, &c.part)?;
+            return name_place(&mut c.b, &c.part);
+        }
+        Command::Find(c) => {
+            let is_place = |word: &&mut OsString| find::is_place(word);
+            for word in c.words.iter_mut().take_while(is_place) {
+                let mut place = Place::from(word.clone());
+                name_place(&mut place, &c.part)?;
+                *word = match &place {
+                    Place::Host(image) => image.clone().into_os_string(),
+                    Place::Image { image, path } => Place::written(image, path),
+                };
+            }
+            return Ok(());
+        }
         Command::Ln(c) => {
             let Some(wish) = wish(&c.part) else {
                 return Ok(());
@@ -53,6 +73,12 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
         Some(wish) => part::name(image, wish),
         None => Ok(()),
     }
+}
+
+/// Does so for one place; a path is an image unless it is a directory.
+fn name_place(place: &mut Place, args: &PartArgs) -> Result<()> {
+    let is_image = !matches!(place, Place::Host(path) if path.is_dir());
+    name_places(std::slice::from_mut(place), is_image, args)
 }
 
 /// Does so for the images of places. With `bare`, a path without a colon is an image, too.

@@ -21,20 +21,20 @@ use crate::tree::{FileKind, Item, Meta, Tree, Walk, shown_below};
 const CHUNK: usize = 1 << 20;
 
 /// The images of one command, each opened once.
-struct Volumes {
+pub(crate) struct Volumes {
     writable: bool,
     open: HashMap<PathBuf, Volume>,
 }
 
 impl Volumes {
-    fn new(writable: bool) -> Self {
+    pub(crate) fn new(writable: bool) -> Self {
         Self {
             writable,
             open: HashMap::new(),
         }
     }
 
-    fn of(&mut self, place: &Place) -> Result<&Volume> {
+    pub(crate) fn of(&mut self, place: &Place) -> Result<&Volume> {
         let image = place.in_image().0;
         let key = mounts::resolved(image);
         if !self.open.contains_key(&key) {
@@ -44,8 +44,13 @@ impl Volumes {
         Ok(&self.open[&key])
     }
 
+    /// Returns the volume of a place that [`Volumes::of`] has opened.
+    pub(crate) fn opened(&self, place: &Place) -> &Volume {
+        &self.open[&mounts::resolved(place.in_image().0)]
+    }
+
     /// Does `each` for every place. Tells what fails, and goes on.
-    fn each<'p>(
+    pub(crate) fn each<'p>(
         &mut self,
         places: impl IntoIterator<Item = &'p Place>,
         mut each: impl FnMut(&Volume, &'p Place) -> Result<()>,
@@ -71,12 +76,12 @@ impl Volumes {
         result
     }
 
-    fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         self.open.into_values().try_for_each(Volume::close)
     }
 }
 
-pub(crate) fn not_there(volume: &Volume, path: &[u8]) -> Failure {
+pub(crate) fn not_there(volume: &dyn Tree, path: &[u8]) -> Failure {
     Failure::new(format!("{}: no such file or directory", volume.shown(path)))
 }
 
@@ -214,7 +219,12 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
 
 /// Removes a directory and what is in it, deepest first. Tells what cannot be removed, removes the
 /// rest, and then returns false.
-fn remove_tree(walk: &mut Walk, parent: &dyn Item, name: &[u8], dir: &dyn Item) -> Result<bool> {
+pub(crate) fn remove_tree(
+    walk: &mut Walk,
+    parent: &dyn Item,
+    name: &[u8],
+    dir: &dyn Item,
+) -> Result<bool> {
     let shown = || dir.shown();
     walk.enter(dir, Some(parent)).during(shown)?;
     let mut is_empty = true;
@@ -475,7 +485,7 @@ fn print_long(files: &[Listed], args: &Ls) -> Result<()> {
 }
 
 /// Formats type and permissions: `drwxr-sr-x`.
-fn permissions(meta: &Meta) -> String {
+pub(crate) fn permissions(meta: &Meta) -> String {
     let mut text = String::from(meta.kind.letter());
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = meta.mode >> shift;
@@ -504,6 +514,7 @@ mod tests {
             gid: 0,
             nlink: 1,
             size: 0,
+            blocks: 0,
             id: (0, 0),
             atime: (0, 0),
             mtime: (0, 0),

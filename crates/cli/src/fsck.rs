@@ -135,7 +135,7 @@ fn recover(args: &Fsck) -> Result<()> {
 fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     let shown = image.display();
     let owner = disk.private_log_owner();
-    let dev = image::open_home(image)?;
+    let dev = part::open_device(image)?;
     stetfs::forget_private_log(&*dev).during(|| shown.to_string())?;
     dev.close().during(|| shown.to_string())?;
     let scheme = owner.as_deref().unwrap_or("(unknown)");

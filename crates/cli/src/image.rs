@@ -83,15 +83,6 @@ fn open_part(extent: &Extent, options: &MountOptions, how: How) -> Result<Media,
     Ok(Media { home, nvm })
 }
 
-/// Opens the volume's device for writing, without the memory that may be beside it.
-pub(crate) fn open_home(image: &Path) -> Result<Arc<dyn BlockDev>> {
-    let options = MountOptions::default();
-    Ok(match part::find(image)? {
-        part::Image::Whole(image) => stetfs::open_device(&image, &options, false)?,
-        part::Image::Part(extent) => open_part(&extent, &options, How::Writable)?.home,
-    })
-}
-
 /// Opens the media for what the mount may do.
 pub(crate) fn open_media(image: &Path, options: &MountOptions, how: How) -> Result<Media> {
     if let Some(mount) = mounts::mount_of(image)? {
@@ -223,8 +214,9 @@ pub(crate) struct Volume {
     fs: Fs,
     caller: Caller,
     image: String,
-    /// The image, if nothing may be left in its journal.
-    log_to_clear: Option<PathBuf>,
+    path: PathBuf,
+    /// Nothing may be left in its journal.
+    clears_log: bool,
 }
 
 impl Volume {
@@ -281,7 +273,8 @@ impl Volume {
             fs,
             caller,
             image: image.display().to_string(),
-            log_to_clear: epoch.is_some().then(|| image.to_owned()),
+            path: image.to_owned(),
+            clears_log: epoch.is_some(),
         })
     }
 
@@ -295,20 +288,31 @@ impl Volume {
             fs,
             caller: Caller::root(),
             image: image.display().to_string(),
-            log_to_clear: None,
+            path: image.to_owned(),
+            clears_log: false,
         })
+    }
+
+    /// Returns the image as the user named it.
+    pub(crate) fn name(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether the image is this one, by another of its names, too.
+    pub(crate) fn is_of(&self, image: &Path) -> bool {
+        mounts::resolved(image) == mounts::resolved(&self.path)
     }
 
     /// Makes everything durable and leaves a clean image.
     pub(crate) fn close(self) -> Result<()> {
         let shown = || self.image.clone();
         self.fs.unmount().during(shown)?;
-        let Some(image) = &self.log_to_clear else {
+        if !self.clears_log {
             return Ok(());
-        };
+        }
         // The mount holds the image.
         drop(self.fs);
-        repeatable::clear_log(image).during(shown)
+        repeatable::clear_log(&self.path).during(shown)
     }
 
     /// Makes a directory.
@@ -391,6 +395,7 @@ fn meta(attr: &Attr) -> Meta {
         gid: attr.gid,
         nlink: attr.nlink.into(),
         size: attr.size,
+        blocks: attr.blocks,
         id: (0, attr.ino.0.into()),
         atime: stamp(attr.atime),
         mtime: stamp(attr.mtime),

@@ -18,13 +18,16 @@ mod complete;
 mod copy;
 #[cfg(feature = "crash")]
 mod crash;
+mod diff;
 mod disk;
 mod docs;
 mod drain;
+mod du;
 mod e2fsprogs;
 mod export;
 mod failure;
 mod files;
+mod find;
 mod flash;
 mod fsck;
 mod holds;
@@ -181,6 +184,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     Log::start(cli.verbose);
     match &cli.command {
         Command::Fsck(args) => return fsck::run(args),
+        Command::Diff(args) => return diff::run(args),
         Command::Mkfs(args) => mkfs::run(args),
         Command::Mount(_) | Command::Below(_) => unreachable!("taken above"),
         #[cfg(feature = "crash")]
@@ -201,6 +205,8 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Ln(args) => names::ln(args),
         Command::Rm(args) => files::rm(args),
         Command::Mkdir(args) => files::mkdir(args),
+        Command::Find(args) => find::run(args),
+        Command::Du(args) => du::run(args),
         Command::Schemes(args) => schemes::run(args),
         Command::Nand(args) => flash::nand::run(args),
         Command::Completions(args) => complete::run(args),

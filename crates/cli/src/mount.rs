@@ -20,6 +20,7 @@ use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::logging::Log;
+use crate::mounts;
 use crate::part;
 use crate::start::{EXIT_MOUNT_FAILED, EXIT_USAGE, check, launch, open_log, wait_for_release};
 
@@ -206,8 +207,9 @@ fn start_server(args: &Mount, verbose: u8) -> Result<()> {
 fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
-    let image = part::with_file(&args.image, Path::canonicalize)
-        .during(|| args.image.display().to_string())?;
+    let file = part::file_of(&args.image);
+    file.metadata().during(|| file.display().to_string())?;
+    let image = mounts::resolved(&args.image);
     let dir = stetfs_fuse::check_dir(&args.dir)?;
     stetfs_fuse::prepare_process(Some(options.core.memory));
     wait_for_release(&image);

@@ -17,9 +17,14 @@ use crate::part::{self, Range, Use, Window};
 /// How long a process that was just killed or unmounted may still hold a part of a file.
 const LETTING_GO: Duration = Duration::from_millis(200);
 
-/// Returns the path as the kernel's list of mounts writes it.
+/// Returns the path as the kernel's list of mounts writes it. A partition of a block device is its
+/// own device.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
-    part::with_file(path, mountinfo::resolve).unwrap_or_else(|_| path.to_owned())
+    let node = match part::find(path) {
+        Ok(part::Image::Whole(node)) => node.into_owned(),
+        _ => path.to_owned(),
+    };
+    part::with_file(&node, mountinfo::resolve).unwrap_or(node)
 }
 
 /// Returns the mount of a volume that shares bytes with `image`. Looks for its path, for a block

@@ -13,6 +13,7 @@ use stetfs_media::{Cause, Class, Tag};
 
 use crate::disk::Disk;
 use crate::failure::Result;
+use crate::part;
 use crate::tree::{Meta, Stamp};
 
 /// Longer than any command works.
@@ -37,7 +38,7 @@ pub(crate) fn clear_log(image: &Path) -> Result<()> {
     if superblock.journal_inum == 0 {
         return Ok(());
     }
-    let dev = stetfs::open_device(image, &MountOptions::default(), false)?;
+    let dev = part::open_device(image)?;
     let log = stetfs::journal_extents(&*dev, &superblock)?;
     let block = &superblock.block;
     // The first block is the journal's superblock.

@@ -72,6 +72,8 @@ pub(crate) struct Meta {
     pub(crate) gid: u32,
     pub(crate) nlink: u64,
     pub(crate) size: u64,
+    /// The space that it takes, in units of 512 bytes.
+    pub(crate) blocks: u64,
     /// Device and inode: equal for two names of one file.
     pub(crate) id: (u64, u64),
     pub(crate) atime: Stamp,

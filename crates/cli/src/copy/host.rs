@@ -96,6 +96,7 @@ fn meta_of(stat: &Metadata) -> Meta {
         gid: stat.gid(),
         nlink: stat.nlink(),
         size: stat.len(),
+        blocks: stat.blocks(),
         id: (stat.dev(), stat.ino()),
         atime: (stat.atime(), must_fit(stat.atime_nsec())),
         mtime: (stat.mtime(), must_fit(stat.mtime_nsec())),

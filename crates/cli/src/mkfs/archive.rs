@@ -54,6 +54,7 @@ impl Node {
                 gid: 0,
                 nlink: 1,
                 size: 0,
+                blocks: 0,
                 id: (0, 0),
                 atime: mtime,
                 mtime,

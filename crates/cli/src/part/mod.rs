@@ -14,6 +14,11 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stetfs::MountOptions;
+use stetfs_media::BlockDev;
 
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::holds::{self, Kind, Partition};
@@ -200,6 +205,17 @@ pub(crate) fn name(image: &mut PathBuf, wish: Wish) -> Result<()> {
     };
     image.as_mut_os_string().push(words);
     Ok(())
+}
+
+/// Opens the device of an image for writing, without the memory that may be beside it.
+pub(crate) fn open_device(image: &Path) -> Result<Arc<dyn BlockDev>> {
+    Ok(match find(image)? {
+        Image::Whole(image) => stetfs::open_device(&image, &MountOptions::default(), false)?,
+        Image::Part(extent) => {
+            let window = Window::open(extent, Use::Write, Some(false), Duration::ZERO)?;
+            Arc::new(window)
+        }
+    })
 }
 
 /// Returns the name under which e2fsprogs find an image, without its part if it has one:

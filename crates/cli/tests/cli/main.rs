@@ -20,6 +20,7 @@ mod hostile;
 #[cfg(feature = "crash")]
 mod incomplete;
 mod journal;
+mod look;
 mod mistakes;
 mod mkfs;
 mod mounted;
