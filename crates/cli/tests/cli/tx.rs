@@ -576,7 +576,10 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
         let ran = as_user(&ground.dir, "true");
         match layer {
             "volume" => assert_eq!(ran.ok(), ""),
-            _ => ran.fails(125, &["cannot be like the directory", "--layer volume"]),
+            _ => ran.fails(
+                125,
+                &["cannot have the directory's attributes", "--layer volume"],
+            ),
         }
         ground.end();
     }
