@@ -9,7 +9,7 @@
 //! | a home that the scheme's recovery might write, with other content | a transaction, at the next flush or commit |
 //! | another home | a write of the medium |
 //! | flush | what is left of these transactions; then a flush of the medium, if anything was written to it since the last one |
-//! | discard | the blocks are revoked, then discarded; an error and nothing else if the medium cannot discard |
+//! | discard | the blocks are revoked, then discarded |
 //! | read | the newest of what the scheme and the medium have; the journal reads as empty (`read.rs`) |
 //!
 //! # What makes it right
@@ -28,8 +28,8 @@
 //! 6. After an error nothing is written or flushed any more: the kernel aborts its journal.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 use hashlink::LruCache;
@@ -56,9 +56,6 @@ use crate::superblock;
 
 /// Loose changes that become a transaction without being asked for, in blocks.
 const LOOSE_MOST: usize = 64;
-/// Bytes of a discard that are looked at at once.
-const CHUNK: u64 = 1 << 20;
-const ZEROS: Tag = Tag::new(Class::Data, Cause::Home);
 /// How often the thread looks whether something is due that it was not woken for.
 const ROUND: std::time::Duration = std::time::Duration::from_secs(4);
 
@@ -97,8 +94,6 @@ pub struct Below {
     write_through: bool,
     /// Bytes of committed contents that are kept in memory.
     kept: usize,
-    /// Whether the medium can discard, once it has been asked to.
-    discards: OnceLock<bool>,
 }
 
 /// What a block of a request is.
@@ -182,7 +177,6 @@ impl Below {
             absorbs: core.alone.opened.scheme.cache().is_some(),
             write_through: options.write_through,
             kept: u64_as_usize(options.memory),
-            discards: OnceLock::new(),
             core,
             background,
         })
@@ -363,6 +357,8 @@ impl Below {
         note: impl Fn(&mut State, Range<u64>),
         home: impl Fn(u64, u64) -> Result<(), MediaError>,
     ) -> Result<(), BelowError> {
+        /// Bytes that are looked at at once.
+        const CHUNK: u64 = 1 << 20;
         let core = &self.core;
         core.check()?;
         let mut done = 0;
@@ -388,43 +384,6 @@ impl Below {
             done += chunk;
         }
         self.ended(true)
-    }
-
-    /// A discard, which must have no effect where the medium cannot discard.
-    fn discard_all(&self, offset: u64, len: u64) -> Result<(), BelowError> {
-        self.core.check()?;
-        if self.discards.get().is_none() {
-            self.try_discard(offset, len)?;
-        }
-        match self.discards.get() {
-            Some(true) => {
-                self.revoke(offset, len)?;
-                let home = |at, len| self.core.dev().discard(at, len);
-                self.clear(offset, len, State::discarded, home)
-            }
-            Some(false) => Err(MediaError::Unsupported { op: Op::Discard }.into()),
-            None => {
-                let home = |at, len| self.core.dev().write_zeros(at, len, ZEROS);
-                self.clear(offset, len, State::written_home, home)
-            }
-        }
-    }
-
-    /// Finds out whether the medium can discard, by the first part of a discard of which the scheme
-    /// has nothing; if there is one.
-    fn try_discard(&self, offset: u64, len: u64) -> Result<(), BelowError> {
-        let parts = self.parts(offset, u64_as_usize(len.min(CHUNK)));
-        let mut homes = parts.iter().filter(|(kind, _)| *kind == Kind::Home);
-        let Some((_, piece)) = homes.next() else {
-            return Ok(());
-        };
-        let home = |at| self.core.dev().discard(at, usize_as_u64(piece.len));
-        let can = match self.write_home(piece, State::discarded, home) {
-            Err(BelowError::Media(MediaError::Unsupported { .. })) => false,
-            done => done.map(|()| true)?,
-        };
-        self.discards.get_or_init(|| can);
-        Ok(())
     }
 
     /// Revokes what the scheme has of the blocks that lie wholly in a range.
@@ -523,7 +482,13 @@ impl BlockDev for Below {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
-        self.told(Op::Discard, self.discard_all(offset, len))
+        let cleared = self.core.check();
+        let cleared = cleared.and_then(|()| self.revoke(offset, len));
+        let cleared = cleared.and_then(|()| {
+            let home = |at, len| self.core.dev().discard(at, len);
+            self.clear(offset, len, State::discarded, home)
+        });
+        self.told(Op::Discard, cleared)
     }
 
     fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {

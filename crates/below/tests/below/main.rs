@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stetfs::{Caller, Fs, Media, MountOptions, open_alone};
 use stetfs_below::{Below, BelowOptions, BelowStats};
-use stetfs_media::{BlockDev, Layer, MediaError, Op, RamDev};
+use stetfs_media::RamDev;
 use stetfs_testkit::image;
 
 use support::{FILES, has, volume};
@@ -113,45 +113,4 @@ fn what_was_synced_is_there_whoever_dies() {
             }
         }
     }
-}
-
-/// A medium that cannot discard.
-struct Kept(Arc<RamDev>);
-
-impl Layer for Kept {
-    fn below(&self) -> &dyn BlockDev {
-        &*self.0
-    }
-
-    fn discard(&self, _: u64, _: u64) -> Result<(), MediaError> {
-        Err(MediaError::Unsupported { op: Op::Discard })
-    }
-}
-
-/// A discard that the medium cannot do is an error and nothing else. It once revoked what the
-/// scheme had of the blocks, and then failed: what was committed last was gone.
-#[test]
-fn a_discard_that_fails_has_no_effect() {
-    if !has(&["mke2fs", "e2fsck"]) {
-        return;
-    }
-    let medium = Arc::new(volume(16, KINDS[1]));
-    let options = MountOptions::parse("scheme=stet").unwrap();
-    let media = Media::from(Arc::new(Kept(medium)));
-    let alone = open_alone(&media, &options).unwrap();
-    let quiet = BelowOptions {
-        background: false,
-        ..BelowOptions::default()
-    };
-    let below = Arc::new(Below::new(alone, quiet).unwrap());
-    let fs = mount(&below, "data=journal");
-    work(&fs, 0..40);
-    let before = tree(&fs);
-    drop(fs);
-    let refused = below.discard(0, below.size());
-    assert!(matches!(refused, Err(MediaError::Unsupported { .. })));
-    let fs = mount(&below, "data=journal");
-    assert!(tree(&fs) == before, "after a discard that failed");
-    fs.unmount().unwrap();
-    below.finish().unwrap();
 }
