@@ -4,15 +4,22 @@ use std::fs;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 use stetfs_format::width::must_fit;
 
 use crate::failure::{Failure, Result};
 
 /// Exit code after a signal: the signal's number is added.
 pub(super) const EXIT_INTERRUPTED: u8 = 128;
+
+/// How long after the first signal another one means nothing: timeout(1) sends each signal twice,
+/// to the program and to its process group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Exit code: violations were found.
 const EXIT_VIOLATIONS: u8 = 1;
@@ -28,7 +35,7 @@ pub(super) fn told(error: &anyhow::Error) -> Failure {
 }
 
 /// Hears signals. The first SIGINT, SIGTERM or SIGHUP ends an exploration once its present state is
-/// kept; the second ends it at once.
+/// kept; another one, a second or more later, ends it at once.
 pub(super) struct Interrupt {
     pub(super) stop: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -37,13 +44,22 @@ pub(super) struct Interrupt {
 impl Interrupt {
     pub(super) fn listen() -> Result<Self> {
         let (stop, signal) = (Arc::default(), Arc::default());
+        let ends_at_once = Arc::default();
         // A signal that the starting process had ignored, as nohup(1) does, stays ignored.
         let heard = [SIGINT, SIGTERM, SIGHUP].into_iter();
-        for number in heard.filter(|number| !is_ignored(*number)) {
-            flag::register_conditional_default(number, Arc::clone(&stop))?;
-            flag::register(number, Arc::clone(&stop))?;
-            flag::register_usize(number, Arc::clone(&signal), must_fit(number))?;
+        let heard: Vec<_> = heard.filter(|number| !is_ignored(*number)).collect();
+        for number in &heard {
+            flag::register_conditional_default(*number, Arc::clone(&ends_at_once))?;
+            flag::register(*number, Arc::clone(&stop))?;
+            flag::register_usize(*number, Arc::clone(&signal), must_fit(*number))?;
         }
+        let mut signals = Signals::new(heard)?;
+        thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                thread::sleep(SAME_SIGNAL);
+                ends_at_once.store(true, Ordering::SeqCst);
+            }
+        });
         Ok(Self { stop, signal })
     }
 
