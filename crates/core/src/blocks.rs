@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_journal::{FileData, Handle, Old};
+use stetfs_journal::{CREDITS_PER_RUN, FileData, Handle, Old};
 use stetfs_media::{Block, Class};
 
 use crate::error::Result;
@@ -18,9 +18,6 @@ pub(crate) const CHUNK_BLOCKS_MAX: u32 = 1024;
 
 /// Credits for the inode and, when a first large file appears, the superblock.
 pub(crate) const INODE_CREDITS: u32 = 2;
-
-/// Credits for placing one run of new blocks; the journal charges this many for it.
-pub(crate) const RUN_CREDITS: u32 = 4;
 
 /// Returns the largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
 /// `s_bitmap_maxbytes`).
@@ -102,9 +99,9 @@ pub(crate) fn chunk_blocks(vol: &Volume) -> u64 {
 
 /// Returns how many blocks one handle can write if every second one is a run of its own.
 pub(crate) fn most_blocks(vol: &Volume) -> u64 {
-    let others = u64::from(INODE_CREDITS + RUN_CREDITS);
+    let others = u64::from(INODE_CREDITS + CREDITS_PER_RUN);
     let credits = u64::from(vol.journal.max_credits()).saturating_sub(others);
-    (credits / (1 + u64::from(RUN_CREDITS) / 2)).max(1)
+    (credits / (1 + u64::from(CREDITS_PER_RUN) / 2)).max(1)
 }
 
 /// Returns how many bytes one handle writes, from the beginning of a block on. A longer write takes

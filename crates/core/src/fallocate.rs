@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_journal::Handle;
+use stetfs_journal::{CREDITS_PER_RUN, Handle};
 use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
 
@@ -27,9 +27,9 @@ use crate::volume::Volume;
 /// How many blocks one handle allocates at most: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 const RUN_MAX: u32 = 32_767;
 
-/// Credits for zeroing the edges of a range and the rest of the last block: three blocks and the
-/// superblock.
-const EDGE_CREDITS: u32 = 4;
+/// Credits for zeroing the edges of a range and the rest of the last block, three blocks and the
+/// superblock, and for a run of new blocks that the range splits.
+const EDGE_CREDITS: u32 = 4 + CREDITS_PER_RUN;
 
 /// Returns the credits for allocating or changing one run, and for storing the inode.
 fn step_credits(vol: &Volume, st: &InodeState) -> u32 {

@@ -12,14 +12,14 @@
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit, must_fit_u32, u64_as_usize, usize_as_u64};
-use stetfs_journal::{Handle, Old, Wrote};
+use stetfs_journal::{CREDITS_PER_RUN, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::atomic;
 use crate::blocks::{
-    CHUNK_BLOCKS_MAX, INODE_CREDITS, RUN_CREDITS, chunk_blocks, not_delayed_in, runs_of,
-    size_limit, zero_past_end,
+    CHUNK_BLOCKS_MAX, INODE_CREDITS, chunk_blocks, not_delayed_in, runs_of, size_limit,
+    zero_past_end,
 };
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
@@ -344,7 +344,7 @@ fn write_chunk(
         0
     };
     // Ask for all credits at once, so that no commit cuts the write short by refusing more.
-    let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
+    let credits = INODE_CREDITS + logged + CREDITS_PER_RUN * found.places;
     let credits = credits.min(vol.journal.max_credits());
     let mut copied = Copied::default();
     let result = vol.with_handle(credits, |h| {

@@ -18,10 +18,10 @@ use stetfs_format::extent::MAX_BLOCKS;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{InodeNo, LBlock, Tid};
-use stetfs_journal::{JournalError, Span};
+use stetfs_journal::{CREDITS_PER_RUN, JournalError, Span};
 use stetfs_planted::{Bug, is_planted};
 
-use crate::blocks::{self, INODE_CREDITS, RUN_CREDITS};
+use crate::blocks::{self, INODE_CREDITS};
 use crate::change::Change;
 use crate::error::{Error, Result};
 use crate::file::{self, Copied, Found};
@@ -154,7 +154,7 @@ impl Staged {
 
     /// The credits of the writes, with `places` runs of blocks that need a place.
     fn credits_to_write(&self, places: u32) -> u32 {
-        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places
+        INODE_CREDITS + must_fit_u32(self.blocks.len()) + CREDITS_PER_RUN * places
     }
 
     /// The blocks as runs: the first block and the length of each.

@@ -133,7 +133,7 @@ pub(crate) struct Joined {
     pub(crate) whole: bool,
     /// The file is new in this transaction.
     pub(crate) file: bool,
-    /// The block has no home, and neither neighbour is without one.
+    /// The block has no home, and neither neighbour is a block of the transaction without one.
     pub(crate) run: bool,
 }
 
@@ -148,8 +148,10 @@ pub(crate) struct Dropped {
     pub(crate) joined: u32,
     /// The blocks of the transaction that it had to change as a whole.
     pub(crate) whole: u32,
-    /// Runs that the transaction would have placed.
+    /// Runs that the transaction would have placed and has lost as a whole.
     pub(crate) runs: u32,
+    /// Runs that the transaction must place in two pieces now.
+    pub(crate) splits: u32,
 }
 
 /// Overwritten blocks of a file that keep their homes.
@@ -312,10 +314,8 @@ impl FileData {
                 .extract_if(from.0..end.max(from.0), |_, _| true)
                 .collect()
         };
-        let mut dropped = Dropped {
-            runs: inner.runs_in(&gone, tid),
-            ..Dropped::default()
-        };
+        let mut dropped = Dropped::default();
+        inner.count_runs(&gone, tid, &mut dropped);
         for page in gone.values() {
             page.dropped();
             let change = page.running(tid);
@@ -395,7 +395,7 @@ impl FileData {
         } else {
             Wrote::Placed
         };
-        let run = newly && !inner.touches_unplaced(lblk);
+        let run = newly && inner.places_beside(lblk.0, lblk.0, tid) == 0;
         let (running, file) = Running::of(&mut inner.running, tid);
         if block {
             running.lblks.push(lblk.0);
@@ -624,31 +624,31 @@ impl Inner {
         }
     }
 
-    /// Returns the number of runs among the dropped blocks that transaction `tid` was to place
-    /// entirely.
-    fn runs_in(&self, gone: &BTreeMap<u32, Page>, tid: Tid) -> u32 {
-        let unplaced = gone.iter().filter(|(_, page)| page.is_unplaced());
-        let unplaced: Vec<(u32, bool)> = unplaced
-            .map(|(l, page)| (*l, page.running(tid).is_some()))
-            .collect();
-        let runs = unplaced.chunk_by(|a, b| a.0 + 1 == b.0);
-        let is_whole = |run: &&[(u32, bool)]| {
-            let is_alone = |end: &(u32, bool)| !self.touches_unplaced(LBlock(end.0));
-            run.iter().all(|(_, is_its)| *is_its)
-                && run.first().is_none_or(is_alone)
-                && run.last().is_none_or(is_alone)
-        };
-        must_fit_u32(runs.filter(is_whole).count())
+    /// Counts what dropping these blocks does to the runs that transaction `tid` was to place. Each
+    /// had been charged for; the two pieces of a split run are two runs.
+    fn count_runs(&self, gone: &BTreeMap<u32, Page>, tid: Tid, dropped: &mut Dropped) {
+        let to_place = gone.iter().filter(|(_, page)| page.is_placed_by(tid));
+        let to_place: Vec<u32> = to_place.map(|(l, _)| *l).collect();
+        for run in to_place.chunk_by(|a, b| a + 1 == *b) {
+            match self.places_beside(run[0], run[run.len() - 1], tid) {
+                0 => dropped.runs += 1,
+                1 => {}
+                _ => dropped.splits += 1,
+            }
+        }
     }
 
-    /// True when the block before or after this one has no home.
-    fn touches_unplaced(&self, lblk: LBlock) -> bool {
-        let is_unplaced = |l: Option<u32>| {
+    /// Returns how many of the two blocks beside `[first, last]` transaction `tid` is to place.
+    fn places_beside(&self, first: u32, last: u32, tid: Tid) -> u32 {
+        if self.unplaced == 0 {
+            return 0;
+        }
+        let is_placed = |l: Option<u32>| {
             l.and_then(|l| self.pages.get(&l))
-                .is_some_and(Page::is_unplaced)
+                .is_some_and(|page| page.is_placed_by(tid))
         };
-        self.unplaced > 0
-            && (is_unplaced(lblk.0.checked_sub(1)) || is_unplaced(lblk.0.checked_add(1)))
+        let beside = [first.checked_sub(1), last.checked_add(1)].map(is_placed);
+        beside.into_iter().map(u32::from).sum()
     }
 }
 

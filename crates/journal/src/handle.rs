@@ -20,7 +20,7 @@ use stetfs_sync::schedule::ask;
 
 /// Metadata blocks that placing one run of new data blocks may change: a bitmap, a descriptor, an
 /// extent or indirect block, and one more when that splits.
-pub(crate) const CREDITS_PER_RUN: u32 = 4;
+pub const CREDITS_PER_RUN: u32 = 4;
 
 /// The number of revoked blocks that one block of the log has room for, at the smallest block size
 /// and with the longest entries.
@@ -369,7 +369,8 @@ impl Handle {
     }
 
     /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them had no
-    /// home, so that the caller gives up as many reserved blocks.
+    /// home, so that the caller gives up as many reserved blocks. Takes [`CREDITS_PER_RUN`] credits
+    /// when this splits a run of new blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
         self.note_change();
         let dropped = file.discard(self.tid, from, to);
@@ -385,6 +386,7 @@ impl Handle {
         };
         self.txn
             .give_back(logged + CREDITS_PER_RUN * dropped.runs, dropped.joined);
+        self.charge(CREDITS_PER_RUN * dropped.splits);
         dropped.unplaced
     }
 

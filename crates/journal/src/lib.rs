@@ -54,7 +54,7 @@ mod transaction;
 
 pub use error::{Broken, JournalError, Result};
 pub use file_data::{FileData, Pending, PlaceReq, Wrote};
-pub use handle::{Handle, Old};
+pub use handle::{CREDITS_PER_RUN, Handle, Old};
 pub use journal::{Config, Journal};
 pub use placer::Placer;
 pub use span::Span;

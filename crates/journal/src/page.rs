@@ -143,6 +143,11 @@ impl Page {
         }
     }
 
+    /// True when transaction `tid` has the page and is to give it a home.
+    pub(crate) fn is_placed_by(&self, tid: Tid) -> bool {
+        self.is_unplaced() && self.running(tid).is_some()
+    }
+
     /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content
     /// does not count.
     pub(crate) fn join(&mut self, tid: Tid, served: &Opened, fresh: bool) -> bool {

@@ -6,7 +6,7 @@ use stetfs_format::InodeNo;
 use stetfs_media::Class;
 
 use crate::testing::{Image, KINDS};
-use crate::{Caller, Fs, MountOptions, OpenFlags, SetAttr};
+use crate::{Caller, FallocateMode, Fs, MountOptions, OpenFlags, SetAttr};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -111,6 +111,34 @@ fn what_is_removed_again_brings_no_commit() {
         fs.commit().unwrap();
         let after = fs.stats().journal;
         assert!(after.meta_blocks - before.meta_blocks < 40, "{data}");
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+/// A hole makes two runs of one, and each is charged for. Once, only one was, and the removal gave
+/// two back, so that the log could run out of room.
+#[test]
+fn a_split_run_is_charged_for() {
+    let (c, block) = (Caller::root(), 4 * KIB);
+    for list in ["data=journal", "data=ordered,nodelalloc"] {
+        let image = Image::new(32, KINDS[0].1);
+        let fs = mount(&image, options(list));
+        let many: u64 = 6;
+        for seed in 0..many {
+            make(&fs, seed, 16 * block);
+            let name = format!("/file-{seed}");
+            let ino = fs.resolve(&c, name.as_bytes(), false).unwrap().ino;
+            let how = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+            // Two holes in the middle, one of which has partial blocks at its ends.
+            for hole in [3 * block..5 * block, 7 * block + 10..12 * block - 10] {
+                fs.fallocate(&c, ino, how, hole.start, hole.end - hole.start)
+                    .unwrap();
+            }
+        }
+        (0..many).for_each(|seed| remove(&fs, seed));
+        // A debug build compares what is logged with what was charged.
+        fs.commit().unwrap();
         fs.unmount().unwrap();
         image.assert_clean();
     }
