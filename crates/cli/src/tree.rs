@@ -163,6 +163,8 @@ pub(crate) trait Item {
     /// Sets the length of this file, which was written.
     fn set_len(&self, len: u64) -> Result<()>;
 
+    /// Returns the extended attributes, from this machine and from archives in ascending order of
+    /// their names: the same content is to make the same bytes.
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()>;
     /// Removes an attribute; a missing one is no error.

@@ -328,6 +328,8 @@ impl Item for HostFile {
                 Err(e) => return Err(e.into()),
             }
         }
+        // A file system lists them in its own order, perhaps that in which they were set.
+        all.sort();
         Ok(all)
     }
 

@@ -9,23 +9,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use stetfs_format::width::{low16, u64_as_usize, usize_as_u64};
-use tar::{Entry, EntryType, GnuExtSparseHeader, GnuSparseHeader};
+use tar::EntryType;
 
-use super::sparse::{BLOCK, Map, Piece, bad_sparse_map, sparse_map};
-use crate::failure::{Explain, Failure, Result};
+use super::members::{Entries, Entry};
+use super::sparse::Piece;
+use crate::failure::{Failure, Result};
 use crate::place::join;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
 const ROOT: usize = 0;
-/// The prefix of extended attributes in PAX headers, as GNU tar and star have it.
-const XATTR: &str = "SCHILY.xattr.";
 
 pub(super) struct Archive {
     file: File,
@@ -79,16 +77,10 @@ impl Archive {
             nodes: Vec::new(),
         };
         archive.push(Node::new(FileKind::Dir, 0o755, time));
-        let mut members = tar::Archive::new(reader);
-        for member in members.entries_with_seek()? {
-            let member = member.or_advise(|| {
-                "it is to be a tar archive, not compressed: unpack it first, as by `zstd -d` or \
-                 `gunzip`"
-                    .to_owned()
-            })?;
-            let name = member.path_bytes().into_owned();
-            let added = archive.add(member, time);
-            added.map_err(|e| e.context(format!("member {}", shown(&name))))?;
+        let mut members = Entries::of(&reader)?;
+        while let Some(member) = members.next()? {
+            let added = archive.add(&member, time);
+            added.map_err(|e| e.context(format!("member {}", shown(&member.name))))?;
         }
         Ok(archive)
     }
@@ -99,84 +91,34 @@ impl Archive {
         self.nodes.len() - 1
     }
 
-    fn add<R: Read>(&mut self, mut member: Entry<'_, R>, time: Stamp) -> Result<()> {
-        let pax = Pax::read(&mut member)?;
-        let name = match &pax.sparse_name {
-            Some(name) => name.clone(),
-            None => member.path_bytes().into_owned(),
-        };
-        let parts = parts(&name)?;
-        let kind = match member.header().entry_type() {
+    fn add(&mut self, member: &Entry, time: Stamp) -> Result<()> {
+        let parts = parts(&member.name)?;
+        let kind = match member.header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => FileKind::File,
             EntryType::Directory => FileKind::Dir,
             EntryType::Symlink => FileKind::Symlink,
             EntryType::Fifo => FileKind::Fifo,
             EntryType::Char => FileKind::Char,
             EntryType::Block => FileKind::Block,
-            EntryType::Link => return self.add_link(&member, &parts, time),
-            // It describes other members.
-            EntryType::XGlobalHeader => return Ok(()),
+            EntryType::Link => return self.add_link(&member.target, &parts, time),
             other => {
                 let letter = char::from(other.as_byte());
                 return Err(Failure::new(format!("is of the unknown type `{letter}`")));
             }
         };
-        let mut node = described(&member, kind, &pax)?;
+        let mut node = described(member, kind)?;
         match kind {
-            FileKind::File => self.find_content(&member, &pax, &mut node)?,
+            FileKind::File => {
+                node.meta.size = member.content.size;
+                node.pieces.clone_from(&member.content.pieces);
+            }
             FileKind::Symlink => {
-                let target = member.link_name_bytes();
-                node.target = target.unwrap_or_default().into_owned();
+                node.target.clone_from(&member.target);
                 node.meta.size = usize_as_u64(node.target.len());
             }
             _ => {}
         }
         self.place(&parts, node, time)
-    }
-
-    /// Finds the bytes of a file.
-    fn find_content<R: Read>(
-        &self,
-        member: &Entry<'_, R>,
-        pax: &Pax,
-        node: &mut Node,
-    ) -> Result<()> {
-        let (start, len) = (member.raw_file_position(), member.size());
-        if let Some(size) = pax.sparse_size {
-            node.meta.size = size;
-            node.pieces = sparse_map(&self.file, start, len, size)?;
-            return Ok(());
-        }
-        node.meta.size = len;
-        if member.header().entry_type() == EntryType::GNUSparse {
-            node.pieces = self.old_sparse_map(member)?;
-        } else if len > 0 {
-            let offset = 0;
-            node.pieces.push(Piece { offset, len, start });
-        }
-        Ok(())
-    }
-
-    /// Finds the pieces of a sparse file in GNU's old format: the header has a map of them, and as
-    /// many blocks behind it as it needs.
-    fn old_sparse_map<R: Read>(&self, member: &Entry<'_, R>) -> Result<Vec<Piece>> {
-        let header = member.header().as_gnu().ok_or_else(bad_sparse_map)?;
-        let mut map = Map::of(member.size());
-        let mut add = |entries: &[GnuSparseHeader]| {
-            let mut entries = entries.iter().filter(|entry| !entry.is_empty());
-            entries.try_for_each(|entry| map.add(entry.offset()?, entry.length()?))
-        };
-        add(&header.sparse)?;
-        let mut at = member.raw_header_position() + usize_as_u64(BLOCK);
-        let mut is_extended = header.is_extended();
-        while is_extended {
-            let mut more = GnuExtSparseHeader::new();
-            self.file.read_exact_at(more.as_mut_bytes(), at)?;
-            at += usize_as_u64(BLOCK);
-            add(more.sparse())?;
-            is_extended = more.is_extended();
-        }
-        Ok(map.placed(at))
     }
 
     /// Puts a node where the name says.
@@ -242,17 +184,11 @@ impl Archive {
         Ok(dir)
     }
 
-    fn add_link<R: Read>(
-        &mut self,
-        member: &Entry<'_, R>,
-        name: &[&[u8]],
-        time: Stamp,
-    ) -> Result<()> {
-        let target = member.link_name_bytes().unwrap_or_default().into_owned();
+    fn add_link(&mut self, target: &[u8], name: &[&[u8]], time: Stamp) -> Result<()> {
         let wrong =
-            |why: &str| Failure::new(format!("is a link to {}, which {why}", shown(&target)));
+            |why: &str| Failure::new(format!("is a link to {}, which {why}", shown(target)));
         let mut node = ROOT;
-        for part in parts(&target)? {
+        for part in parts(target)? {
             let there = self.nodes[node].names.get(part);
             node = *there.ok_or_else(|| wrong("is no member before it"))?;
         }
@@ -279,14 +215,17 @@ impl Archive {
 }
 
 /// Reads a member's attributes.
-fn described<R: Read>(member: &Entry<'_, R>, kind: FileKind, pax: &Pax) -> Result<Node> {
-    let header = member.header();
-    let whole = (i64::try_from(header.mtime()?).unwrap_or(i64::MAX), 0);
+fn described(member: &Entry, kind: FileKind) -> Result<Node> {
+    let header = &member.header;
     let mode = low16(header.mode()? & 0o7777);
-    let mut node = Node::new(kind, mode, pax.mtime.unwrap_or(whole));
+    let mtime = match member.mtime {
+        Some(mtime) => mtime,
+        None => (i64::try_from(header.mtime()?).unwrap_or(i64::MAX), 0),
+    };
+    let mut node = Node::new(kind, mode, mtime);
     let id = |id: u64| u32::try_from(id).map_err(|_| Failure::new("has an owner beyond 32 bits"));
-    node.meta.uid = id(header.uid()?)?;
-    node.meta.gid = id(header.gid()?)?;
+    node.meta.uid = id(member.uid)?;
+    node.meta.gid = id(member.gid)?;
     if matches!(kind, FileKind::Char | FileKind::Block) {
         let number = |number: Option<u32>| number.unwrap_or(0);
         node.meta.rdev = (
@@ -294,57 +233,8 @@ fn described<R: Read>(member: &Entry<'_, R>, kind: FileKind, pax: &Pax) -> Resul
             number(header.device_minor()?),
         );
     }
-    node.xattrs.clone_from(&pax.xattrs);
+    node.xattrs.clone_from(&member.xattrs);
     Ok(node)
-}
-
-/// What a member's PAX header says beyond what the crate `tar` takes from it.
-#[derive(Default)]
-struct Pax {
-    mtime: Option<Stamp>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Of a sparse file in GNU's format 1.0: its name and its length. The content begins with a map
-    /// of the pieces.
-    sparse_name: Option<Vec<u8>>,
-    sparse_size: Option<u64>,
-}
-
-impl Pax {
-    fn read<R: Read>(member: &mut Entry<'_, R>) -> Result<Self> {
-        let mut pax = Self::default();
-        let mut sparse_format = None;
-        for extension in member.pax_extensions()?.into_iter().flatten() {
-            let extension = extension?;
-            let Ok(key) = extension.key() else { continue };
-            match key {
-                "mtime" => pax.mtime = Some(stamp(extension.value()?)?),
-                "GNU.sparse.name" => pax.sparse_name = Some(extension.value_bytes().to_vec()),
-                "GNU.sparse.realsize" => {
-                    let size = extension.value()?.parse();
-                    pax.sparse_size = Some(size.map_err(|_| bad_sparse_map())?);
-                }
-                "GNU.sparse.major" => sparse_format = Some(extension.value()? == "1"),
-                key if key.starts_with("GNU.sparse.") => {
-                    sparse_format = sparse_format.or(Some(false))
-                }
-                key => {
-                    if let Some(name) = key.strip_prefix(XATTR) {
-                        let attribute =
-                            (name.as_bytes().to_vec(), extension.value_bytes().to_vec());
-                        pax.xattrs.push(attribute);
-                    }
-                }
-            }
-        }
-        pax.xattrs.sort();
-        if sparse_format == Some(false) || sparse_format.is_some() && pax.sparse_size.is_none() {
-            return Err(
-                Failure::new("is a sparse file in a format that is not known here")
-                    .advise("archive it without `--sparse`, or by a newer tar"),
-            );
-        }
-        Ok(pax)
-    }
 }
 
 /// The parts of a member's name.
@@ -358,27 +248,6 @@ fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
         check_part(part)?;
     }
     Ok(parts)
-}
-
-/// Reads a time of a PAX header: seconds since 1970, perhaps with a fraction.
-fn stamp(text: &str) -> Result<Stamp> {
-    let wrong = || Failure::new(format!("has the time `{text}`"));
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let seconds: i64 = whole.parse().map_err(|_| wrong())?;
-    if !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let digits: String = fraction
-        .chars()
-        .chain("000000000".chars())
-        .take(9)
-        .collect();
-    let nanoseconds: u32 = digits.parse().map_err(|_| wrong())?;
-    Ok(if whole.starts_with('-') && nanoseconds > 0 {
-        (seconds - 1, 1_000_000_000 - nanoseconds)
-    } else {
-        (seconds, nanoseconds)
-    })
 }
 
 impl Tree for Archive {
@@ -592,26 +461,5 @@ impl Source for Content<'_> {
 
     fn size(&self) -> Result<u64> {
         Ok(self.size)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_of_a_header() {
-        for (text, expected) in [
-            ("12", (12, 0)),
-            ("12.5", (12, 500_000_000)),
-            ("12.1234567899", (12, 123_456_789)),
-            ("-1.25", (-2, 750_000_000)),
-            ("-0.5", (-1, 500_000_000)),
-        ] {
-            assert_eq!(stamp(text).unwrap(), expected);
-        }
-        for text in ["", "x", "1.x", "1.-5", "99999999999999999999"] {
-            assert!(stamp(text).is_err(), "{text}");
-        }
     }
 }

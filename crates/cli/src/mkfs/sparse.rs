@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use stetfs_format::width::usize_as_u64;
+use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use crate::failure::{Failure, Result};
 
@@ -22,6 +23,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// All bytes of a file that has some.
+    pub(super) fn whole(start: u64, len: u64) -> Option<Self> {
+        let offset = 0;
+        (len > 0).then_some(Self { offset, len, start })
+    }
+
     pub(super) fn end(&self) -> u64 {
         self.offset + self.len
     }
@@ -46,8 +53,53 @@ pub(super) fn sparse_map(file: &File, start: u64, len: u64, size: u64) -> Result
     Ok(map.placed(numbers.at))
 }
 
+/// The map of a sparse file in GNU's old format.
+pub(super) struct OldMap {
+    /// Bytes of the file.
+    pub(super) size: u64,
+    pub(super) pieces: Vec<Piece>,
+    /// Where the content begins, behind the last block of the map.
+    pub(super) content: u64,
+}
+
+/// Reads a map in GNU's old format: the header has one, and at `at`, behind it, are as many blocks
+/// of it as it needs. The content has `len` bytes. Source: GNU tar's manual, "Old GNU Format".
+pub(super) fn old_sparse_map(file: &File, header: &Header, at: u64, len: u64) -> Result<OldMap> {
+    let header = header.as_gnu().ok_or_else(bad_sparse_map)?;
+    let size = header.real_size()?;
+    let mut map = Map::of(size);
+    let mut add = |entries: &[GnuSparseHeader]| {
+        let mut entries = entries.iter().filter(|entry| !entry.is_empty());
+        entries.try_for_each(|entry| {
+            // Each piece begins with a block.
+            if !map.total.is_multiple_of(usize_as_u64(BLOCK)) && entry.length()? > 0 {
+                return Err(bad_sparse_map());
+            }
+            map.add(entry.offset()?, entry.length()?)
+        })
+    };
+    add(&header.sparse)?;
+    let mut content = at;
+    let mut is_extended = header.is_extended();
+    while is_extended {
+        let mut more = GnuExtSparseHeader::new();
+        file.read_exact_at(more.as_mut_bytes(), content)?;
+        content += usize_as_u64(BLOCK);
+        add(more.sparse())?;
+        is_extended = more.is_extended();
+    }
+    if map.total > len {
+        return Err(bad_sparse_map());
+    }
+    Ok(OldMap {
+        size,
+        pieces: map.placed(content),
+        content,
+    })
+}
+
 /// The pieces of a sparse file while its map is read.
-pub(super) struct Map {
+struct Map {
     /// Bytes of the file.
     size: u64,
     /// Each begins, until all are known, where its bytes are among those of all.
@@ -57,7 +109,7 @@ pub(super) struct Map {
 }
 
 impl Map {
-    pub(super) fn of(size: u64) -> Self {
+    fn of(size: u64) -> Self {
         Self {
             size,
             pieces: Vec::new(),
@@ -66,7 +118,7 @@ impl Map {
         }
     }
 
-    pub(super) fn add(&mut self, offset: u64, len: u64) -> Result<()> {
+    fn add(&mut self, offset: u64, len: u64) -> Result<()> {
         if offset < self.end || offset > self.size || len > self.size - offset {
             return Err(bad_sparse_map());
         }
@@ -83,7 +135,7 @@ impl Map {
     }
 
     /// The pieces, whose bytes begin there in the archive.
-    pub(super) fn placed(mut self, begin: u64) -> Vec<Piece> {
+    fn placed(mut self, begin: u64) -> Vec<Piece> {
         for piece in &mut self.pieces {
             piece.start = piece.start.saturating_add(begin);
         }

@@ -1,9 +1,11 @@
 //! mkfs --from: a volume with the content of a tree, judged by e2fsck, debugfs, tar and the kernel.
 
 use std::fs::{self, File, FileTimes};
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::XattrFlags;
 
 use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, dumpe2fs, has, stetfs, tool};
 
@@ -28,7 +30,10 @@ fn tree(lab: &Lab) -> String {
     }
     fs::write(dir.join("deep/large"), vec![7; 3 << 20]).unwrap();
     let sparse = File::create(dir.join("deep/sparse")).unwrap();
-    sparse.write_all_at(b"behind a hole", 40 << 20).unwrap();
+    // More pieces than the header of an archive has places for, and than the next block has.
+    for i in 1..=40 {
+        sparse.write_all_at(b"behind a hole", i << 20).unwrap();
+    }
     fs::hard_link(dir.join("deep/large"), dir.join("linked")).unwrap();
     symlink("deep/large", dir.join("short")).unwrap();
     symlink("l".repeat(200), dir.join("long")).unwrap();
@@ -69,7 +74,8 @@ fn a_tree_becomes_a_volume_that_fits() {
     let special = debugfs(&image, "stat /deep/set-id");
     assert!(special.contains("Mode:  04755"), "{special}");
     assert!(special.contains("mtime: 0x499602d2:1d6f3454"), "{special}");
-    assert!(debugfs(&image, "stat /deep/sparse").contains("Blockcount: 8"));
+    // Forty blocks, and one that maps them.
+    assert!(debugfs(&image, "stat /deep/sparse").contains("Blockcount: 328"));
 
     let larger = lab.str("larger.img");
     stetfs(&["mkfs", &larger, "--from", &tree, "--free", "20M"]).ok();
@@ -211,8 +217,59 @@ fn an_archive_makes_the_bytes_that_its_directory_makes() {
             // Its times are whole seconds.
             ran.ok();
             assert_clean(&b);
+            let sparse = lab.str("sparse");
+            debugfs(&b, &format!("dump /deep/sparse {sparse}"));
+            assert_same(&sparse, &format!("{tree}/deep/sparse"));
         }
     }
+}
+
+/// Names and attributes whose bytes could pass for records of an extended header. A record ends
+/// where its length says; a reader that looks for newlines misreads these.
+#[test]
+fn newlines_in_an_archive_are_read_as_tar_reads_them() {
+    let lab = Lab::new();
+    let tree = lab.path("tree");
+    fs::create_dir(&tree).unwrap();
+    let file = tree.join("file");
+    fs::write(&file, "content").unwrap();
+    let values: [(&str, &[u8]); 5] = [
+        ("user.value", b"a\n12 size=999\n\n\0b\n"),
+        ("user.one newline", b"\n"),
+        ("user.none", b""),
+        ("user.a=%3D%25", b"="),
+        ("user.new\nline", b"x"),
+    ];
+    for (name, value) in values {
+        let set = rustix::fs::setxattr(&file, name, value, XattrFlags::empty());
+        if set.is_err() || !has("tar") {
+            eprintln!("SKIPPED: {} keeps no attributes of users", tree.display());
+            return;
+        }
+    }
+    // Names of more than 100 bytes are in an extended header.
+    let long = "n".repeat(100);
+    let dir = tree.join(format!("d\n20 path=elsewhere\n{long}"));
+    fs::create_dir(&dir).unwrap();
+    let other = dir.join(format!("\n{long}\n"));
+    fs::write(&other, "other").unwrap();
+    fs::hard_link(&other, tree.join(format!("hard\n{long}"))).unwrap();
+    symlink(format!("to\n\n{long}"), tree.join("link")).unwrap();
+
+    let (archive, unpacked) = (lab.str("tree.tar"), lab.str("unpacked"));
+    let (a, b) = (lab.str("a.img"), lab.str("b.img"));
+    fs::create_dir(&unpacked).unwrap();
+    let packs = ["--format=pax", "--xattrs", "-C", tree.to_str().unwrap()];
+    tool("tar", &[&["-cf", &archive][..], &packs, &["."]].concat()).ok();
+    let unpacks = ["--xattrs", "--xattrs-include=*", "-C", &unpacked];
+    tool("tar", &[&["-xf", &archive][..], &unpacks].concat()).ok();
+    stetfs_then(&["mkfs", &a, "--from", &unpacked]).ok();
+    stetfs_then(&["mkfs", &b, "--from", &archive]).ok();
+    assert_clean(&b);
+    assert_same(&a, &b);
+    let value = lab.str("value");
+    debugfs(&b, &format!("ea_get -f {value} /file user.value"));
+    assert_eq!(fs::read(value).unwrap(), values[0].1);
 }
 
 /// A member of an archive without content: name, type, target.
@@ -220,14 +277,23 @@ type Member<'a> = (&'a str, u8, &'a str);
 
 /// Writes an archive.
 fn archive(path: &Path, members: &[Member]) {
+    let members: Vec<_> = members.iter().map(|member| (*member, &[][..])).collect();
+    archive_of(path, &members);
+}
+
+/// A member with content.
+type Full<'a> = (Member<'a>, &'a [u8]);
+
+/// Writes an archive of members with contents.
+fn archive_of(path: &Path, members: &[Full]) {
     let mut bytes = Vec::new();
-    for (name, kind, target) in members {
+    for ((name, kind, target), content) in members {
         let mut header = [0; 512];
         header[..name.len()].copy_from_slice(name.as_bytes());
         header[100..108].copy_from_slice(b"0000644\0");
         header[108..116].copy_from_slice(b"0000000\0");
         header[116..124].copy_from_slice(b"0000000\0");
-        header[124..136].copy_from_slice(b"00000000000\0");
+        header[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
         header[136..148].copy_from_slice(b"00000000000\0");
         header[156] = *kind;
         header[157..157 + target.len()].copy_from_slice(target.as_bytes());
@@ -236,6 +302,8 @@ fn archive(path: &Path, members: &[Member]) {
         let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
         header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         bytes.extend(header);
+        bytes.extend(*content);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
     }
     bytes.resize(bytes.len() + 1024, 0);
     fs::write(path, bytes).unwrap();
@@ -304,6 +372,95 @@ fn a_hostile_archive_leads_nowhere() {
     stetfs(&["mkfs", &image, "--force", "--from", tar.to_str().unwrap()])
         .fails(1, &["bad.tar", "not compressed"]);
     assert_clean(&image);
+}
+
+#[test]
+fn bad_extended_headers_are_refused() {
+    let lab = Lab::new();
+    let (tar, image) = (lab.path("bad.tar"), lab.str("disk.img"));
+    let from = ["mkfs", &image, "--force", "--from", tar.to_str().unwrap()];
+    let (x, global, f) = (("x", b'x', ""), ("g", b'g', ""), ("f", b'0', ""));
+    let bad: [(&[Full], &str); 8] = [
+        (
+            &[(x, b"7 a=b\n"), (f, b"")],
+            "member f: has an extended header with a malformed",
+        ),
+        (
+            &[(x, b"9 size=x\n"), (f, b"")],
+            "member f: has the size `x`",
+        ),
+        (
+            &[(x, b"12 size=513\n"), (f, b"1"), (f, b"2")],
+            "no header of tar at byte 2560",
+        ),
+        (&[(x, b"12 size=999999\n"), (f, b"1")], "malformed"),
+        (
+            &[(x, b"15 size=999999\n"), (f, b"1")],
+            "member f: the archive ends inside of it",
+        ),
+        (&[(x, b"9 path=a\n")], "ends behind an extended header"),
+        (
+            &[(x, b"9 path=a\n"), (x, b"9 path=b\n"), (f, b"")],
+            "two extended headers",
+        ),
+        (&[(global, b"x")], "malformed"),
+    ];
+    for (members, words) in bad {
+        archive_of(&tar, members);
+        stetfs(&from).fails(1, &["bad.tar", words]);
+        assert!(!fs::exists(&image).unwrap());
+    }
+}
+
+/// A global header describes all members behind it, the others the next one.
+#[test]
+fn global_headers_are_read_as_tar_reads_them() {
+    let lab = Lab::new();
+    if !has("tar") {
+        return;
+    }
+    let (tar, image) = (lab.path("tree.tar"), lab.str("disk.img"));
+    let (x, global, long) = (("x", b'x', ""), ("g", b'g', ""), ("l", b'L', ""));
+    let (f, g) = (("f", b'0', ""), ("g", b'0', ""));
+    let members: [Full; 7] = [
+        (f, b"1"),
+        (global, b"9 uid=42\n9 gid=43\n"),
+        (x, b"9 uid=44\n"),
+        (g, b"22"),
+        (long, b"long\0"),
+        (f, b"333"),
+        (("h", b'0', ""), b""),
+    ];
+    archive_of(&tar, &members);
+    stetfs(&["mkfs", &image, "--from", tar.to_str().unwrap()]).ok();
+    assert_clean(&image);
+    let unpacked = lab.str("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    tool(
+        "tar",
+        &[
+            "-C",
+            &unpacked,
+            "--numeric-owner",
+            "--same-owner",
+            "-xf",
+            tar.to_str().unwrap(),
+        ],
+    )
+    .ok();
+    for name in ["f", "g", "long", "h"] {
+        let ours = debugfs(&image, &format!("stat /{name}"));
+        let theirs = fs::metadata(format!("{unpacked}/{name}")).unwrap();
+        let (uid, gid, size) = (theirs.uid(), theirs.gid(), theirs.len());
+        let words = [
+            format!("User: {uid:5} "),
+            format!("Group: {gid:5} "),
+            format!("Size: {size}"),
+        ];
+        for word in words {
+            assert!(ours.contains(&word), "{name}: {word}: {ours}");
+        }
+    }
 }
 
 #[test]
