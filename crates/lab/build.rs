@@ -1,7 +1,7 @@
 //! Sets `STETFS_SOURCES`: a checksum of the sources that determine a cell's numbers, so that a
 //! stored cell names the code that ran it. Sources that only show the numbers are left out.
 
-include!("../crash/sources.rs");
+include!("sources.rs");
 
 /// Paths relative to this package.
 const MEASURE: [&str; 14] = [
@@ -25,6 +25,6 @@ const MEASURE: [&str; 14] = [
 ];
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=../crash/sources.rs");
+    println!("cargo::rerun-if-changed=sources.rs");
     note_sources(FILE_SYSTEM.into_iter().chain(MEASURE))
 }

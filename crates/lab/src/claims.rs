@@ -219,8 +219,8 @@ pub struct Claims {
 }
 
 static KNOWN: LazyLock<Claims> = LazyLock::new(|| {
-    let claims = include_str!("../../../docs/claims.json");
-    let assumptions = include_str!("../../../docs/assumptions.json");
+    let claims = include_str!("claims.json");
+    let assumptions = include_str!("assumptions.json");
     let known = Claims::parse(claims, assumptions);
     known.expect("the files are part of the program")
 });
