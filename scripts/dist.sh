@@ -29,9 +29,17 @@ export CARGO_TARGET_DIR=$target
 export RUSTFLAGS="--remap-path-prefix=$target=/target --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$work/$name=/stetfs"
 mkdir -p "$out" "$work"
 
-# An archive of directory $2 (in $1) with names, owners and times that do not depend on the machine.
+# Does $1, unless this run has done it.
+declare -A done=()
+once() {
+    [ -z "${done[$1]:-}" ] || return 0
+    "$1"
+    done[$1]=yes
+}
+
+# An archive of directory $2 (in $1) with an order, owners, modes and times that do not depend on the machine.
 archive() {
-    tar -C "$1" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --format=gnu -c "$2" | xz -6 -T1
+    tar -C "$1" --sort=name --owner=0 --group=0 --numeric-owner --mode=u+w,go-w --mtime="@$SOURCE_DATE_EPOCH" --format=gnu -c "$2" | xz -6 -T1
 }
 
 needs() {
@@ -42,10 +50,14 @@ needs() {
     [ ${#lacking[@]} -eq 0 ] || { echo "dist: install first: ${lacking[*]}" >&2; exit 1; }
 }
 
-# The sources of the last commit, in $work/$name.
-needs git:git xz:xz-utils
-rm -rf "${work:?}/$name"
-git archive --format=tar --prefix="$name/" HEAD | tar -C "$work" -x
+# The sources of the last commit, in $work/$name. Files that are there and the same keep their times, and changed ones get the time of now:
+# cargo compares times, so it builds what has changed, also when an older commit follows a newer one.
+needs git:git xz:xz-utils rsync:rsync
+rm -rf "$work/fresh"
+mkdir -p "$work/fresh"
+git archive --format=tar HEAD | tar -C "$work/fresh" -x
+sync_tree() { rsync -rlpc --delete "$1/" "$2/"; }
+sync_tree "$work/fresh" "$work/$name"
 
 # The same with all crates, in $work/vendored/$name.
 vendor() {
@@ -57,7 +69,7 @@ vendor() {
 }
 
 make_source() {
-    vendor
+    once vendor
     archive "$work" "$name" >"$out/$name.tar.xz"
     archive "$work/vendored" "$name" >"$out/$name-vendored.tar.xz"
 }
@@ -106,11 +118,11 @@ make_archive() {
 
 make_deb() {
     needs dpkg-buildpackage:dpkg-dev dh:debhelper cc:build-essential
-    [ -e "$out/$name-vendored.tar.xz" ] || make_source
     local build=$work/deb
-    rm -rf "$build"
+    once vendor
     mkdir -p "$build"
-    tar -C "$build" -xf "$out/$name-vendored.tar.xz"
+    rm -f "$build"/*_* "$out"/*.deb
+    sync_tree "$work/vendored/$name" "$build/$name"
     mv "$build/$name/packaging/debian" "$build/$name/debian"
     (cd "$build/$name" && env CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$target/deb" \
         RUSTFLAGS="--remap-path-prefix=$build/$name=/stetfs --remap-path-prefix=$target=/target" \
@@ -131,8 +143,8 @@ make_wheel() {
 make_rpm() {
     needs rpmbuild:rpm
     local arch
+    once make_archive
     for arch in $archs; do
-        [ -e "$out/$name-$arch-linux.tar.xz" ] || make_archive
         rpmbuild -bb --target "$arch" --define "_topdir $work/rpm" --define "_sourcedir $out" --define "version_ $version" \
             --define "_rpmdir $work/rpm/RPMS" --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
             --define "_buildhost stetfs" "$work/$name/packaging/rpm/stetfs.spec" >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; exit 1; }
@@ -157,6 +169,6 @@ for kind in "$@"; do
     *) echo "dist: no such kind: $kind (source, archive, deb, wheel, rpm, sums)" >&2; exit 2 ;;
     esac
     echo "-- $kind"
-    "make_$kind"
+    once "make_$kind"
 done
 ls -l "$out"

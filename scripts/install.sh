@@ -17,6 +17,8 @@ man=$dest$prefix/share/man
 bash_completion=$dest$prefix/share/bash-completion/completions
 zsh_completion=$dest$prefix/share/zsh/site-functions
 fish_completion=$dest$prefix/share/fish/vendor_completions.d
+units=$dest$prefix/lib/systemd
+unit='stetfs@.service'
 # mount -t fuse.stetfs runs /sbin/mount.fuse.stetfs; umount of such a mount runs /sbin/umount.fuse.stetfs, which
 # waits for the image. Mounts of a block device are of the type fuseblk.stetfs; mount(8) and umount(8) look for helpers of that
 # name when they are remounted or unmounted. All are this one program, told apart by the name it is called by.
@@ -26,6 +28,8 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 # mount -t stetfs, for short.
 helpers+=("$dest$sbin/mount.stetfs")
+# The pages of those that are called otherwise: `NAME:PAGE`.
+aliases=(mount.stetfs:mount.fuse.stetfs mount.fuseblk.stetfs:mount.fuse.stetfs umount.fuseblk.stetfs:umount.fuse.stetfs)
 
 link_helpers() {
     local helper
@@ -44,7 +48,7 @@ if [ "${1:-}" = --links ]; then
 fi
 if [ "${1:-}" = --remove ]; then
     rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib"/libstetfs.so{,.[0-9]*} "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \
-        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse{,blk}.stetfs.8 "$man/man8/mount.stetfs.8" "$units"/{system,user}/"$unit" \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
@@ -100,11 +104,19 @@ fi
 install -d "$man/man1" "$man/man8"
 install -m644 "$pages"/*.1 "$man/man1/"
 install -m644 "$pages"/*.8 "$man/man8/"
+for alias in "${aliases[@]}"; do
+    echo ".so man8/${alias#*:}.8" >"$man/man8/${alias%%:*}.8"
+done
 
 install -d "$bash_completion" "$zsh_completion" "$fish_completion"
 "$program" completions bash >"$bash_completion/stetfs"
 "$program" completions zsh >"$zsh_completion/_stetfs"
 "$program" completions fish >"$fish_completion/stetfs.fish"
+
+# For the system, and for a user's own manager.
+for manager in system user; do
+    install -D -m644 "$(dirname "$0")/../packaging/systemd/$unit" "$units/$manager/$unit"
+done
 
 link_helpers
 echo "installed ${installed[*]}"

@@ -41,6 +41,7 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod names;
+mod notify;
 mod output;
 mod part;
 mod partitions;

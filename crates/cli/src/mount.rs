@@ -21,6 +21,7 @@ use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::logging::Log;
 use crate::mounts;
+use crate::notify;
 use crate::part;
 use crate::start::{EXIT_MOUNT_FAILED, EXIT_USAGE, check, launch, open_log, wait_for_release};
 
@@ -251,6 +252,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         }
         if !args.server {
             note();
+            notify::ready();
             return Ok(Waiting::nobody());
         }
         let waiting = background::detach(log_file)?;

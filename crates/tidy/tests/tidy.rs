@@ -214,7 +214,7 @@ fn nothing_lies_about() {
             ["scripts", _, "requirements.txt"] => true,
             ["scripts", "programs", "go", _, "go.mod" | "go.sum"] => true,
             // What a package's build tools want has the names that they look for.
-            ["packaging", "debian", ..] | ["packaging", "rpm", "stetfs.spec"] => true,
+            ["packaging", "debian" | "systemd", ..] | ["packaging", "rpm", "stetfs.spec"] => true,
             _ => endings.iter().any(|ending| has_ending(path, ending)),
         }
     };

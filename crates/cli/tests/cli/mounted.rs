@@ -3,9 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, symlink};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -709,4 +712,38 @@ fn umount_names_a_server_that_does_not_answer() {
         stetfs(&["fsck", "-n", &mount.image]).code == 0
     });
     assert_clean(&mount.image);
+}
+
+/// What a unit of systemd with `Type=notify` waits for, at both kinds of sockets.
+#[test]
+fn a_server_in_the_foreground_says_when_it_is_ready() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let path = m.lab.path("notify");
+    let name = format!("stetfs-test-{}", std::process::id());
+    let sockets = [
+        (path.display().to_string(), SocketAddr::from_pathname(&path)),
+        (format!("@{name}"), SocketAddr::from_abstract_name(&name)),
+    ];
+    for (variable, address) in sockets {
+        let socket = UnixDatagram::bind_addr(&address.unwrap()).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let mut server = Command::new(STETFS)
+            .args(["mount", "--foreground", "--quiet", &m.image, &m.dir])
+            .env("NOTIFY_SOCKET", variable)
+            .spawn()
+            .unwrap();
+        let mut message = [0; 100];
+        let len = socket.recv(&mut message).unwrap();
+        assert_eq!(&message[..len], b"READY=1");
+        // The mount is there.
+        fs::write(format!("{}/file", m.dir), "content").unwrap();
+        stetfs(&["umount", &m.dir]).ok();
+        assert!(server.wait().unwrap().success());
+        assert_clean(&m.image);
+    }
 }
