@@ -233,8 +233,8 @@ impl Volume {
             // After a crash, only the scheme that wrote the log finds everything.
             Some(owner) => format!("scheme={owner},noatime"),
             // A copy that is interrupted is made again, so its data need not go through the
-            // journal.
-            None if has_journal => "data=ordered,noatime".to_owned(),
+            // journal. The volume's own scheme is for its mounts, and may have no such mode.
+            None if has_journal => "scheme=jbd2,data=ordered,noatime".to_owned(),
             None => "scheme=null,noatime".to_owned(),
         };
         if !writable {

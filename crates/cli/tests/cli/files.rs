@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use crate::run::{Lab, assert_clean, debugfs, json, stetfs, tool};
+use crate::run::{Lab, assert_clean, debugfs, dumpe2fs, json, stetfs, tool};
 
 /// Makes an image that mke2fs fills from a directory.
 fn filled() -> (Lab, String) {
@@ -172,4 +172,24 @@ fn an_image_in_use_is_refused() {
     holder.try_lock().unwrap();
     stetfs(&["rm", &lab.place("/hello")]).fails(1, &[&image, "in use"]);
     stetfs(&["ls", &image]).fails(1, &[&image, "in use"]);
+}
+
+/// A volume whose mounts have a scheme without `data=ordered` could not be written, or even read.
+#[test]
+fn volumes_with_a_scheme_of_their_own() {
+    let lab = Lab::new();
+    let file = lab.str("file");
+    fs::write(&file, "content").unwrap();
+    for scheme in ["jbd2", "stet", "null"] {
+        let image = lab.str(&format!("{scheme}.img"));
+        stetfs(&["mkfs", &image, "--size", "16M", "--scheme", scheme]).ok();
+        stetfs(&["cp", &file, &format!("{image}:/")]).ok();
+        assert_eq!(stetfs(&["cat", &format!("{image}:/file")]).ok(), "content");
+        assert_clean(&image);
+        // It is still the one that mounts take.
+        assert_eq!(
+            dumpe2fs(&image, "Mount options"),
+            format!("scheme={scheme}")
+        );
+    }
 }
