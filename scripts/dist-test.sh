@@ -4,6 +4,7 @@
 #
 #   scripts/dist-test.sh [deb|archive|wheel|rpm|lint]...      (make dist-test)       these, if none is named
 #   scripts/dist-test.sh foreign      the static program for aarch64, under qemu-user
+#   scripts/dist-test.sh crates       the command by `cargo install`, from the crates as they would be published
 #   scripts/dist-test.sh same         all is built again elsewhere, from a fresh clone: the same bytes (as long as `make dist`; DIST_SAME="wheel deb")
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -172,6 +173,25 @@ test_foreign() {
     done
 }
 
+# `cargo install stetfs-cli` from a registry: the crates as they would be published, beside the vendored ones, and nothing else of the sources.
+test_crates() {
+    local dir crate name cargo=${CARGO:-cargo}
+    dir=$(mktemp -d)
+    tar -C "$dir" --strip-components=1 -xf "$out/stetfs-$version-vendored.tar.xz" "stetfs-$version/vendor" "stetfs-$version/.cargo"
+    CARGO_TARGET_DIR=$dir/packed "$cargo" package --quiet --locked --workspace --exclude stetfs-bench --exclude stetfs-tests --exclude stetfs-tidy \
+        --exclude stetfs-fuzz --no-verify
+    for crate in "$dir/packed/package"/*.crate; do
+        name=$(basename "$crate" .crate)
+        tar -C "$dir/vendor" -xf "$crate"
+        echo "{\"files\":{},\"package\":\"$(sha256sum "$crate" | cut -d' ' -f1)\"}" >"$dir/vendor/$name/.cargo-checksum.json"
+    done
+    [ -e "$dir/vendor/stetfs-cli-$version/README.md" ] || { echo "dist-test: stetfs-cli has no README.md" >&2; exit 1; }
+    (cd "$dir" && CARGO_HOME=$dir/.cargo CARGO_TARGET_DIR=$dir/built "$cargo" install --quiet --debug --locked --offline --root "$dir/root" stetfs-cli)
+    stetfs=$dir/root/bin/stetfs "${smoke%/*}/unmounted" "$dir"
+    rm -rf "$dir"
+    echo "crates: installed by cargo, works"
+}
+
 # What is in target/packages has the bytes that a fresh clone elsewhere makes of the same commit, with another umask, time zone and language.
 test_same() {
     local dir kinds file same=0
@@ -191,7 +211,7 @@ test_same() {
 [ $# -gt 0 ] || set -- lint deb archive wheel rpm
 for kind in "$@"; do
     case $kind in
-    deb | archive | wheel | rpm | lint | foreign | same) "test_$kind" ;;
-    *) echo "dist-test: no such kind: $kind (lint, deb, archive, wheel, rpm, foreign, same)" >&2; exit 2 ;;
+    deb | archive | wheel | rpm | lint | foreign | crates | same) "test_$kind" ;;
+    *) echo "dist-test: no such kind: $kind (lint, deb, archive, wheel, rpm, foreign, crates, same)" >&2; exit 2 ;;
     esac
 done

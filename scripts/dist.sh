@@ -10,8 +10,8 @@
 #   rpm       the static program as a package
 #   sums      SHA256SUMS of all, and the bill of materials (CycloneDX)
 #
-# What is made is put into target/packages. DIST_ARCHS="x86_64 aarch64" says for which processors; a kind whose tools are not installed fails
-# and names them.
+# What is made is put into target/packages. DIST_ARCHS="x86_64 aarch64" says for which processors; without it, for this one, and for aarch64 where
+# its tools are. A kind whose tools are not installed fails and names them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,13 @@ cargo=${CARGO:-cargo}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$target/packages
 work=$target/packages-work
-archs=${DIST_ARCHS:-x86_64}
+musl_arm=/usr/include/aarch64-linux-musl
+archs=${DIST_ARCHS:-$(uname -m)}
+# For the other processor too, where its tools are.
+if [ -z "${DIST_ARCHS:-}" ] && [ "$archs" = x86_64 ] && command -v aarch64-linux-gnu-gcc >/dev/null && [ -d "$musl_arm" ] &&
+    [ -d "$(rustc --print sysroot)/lib/rustlib/aarch64-unknown-linux-musl" ]; then
+    archs="x86_64 aarch64"
+fi
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 name=stetfs-$version
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -82,10 +88,9 @@ static_command() {
     aarch64)
         needs aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
         # musl's headers with Debian's compiler for the other processor; Rust brings musl itself.
-        local include=/usr/include/aarch64-linux-musl
-        [ -d "$include" ] || { echo "dist: install first: musl-dev:arm64" >&2; exit 1; }
+        [ -d "$musl_arm" ] || { echo "dist: install first: musl-dev:arm64" >&2; exit 1; }
         export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
-        export CFLAGS_aarch64_unknown_linux_musl="-nostdinc -isystem $include -isystem $(aarch64-linux-gnu-gcc -print-file-name=include)"
+        export CFLAGS_aarch64_unknown_linux_musl="-nostdinc -isystem $musl_arm -isystem $(aarch64-linux-gnu-gcc -print-file-name=include)"
         export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
         ;;
     esac
