@@ -164,6 +164,8 @@ Mount options, for -o (name or name=value, separated by commas):
                                       calls on the mount fail, sync(1) returns, and unwritten data
                                       is lost (default 0: never; after 30 s the log says so)
   allow_other, default_permissions    who may use the mount, and who checks
+  fakeroot                            whoever may use the mount is root on it: nobody checks
+                                      permissions; device files and set-user-ID bits do not work
   suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work
                                       (default: only when root mounts an image that root owns and
                                       nobody else may write)

@@ -83,6 +83,11 @@ fn open_part(extent: &Extent, options: &MountOptions, how: How) -> Result<Media,
     Ok(Media { home, nvm })
 }
 
+/// Returns whether the volume is mounted, as far as can be seen from here.
+pub(crate) fn is_mounted(image: &Path) -> bool {
+    mounts::mount_of(image).is_ok_and(|mount| mount.is_some())
+}
+
 /// Opens the media for what the mount may do.
 pub(crate) fn open_media(image: &Path, options: &MountOptions, how: How) -> Result<Media> {
     if let Some(mount) = mounts::mount_of(image)? {

@@ -3,7 +3,7 @@
 //! `args.rs` defines the command line; each command is a module of its name. The program has
 //! several names. As `mount.fuse.stetfs` or `umount.fuse.stetfs` (or with `fuseblk` for `fuse`, or
 //! as `mount.stetfs`) it is the helper of mount(8) or umount(8). mount.fuse3 calls it as `stetfs
-//! IMAGE DIR -o ...` for the type fuse.stetfs.
+//! IMAGE DIR -o ...` for the type fuse.stetfs. As `fuse2fs` it takes that program's command line.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
@@ -30,6 +30,7 @@ mod files;
 mod find;
 mod flash;
 mod fsck;
+mod fuse2fs;
 mod holds;
 mod identity;
 mod image;
@@ -95,7 +96,9 @@ fn main() -> ExitCode {
             .iter()
             .any(|kind| name == format!("{verb}.{kind}").as_str())
     };
-    let result = if is_helper("mount") || is_mount_fuse_call(&arguments) {
+    let result = if name == fuse2fs::NAME {
+        fuse2fs::run(&arguments)
+    } else if is_helper("mount") || is_mount_fuse_call(&arguments) {
         mount_helper(arguments)
     } else if is_helper("umount") {
         umount_helper(arguments)

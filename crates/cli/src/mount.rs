@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
         return remount(&args.dir, &args.options, &options, false);
     }
     if args.server || args.foreground {
-        return serve(args, &options, verbose);
+        return serve(args, &options, verbose, Exits::default());
     }
     check(&args.image, &args.dir)?;
     start_server(args, verbose)
@@ -204,30 +204,37 @@ fn start_server(args: &Mount, verbose: u8) -> Result<()> {
     launch(server)
 }
 
+/// Exit codes of a server, where they are not those of every command.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Exits {
+    /// The volume cannot be mounted as it is.
+    pub(crate) open: Option<u8>,
+    /// There is no mount.
+    pub(crate) mount: Option<u8>,
+}
+
+/// Returns what sets an exit code.
+fn with(code: Option<u8>) -> impl Fn(Failure) -> Failure {
+    move |failure| code.into_iter().fold(failure, Failure::exit)
+}
+
 /// Mounts and serves, until the mount is gone and the image clean.
-fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
+pub(crate) fn serve(args: &Mount, options: &Options, verbose: u8, exits: Exits) -> Result<()> {
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
     let file = part::file_of(&args.image);
     file.metadata().during(|| file.display().to_string())?;
     let image = mounts::resolved(&args.image);
-    let dir = stetfs_fuse::check_dir(&args.dir)?;
+    let dir = stetfs_fuse::check_dir(&args.dir).map_err(|e| with(exits.mount)(e.into()))?;
     stetfs_fuse::prepare_process(Some(options.core.memory));
     wait_for_release(&image);
-    let (fs, report) = image::mount(&image, options.core.clone())?;
+    let (fs, report) = image::mount(&image, options.core.clone()).map_err(with(exits.open))?;
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
     suit_part(&mut fuse, &image);
     fuse.in_words = in_words(args, &report);
     tell(args, options, &report);
-    if let Some(owner) = owner_of_nobody(&fs) {
-        eprintln!(
-            "stetfs: {}: its root directory belongs to {owner}, who does not exist in this user \
-                namespace: the kernel refuses access with EACCES, even to root; map that number \
-                (user_namespaces(7)), or give the directory another owner",
-            args.image.display()
-        );
-    }
+    warn_of_nobody(args, options, &fs);
     let note = || {
         let unused = &options.core.unused;
         if !unused.is_empty() {
@@ -260,7 +267,8 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         note();
         Ok(waiting)
     };
-    let ended = stetfs_fuse::serve(&fs, &image, &dir, &fuse, ready)?;
+    let ended = stetfs_fuse::serve(&fs, &image, &dir, &fuse, ready);
+    let ended = ended.map_err(|e| with(exits.mount)(e.into()))?;
     drop(fs);
     match ended {
         Ended::Unmounted => tracing::info!("{}: unmounted", image.display()),
@@ -285,6 +293,20 @@ fn suit_part(fuse: &mut FuseOptions, image: &Path) {
     fuse.on_block = OnBlock::Never;
     fuse.dev = fuse.dev.or(Some(trusts));
     fuse.suid = fuse.suid.or(Some(trusts));
+}
+
+/// Warns if the kernel will refuse access to the root directory.
+fn warn_of_nobody(args: &Mount, options: &Options, fs: &Fs) {
+    if let Some(owner) = owner_of_nobody(fs)
+        && !options.fuse.fakeroot
+    {
+        eprintln!(
+            "stetfs: {}: its root directory belongs to {owner}, who does not exist in this user \
+                namespace: the kernel refuses access with EACCES, even to root; map that number \
+                (user_namespaces(7)), give the directory another owner, or mount with -o fakeroot",
+            args.image.display()
+        );
+    }
 }
 
 /// Returns the owner of a volume's root directory if the mount's user namespace has no such user or

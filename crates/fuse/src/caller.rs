@@ -1,45 +1,49 @@
 //! Who makes a request, in the core's terms.
 //!
-//! The kernel has checked permissions already (`default_permissions`). So a caller needs only its
-//! user, its group and its file creation mask, which come with the request. Supplementary groups
-//! are looked up in `/proc` for the few requests that need them.
+//! The kernel has checked permissions already (`default_permissions`), or nobody does (`fakeroot`).
+//! So a caller needs only its user, its group and its file creation mask, which come with the
+//! request. Supplementary groups are looked up in `/proc` for the few requests that need them.
 
 use smallvec::SmallVec;
 use stetfs::Caller;
 use stetfs_format::width::low16;
 
+use crate::backend::Backend;
+use crate::server::FsServer;
 use crate::wire::abi::InHeader;
 
-/// Returns the caller of a request that creates no file.
-pub(crate) fn caller(from: &InHeader) -> Caller {
-    Caller {
-        uid: from.uid,
-        gid: from.gid,
-        groups: SmallVec::new(),
-        umask: 0,
-        privileged: from.uid == 0,
-        checks: false,
+impl<B: Backend> FsServer<B> {
+    /// Returns the caller of a request that creates no file.
+    pub(crate) fn caller(&self, from: &InHeader) -> Caller {
+        Caller {
+            uid: from.uid,
+            gid: from.gid,
+            groups: SmallVec::new(),
+            umask: 0,
+            privileged: from.uid == 0 || self.options.fakeroot,
+            checks: false,
+        }
     }
-}
 
-/// Returns the caller of a request that creates a file.
-pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
-    Caller {
-        umask: low16(umask & 0o777),
-        ..caller(from)
+    /// Returns the caller of a request that creates a file.
+    pub(crate) fn creator(&self, from: &InHeader, umask: u32) -> Caller {
+        Caller {
+            umask: low16(umask & 0o777),
+            ..self.caller(from)
+        }
     }
-}
 
-/// Returns the caller with its supplementary groups; without them if the process cannot be seen
-/// from here.
-pub(crate) fn caller_with_groups(from: &InHeader) -> Caller {
-    let mut caller = caller(from);
-    if from.pid != 0
-        && let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", from.pid))
-    {
-        caller.groups = groups(&status);
+    /// Returns the caller with its supplementary groups; without them if the process cannot be
+    /// seen from here.
+    pub(crate) fn caller_with_groups(&self, from: &InHeader) -> Caller {
+        let mut caller = self.caller(from);
+        if from.pid != 0
+            && let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", from.pid))
+        {
+            caller.groups = groups(&status);
+        }
+        caller
     }
-    caller
 }
 
 fn groups(status: &str) -> SmallVec<[u32; 8]> {

@@ -11,7 +11,6 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use crate::aside::Pages;
 use crate::attr::{ROOT, inode, node, set_attr, statx};
 use crate::backend::Backend;
-use crate::caller::{caller, caller_with_groups};
 use crate::errno::{Outcome, errno};
 use crate::opens::How;
 use crate::server::FsServer;
@@ -124,7 +123,7 @@ impl<B: Backend> FsServer<B> {
         if flags & libc::O_TRUNC != 0 {
             self.losing_privileges(from, &[ino], open)?;
         } else {
-            open(&caller(from))?;
+            open(&self.caller(from))?;
         }
         Ok(self.note_open(ino, flags))
     }
@@ -187,9 +186,9 @@ impl<B: Backend> FsServer<B> {
         // Set-group-ID without execution stays if the caller is a member of the group.
         let depends = |(_, mode): &(_, u16)| mode & (S_ISGID | S_IXGRP) == S_ISGID;
         let c = if before.iter().any(depends) {
-            caller_with_groups(from)
+            self.caller_with_groups(from)
         } else {
-            caller(from)
+            self.caller(from)
         };
         let done = op(&c)?;
         for (ino, mode) in before {
@@ -237,7 +236,7 @@ impl<B: Backend> FsServer<B> {
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
-        let (c, node) = (&caller(header), header.nodeid);
+        let (c, node) = (&self.caller(header), header.nodeid);
         if self.room.wants_a_look() {
             self.bell.ring();
         }
@@ -308,7 +307,7 @@ impl<B: Backend> FsServer<B> {
         if kind.contains(WriteKind::KILL_SUIDGID) {
             self.losing_privileges(header, &[ino], write)
         } else {
-            write(&caller(header))
+            write(&self.caller(header))
         }
     }
 
@@ -413,7 +412,7 @@ impl<B: Backend> FsServer<B> {
         from: &abi::FAllocateIn,
         ticket: &dyn Fn() -> Ticket,
     ) -> Outcome<Answered> {
-        let (c, ino) = (caller(header), inode(header.nodeid));
+        let (c, ino) = (self.caller(header), inode(header.nodeid));
         let mode = u32::try_from(from.mode)
             .ok()
             .and_then(FallocateMode::from_bits)

@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit, u32_as_usize};
 
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::backend::Backend;
-use crate::caller::{caller, creator};
 use crate::errno::{Outcome, errno};
 use crate::options::{Allow, Transport};
 use crate::server::FsServer;
@@ -85,7 +85,7 @@ impl<B: Backend> FsServer<B> {
         answer: &mut Answer<'_>,
     ) -> Outcome<()> {
         let dir = inode(from.nodeid);
-        let c = caller(from);
+        let c = self.caller(from);
         let entry = match *what {
             What::Lookup { name } => {
                 let Some(found) = self.look_up(&c, dir, name)? else {
@@ -95,22 +95,22 @@ impl<B: Backend> FsServer<B> {
             }
             What::SymLink { name, target } => self.make_link(&c, dir, name, target.as_bytes())?,
             What::MkNod(m, name) => {
-                let c = creator(from, m.umask);
+                let c = self.creator(from, m.umask);
                 self.make(&c, dir, name, m.mode, decode_rdev(m.rdev))?
             }
             What::MkDir(m, name) => {
                 let mode = m.mode & 0o7777 | libc::S_IFDIR;
-                self.make(&creator(from, m.umask), dir, name, mode, (0, 0))?
+                self.make(&self.creator(from, m.umask), dir, name, mode, (0, 0))?
             }
             What::Link { ino, name } => self.add_link(&c, inode(ino), dir, name)?,
             What::Create(m, name) => {
-                let c = creator(from, m.umask);
+                let c = self.creator(from, m.umask);
                 let (entry, open) = self.create_open(&c, dir, name, m.mode, m.flags)?;
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
             }
             What::TmpFile(m) => {
-                let c = creator(from, m.umask);
+                let c = self.creator(from, m.umask);
                 let (entry, open) = self.create_unnamed(&c, dir, m.mode, m.flags)?;
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
@@ -136,7 +136,7 @@ impl<B: Backend> FsServer<B> {
         answer: &mut Answer<'_>,
     ) -> Outcome<()> {
         let ino = inode(from.nodeid);
-        let c = caller(from);
+        let c = self.caller(from);
         match *what {
             What::GetAttr { .. } => answer.attr(
                 attr::attr(&self.attributes(ino)?),
@@ -153,6 +153,7 @@ impl<B: Backend> FsServer<B> {
                 let target = self.fs.readlink(ino).map_err(|e| errno(&e))?;
                 answer.bytes(&target)
             }
+            What::Access(a) => self.check_access(ino, a.mask),
             What::Open(o) => answer.record(&self.open_file(from, ino, o.flags)?),
             What::Release(r) => self.release_file(ino, r.fh),
             What::Read(r) => self.read_file(ino, &r, answer),
@@ -184,6 +185,18 @@ impl<B: Backend> FsServer<B> {
             }
             _ => Err(Errno::NOSYS),
         }
+    }
+
+    /// Answers access(2) and chdir(2) on a mount where everybody is root (`fakeroot`): a file that
+    /// nobody may execute is the only thing that root may not use.
+    fn check_access(&self, ino: InodeNo, mask: u32) -> Outcome<()> {
+        const EXEC: u32 = 1;
+        let mode = self.attributes(ino)?.mode;
+        let is_file = mode & stetfs::mode::S_IFMT == stetfs::mode::S_IFREG;
+        if is_file && mask & EXEC != 0 && mode & 0o111 == 0 {
+            return Err(Errno::ACCESS);
+        }
+        Ok(())
     }
 
     /// Notes that the kernel has dropped an inode. The kernel gives up all its references at once.
@@ -233,7 +246,9 @@ impl<B: Backend> Server for FsServer<B> {
         let request_timeout = self.options.abort_hung.map_or(0, |s| must_fit(s.as_secs()));
         capabilities.set(Capabilities::REQUEST_TIMEOUT, request_timeout > 0);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
-        capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());
+        // With this the kernel checks permissions, whatever the mount says.
+        let checks = !self.options.fakeroot;
+        capabilities.set(Capabilities::POSIX_ACL, checks && self.fs.has_acls());
         Terms {
             capabilities,
             readahead: self.options.readahead,

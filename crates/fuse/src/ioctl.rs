@@ -18,7 +18,6 @@ use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
 use crate::backend::Backend;
-use crate::caller::caller;
 use crate::errno::{Outcome, errno};
 use crate::server::FsServer;
 use crate::tx::groups;
@@ -35,7 +34,7 @@ impl<B: Backend> FsServer<B> {
         cmd: u32,
         data: &[u8],
     ) -> Outcome<Vec<u8>> {
-        let c = caller(from);
+        let c = self.caller(from);
         let attr = || self.attr_of(ino);
         let nothing = |()| Vec::new();
         match cmd {

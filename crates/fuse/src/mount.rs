@@ -42,6 +42,9 @@ pub struct Mounted {
 /// # Errors
 /// The directory cannot be used.
 pub fn check_dir(dir: &Path) -> Result<PathBuf, MountError> {
+    if inherited_session(dir).is_some() {
+        return Ok(dir.to_owned());
+    }
     let at = |source| MountError::Dir {
         dir: dir.to_owned(),
         source,
@@ -65,6 +68,14 @@ pub fn check_dir(dir: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NotDirectory(path));
     }
     Ok(path)
+}
+
+/// Returns the number of an inherited descriptor that is named in place of a mount point, as
+/// libfuse has it: `/dev/fd/N`, and nothing behind it.
+pub fn inherited_session(dir: &Path) -> Option<u32> {
+    let number = dir.to_str()?.strip_prefix("/dev/fd/")?;
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse().ok().filter(|_| is_number)
 }
 
 /// Returns whether the FUSE mount on a directory has lost its server.
@@ -94,17 +105,33 @@ pub(crate) fn mount(
     options: &FuseOptions,
     max_request: u32,
 ) -> Result<New, MountError> {
-    let trusts = FuseOptions::trusts(image);
+    let trusts = FuseOptions::trusts(image) && !options.fakeroot;
     let options = &FuseOptions {
-        dev: options.dev.or(Some(trusts)),
-        suid: options.suid.or(Some(trusts)),
+        dev: options.dev.filter(|_| !options.fakeroot).or(Some(trusts)),
+        suid: options.suid.filter(|_| !options.fakeroot).or(Some(trusts)),
         ..options.clone()
     };
     let raised = Raised::for_requests(max_request);
+    if let Some(number) = options.session {
+        let fd = stetfs_sys::inherited::take(number).map_err(|source| MountError::NoSession {
+            number,
+            source: source.into(),
+        })?;
+        return Ok(New {
+            fd,
+            one_request: raised.one_request(max_request),
+            // No device has this number: nothing that is mounted is taken for it.
+            mounted: Mounted {
+                dir: dir.to_owned(),
+                device: String::new(),
+            },
+            is_block: false,
+        });
+    }
     let fd = if rustix::process::geteuid().is_root() {
         mount_as_root(image, dir, options)?
     } else {
-        mount_by_helper(image, dir, options)?
+        mount_as_user(image, dir, options)?
     };
     let one_request = raised.one_request(max_request);
     drop(raised);
@@ -161,10 +188,14 @@ fn mount_type(
     options: &FuseOptions,
 ) -> Result<OwnedFd, MountError> {
     let device = open_device()?;
+    let (uid, gid) = stetfs_sys::libc_files::effective_ids();
     let mut data = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
+        "fd={},rootmode=40000,user_id={uid},group_id={gid}",
         device.as_raw_fd()
     );
+    if !options.fakeroot {
+        data.push_str(",default_permissions");
+    }
     if options.allow != Allow::Owner {
         data.push_str(",allow_other");
     }
@@ -229,6 +260,23 @@ fn mount_flags(options: &FuseOptions) -> MountFlags {
     flags
 }
 
+/// Mounts as somebody who is not root. In a user namespace this process may have the right to mount
+/// by itself, where fusermount3 cannot become root; libfuse tries this first, too.
+fn mount_as_user(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
+    match mount_type(image, FS_TYPE, dir, options) {
+        Ok(fd) => Ok(fd),
+        Err(MountError::Mount { source, image, dir })
+            if source.kind() != io::ErrorKind::PermissionDenied =>
+        {
+            Err(MountError::Mount { source, image, dir })
+        }
+        Err(e) => {
+            tracing::debug!("the mount is made by {HELPER}: {e}");
+            mount_by_helper(image, dir, options)
+        }
+    }
+}
+
 /// Mounts by fusermount3. It opens the device, mounts, and sends the descriptor over the socket
 /// that is its standard input.
 fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
@@ -285,8 +333,9 @@ fn helper_options(image: &Path, options: &FuseOptions) -> String {
         .to_string_lossy()
         .replace('\\', "\\\\")
         .replace(',', "\\,");
-    let mut list = format!("fsname={name},subtype=stetfs,default_permissions");
+    let mut list = format!("fsname={name},subtype=stetfs");
     let words = [
+        (!options.fakeroot, "default_permissions"),
         (options.allow != Allow::Owner, "allow_other"),
         (options.read_only, "ro"),
         (options.noatime, "noatime"),

@@ -3,7 +3,7 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `symfollow`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=`, `context=` and its kin |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `symfollow`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=`, `context=` and its kin, `fakeroot` |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
 //! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
 //! | mount(8), without effect | `lazytime`, `mand`, `iversion`: named in [`stetfs::MountOptions::unused`] |
@@ -66,6 +66,12 @@ pub struct FuseOptions {
     pub nosymfollow: bool,
     /// SELinux's options (`context="..."` and others), for the kernel; root only.
     pub contexts: Vec<String>,
+    /// Whoever may use the mount is root there: nobody checks permissions. Device files and
+    /// set-user-ID bits do not work then.
+    pub fakeroot: bool,
+    /// Somebody else has made the mount, and this is the number of the descriptor of `/dev/fuse`
+    /// that this process has inherited for it (`/dev/fd/N` in place of a mount point).
+    pub session: Option<u32>,
     /// Nothing can be changed.
     pub read_only: bool,
     /// Shown in the mount table. The core deals with access times.
@@ -112,6 +118,8 @@ impl Default for FuseOptions {
             exec: true,
             nosymfollow: false,
             contexts: Vec::new(),
+            fakeroot: false,
+            session: None,
             read_only: false,
             noatime: false,
             sync: false,
@@ -272,6 +280,8 @@ impl FuseOptions {
             "noexec" => self.exec = false,
             "nosymfollow" => self.nosymfollow = true,
             "symfollow" => self.nosymfollow = false,
+            "fakeroot" => self.fakeroot = true,
+            "nofakeroot" => self.fakeroot = false,
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "sync" => self.sync = true,

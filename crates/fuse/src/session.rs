@@ -16,22 +16,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::attr::node;
 use crate::backend::Backend;
 use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::mount;
 use crate::mount::error::MountError;
 use crate::mount::{Mounted, New};
+use crate::opens::Opens;
 use crate::options::{FuseOptions, Transport};
 use crate::server::{Closing, FsServer};
 use crate::system_log::{self, Severity};
-use crate::wire::{Server, Session, ring};
+use crate::wire::{Notifier, Server, Session, ring};
 use end::{Ended, Event, SessionError, spawn};
 
 /// How long workers may take to notice that the mount is gone.
@@ -105,7 +107,11 @@ pub fn serve<B: Backend>(
         },
         ..options.clone()
     };
-    let mut companion = start_companion(image, dir);
+    // Whoever has made the mount also looks after the mount point.
+    let mut companion = match options.session {
+        Some(_) => None,
+        None => start_companion(image, dir),
+    };
     if let Some(companion) = companion.as_mut().filter(|_| !options.auto_unmount) {
         companion.leave();
     }
@@ -201,6 +207,11 @@ fn run<B: Backend>(
     }
     let keeper = serving.keeper();
     let bell = keeper.bell.clone();
+    let pages = Written {
+        opens: keeper.opens.clone(),
+        notifier: keeper.notifier.clone(),
+    };
+    let pages = options.session.map(|_| pages);
     let commits = keeper.commits.clone();
     let mut hears_syncs = false;
     let started = start(serving, options, fd, tell, |session| {
@@ -221,7 +232,7 @@ fn run<B: Backend>(
         let _ = mounted.abort();
         return Err(e);
     }
-    let ended = wait(&events, &mounted, companion);
+    let ended = wait(&events, &mounted, companion, pages.as_ref());
     if matches!(ended, Err(SessionError::Session(_))) {
         // Abort, so that nobody waits for workers that are gone.
         let _ = mounted.abort();
@@ -263,11 +274,30 @@ pub(crate) fn start<S: Server>(
     })
 }
 
-/// Waits for the end. Brings it about when a signal asks for it.
+/// What the kernel may have in its page cache and not yet on the volume.
+struct Written {
+    opens: Arc<Opens>,
+    notifier: Arc<OnceLock<Notifier>>,
+}
+
+impl Written {
+    /// Makes the kernel send it. No path is needed for that: the mount may be in another namespace.
+    fn fetch(&self) {
+        if let Some(notifier) = self.notifier.get() {
+            for ino in self.opens.watch_all() {
+                notifier.content_changed(node(ino), 0, 0);
+            }
+        }
+    }
+}
+
+/// Waits for the end. Brings it about when a signal asks for it; with `pages`, of a mount that is
+/// not ours to undo.
 fn wait(
     events: &mpsc::Receiver<Event>,
     mounted: &Mounted,
     companion: &mut Option<Companion>,
+    pages: Option<&Written>,
 ) -> Result<Ended, SessionError> {
     let signal = match events.recv() {
         Ok(Event::Signal(signal)) => signal,
@@ -280,6 +310,14 @@ fn wait(
         // No file of ours is exported here.
         Ok(Event::Closed) | Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
     };
+    if let Some(pages) = pages {
+        tracing::info!(
+            "signal {signal}: leaving the mount of {}",
+            mounted.dir.display()
+        );
+        pages.fetch();
+        return Ok(Ended::Signal(signal));
+    }
     tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
     // Nothing written before the signal is lost then, even if the mount has to be cut off.
     if let Some(Err(e)) = companion.as_mut().map(|c| c.sync(mounted)) {

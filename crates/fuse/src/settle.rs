@@ -13,7 +13,6 @@ use stetfs_format::InodeNo;
 use crate::aside::{Pages, Place};
 use crate::attr::{self, inode};
 use crate::backend::Backend;
-use crate::caller::caller;
 use crate::errno::{Outcome, errno};
 use crate::opens::How;
 use crate::server::FsServer;
@@ -35,7 +34,7 @@ impl<B: Backend> FsServer<B> {
         let ino = inode(from.nodeid);
         if How::from_bits_truncate(handle).is_cached_writer() {
             self.check_cached_writer(ino)?;
-            let c = caller(from);
+            let c = self.caller(from);
             if self.opens.grows(ino) && self.room.is_tight_for(&c) {
                 let (server, ticket) = (self.clone(), ticket());
                 let pages = vec![Pages::all(from.nodeid)];

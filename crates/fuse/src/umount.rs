@@ -196,11 +196,15 @@ pub fn wait_for_release(image: &Path, timeout: Duration, say: impl FnOnce(&LockH
     }
 }
 
+/// The names under which a server may run.
+const SERVERS: [&str; 2] = ["stetfs", "fuse2fs"];
+
 /// Returns whether a process can be a server of ours, as far as can be seen: it has the name of
-/// this one.
+/// this one, or one of ours.
 fn is_server(holder: &LockHolder) -> bool {
     let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    holder.name.as_ref().is_none_or(|name| name == own.trim())
+    let is_ours = |name: &String| name == own.trim() || SERVERS.contains(&name.as_str());
+    holder.name.as_ref().is_none_or(is_ours)
 }
 
 /// Returns whether a process still serves a FUSE mount. The kernel says so for each descriptor of a

@@ -8,7 +8,6 @@ use stetfs::{Caller, Change, SetXattr, Shutdown};
 use stetfs_format::InodeNo;
 
 use crate::backend::Backend;
-use crate::caller::{caller, caller_with_groups};
 use crate::control::{self, Command};
 use crate::errno::{Outcome, errno};
 use crate::server::FsServer;
@@ -38,7 +37,7 @@ impl<B: Backend> FsServer<B> {
             return Ok(max.to_string().into_bytes());
         }
         self.fs
-            .getxattr(&caller(from), ino, name.as_bytes())
+            .getxattr(&self.caller(from), ino, name.as_bytes())
             .map_err(|e| errno(&e))
     }
 
@@ -60,9 +59,9 @@ impl<B: Backend> FsServer<B> {
             _ => return Err(Errno::INVAL),
         };
         let c = if name == ACL_ACCESS {
-            caller_with_groups(from)
+            self.caller_with_groups(from)
         } else {
-            caller(from)
+            self.caller(from)
         };
         let change = Change::SetXattr(ino, name.as_bytes(), value, how);
         self.fs.change(&c, &change).map(drop).map_err(|e| errno(&e))
@@ -86,7 +85,7 @@ impl<B: Backend> FsServer<B> {
         }
         Ok(Caller {
             privileged: true,
-            ..caller(from)
+            ..self.caller(from)
         })
     }
 

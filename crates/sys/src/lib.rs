@@ -15,6 +15,8 @@ pub mod fuse_ioctl;
 #[cfg(target_os = "linux")]
 pub mod fuse_ring;
 #[cfg(target_os = "linux")]
+pub mod inherited;
+#[cfg(target_os = "linux")]
 pub mod libc_files;
 #[cfg(target_os = "linux")]
 mod lock;

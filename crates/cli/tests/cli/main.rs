@@ -16,6 +16,7 @@ mod files;
 mod from;
 mod fsck;
 mod fstab;
+mod fuse2fs;
 mod hostile;
 #[cfg(feature = "crash")]
 mod incomplete;

@@ -138,6 +138,13 @@ impl Lab {
         format!("{}:{path}", self.str("disk.img"))
     }
 
+    /// Makes a volume with `stetfs mkfs` and returns its path.
+    pub(crate) fn volume_named(&self, name: &str) -> String {
+        let image = self.str(name);
+        stetfs(&["mkfs", &image, "--size", "16M"]).ok();
+        image
+    }
+
     /// Makes disk.img with `stetfs mkfs` and returns its path.
     pub(crate) fn volume(&self, args: &[&str]) -> String {
         let image = self.str("disk.img");

@@ -32,6 +32,14 @@ pub enum MountError {
     /// The kernel has no FUSE, or this user may not use it.
     #[error("{DEVICE} cannot be opened: {0}; {how}", how = how_to_open(.0))]
     NoFuse(io::Error),
+    /// The descriptor that was named in place of a mount point is not there.
+    #[error("/dev/fd/{number}: {source}; whoever mounts must pass the open {DEVICE} on")]
+    NoSession {
+        /// Its number.
+        number: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// fusermount3 is not installed.
     #[error("{HELPER} cannot be run: {0}; it mounts for ordinary users (package fuse3)")]
     NoHelper(io::Error),

@@ -87,7 +87,7 @@ fn make_detached(
         fsconfig_set_string(&fs, key, value.trim_matches('"'))?;
     }
     let flags = [
-        ("default_permissions", true),
+        ("default_permissions", !options.fakeroot),
         ("allow_other", options.allow != Allow::Owner),
         ("ro", options.read_only),
         ("sync", options.sync),

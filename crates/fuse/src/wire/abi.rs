@@ -112,6 +112,8 @@ opcodes! {
     ReleaseDir = 29 "releasedir",
     /// A directory is to be durable.
     FSyncDir = 30 "fsyncdir",
+    /// access(2) or chdir(2) asks, on a mount whose permissions the kernel does not check.
+    Access = 34 "access",
     /// A name is made and opened.
     Create = 35 "create",
     /// The caller of a request got a signal.
@@ -333,6 +335,7 @@ records! {
     AttrOut, 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr, }
 
     ForgetIn, 8 { nlookup: u64, }
+    AccessIn, 8 { mask: u32, padding: u32, }
     ForgetOne, 16 { nodeid: u64, nlookup: u64, }
     BatchForgetIn, 8 { count: u32, dummy: u32, }
     GetAttrIn, 16 { getattr_flags: u32, dummy: u32, fh: u64, }

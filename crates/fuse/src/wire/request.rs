@@ -59,6 +59,7 @@ pub enum What<'a> {
         ino: u64,
         name: &'a OsStr,
     },
+    Access(abi::AccessIn),
     Open(abi::OpenIn),
     Create(abi::CreateIn, &'a OsStr),
     TmpFile(abi::CreateIn),
@@ -218,6 +219,7 @@ impl<'a> Body<'a> {
                 ino: self.record::<abi::LinkIn>()?.oldnodeid,
                 name: self.name()?,
             },
+            Opcode::Access => What::Access(self.record()?),
             Opcode::Open => What::Open(self.record()?),
             Opcode::Create => What::Create(self.record()?, self.name()?),
             // A name without meaning follows: no directory has it.

@@ -15,7 +15,6 @@ use super::plan::{PLACE, TRASH, UPPER};
 use super::{Active, LAY_OVER_LEN};
 use crate::attr::{inode, node};
 use crate::backend::Backend;
-use crate::caller::{caller, caller_with_groups};
 use crate::errno::{Outcome, errno};
 use crate::opens::How;
 use crate::server::FsServer;
@@ -85,8 +84,8 @@ impl<B: Backend> FsServer<B> {
             checks: true,
             ..match header.uid {
                 // Root's groups do not matter.
-                0 => caller(header),
-                _ => caller_with_groups(header),
+                0 => self.caller(header),
+                _ => self.caller_with_groups(header),
             }
         };
         let at = self.find_layer(&c, inode(header.nodeid), &name)?;
@@ -122,7 +121,7 @@ impl<B: Backend> FsServer<B> {
         let name = *data.first_chunk().ok_or(Errno::INVAL)?;
         let c = Caller {
             checks: true,
-            ..caller_with_groups(header)
+            ..self.caller_with_groups(header)
         };
         let at = self.find_layer(&c, inode(header.nodeid), &name)?;
         let stale = match self.apply_layer(&c, &at) {
