@@ -105,13 +105,10 @@ struct Running {
     joined_end: u32,
 }
 
-/// Delayed data that has joined a transaction, for the handle's accounts.
-#[derive(Default)]
+/// Delayed data that joins a transaction, for the handle's accounts.
 pub(crate) struct Enlisted {
     pub(crate) blocks: u32,
     pub(crate) runs: u32,
-    /// The file is new in the transaction.
-    pub(crate) file: bool,
 }
 
 /// The part of a block that a write changes.
@@ -252,8 +249,10 @@ impl FileData {
     }
 
     /// Makes the first delayed blocks part of transaction `tid`: those before `end`, at most
-    /// `blocks` of them in at most `runs` runs. Returns how many joined, and whether the file is
-    /// new in the transaction.
+    /// `blocks` of them in at most `runs` runs. Returns whether the file is new in the transaction.
+    ///
+    /// An fsync does not hold the inode's lock, so another thread may drop the blocks at once and
+    /// give back what `charge` has taken for them: it is called before that can happen.
     pub(crate) fn enlist(
         &self,
         tid: Tid,
@@ -261,13 +260,15 @@ impl FileData {
         end: u32,
         blocks: u32,
         runs: u32,
-    ) -> Result<Enlisted> {
+        charge: impl FnOnce(Enlisted),
+    ) -> Result<bool> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let (blocks, runs) = inner.first_delayed(end, blocks, runs);
         if blocks == 0 {
-            return Ok(Enlisted::default());
+            return Ok(false);
         }
+        charge(Enlisted { blocks, runs });
         let mut joined = std::mem::take(&mut inner.delayed);
         let behind = joined.iter().nth(u32_as_usize(blocks)).copied();
         inner.delayed = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
@@ -282,7 +283,7 @@ impl FileData {
             }
         }
         inner.enlisted = Some(tid);
-        Ok(Enlisted { blocks, runs, file })
+        Ok(file)
     }
 
     pub(crate) fn new(ino: InodeNo, shared: Arc<Shared>) -> Self {

@@ -10,7 +10,7 @@ use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::{Broken, JournalError, Result};
-use crate::file_data::{FileData, Part, Wrote};
+use crate::file_data::{Enlisted, FileData, Part, Wrote};
 use crate::gate::{Join, Wish};
 use crate::journal::Journal;
 use crate::page::Page;
@@ -359,12 +359,14 @@ impl Handle {
     ) -> Result<()> {
         self.note_change();
         let served = self.journal.served();
-        let enlisted = self.must_be(file.enlist(self.tid, served, end, blocks, runs))?;
-        if enlisted.file {
+        let charge = |enlisted: Enlisted| {
+            self.txn.add_pinned(enlisted.blocks);
+            self.charge(credits + CREDITS_PER_RUN * enlisted.runs);
+        };
+        let enlisted = file.enlist(self.tid, served, end, blocks, runs, charge);
+        if self.must_be(enlisted)? {
             self.txn.add_file(Arc::clone(file));
         }
-        self.txn.add_pinned(enlisted.blocks);
-        self.charge(credits + CREDITS_PER_RUN * enlisted.runs);
         Ok(())
     }
 

@@ -170,7 +170,8 @@ impl World {
         match self.rng.below(16) {
             0..8 => self.write(),
             8 => {
-                let enlisted = self.file.enlist(self.tid, &self.served, u32::MAX, 3, 2);
+                let file = &self.file;
+                let enlisted = file.enlist(self.tid, &self.served, u32::MAX, 3, 2, |_| ());
                 enlisted.expect("blocks join");
             }
             9 if self.committing.is_none() => self.close(),
