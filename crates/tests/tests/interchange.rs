@@ -211,8 +211,7 @@ fn kernels_journal(variety: Variety, mode: &str, more: &str, script: Script) -> 
         }
         if i % 40 == 39 {
             // No sync: the device has what a power cut would leave.
-            fs::copy(at("image"), at("ours"))?;
-            // A copy of the copy, since the kernel may be writing.
+            copy_of_moment(&at("image"), &at("ours"))?;
             fs::copy(at("ours"), at("theirs"))?;
             let target = Target::new("jbd2", Some("journal"), variety)?;
             let expected = at_rest(&at("theirs"), &dir.path().join("mnt2"), &options)?;
@@ -233,6 +232,18 @@ fn kernels_journal(variety: Variety, mode: &str, more: &str, script: Script) -> 
     drop(device);
     ensure!(copies > 0, "the script is too short");
     Ok(())
+}
+
+/// Copies an image as it is at one moment: the kernel may write to it meanwhile, and then what was
+/// copied first would be older than what was copied last.
+fn copy_of_moment(image: &Path, copy: &Path) -> Result<()> {
+    for _ in 0..100 {
+        fs::copy(image, copy)?;
+        if fs::read(image)? == fs::read(copy)? {
+            return Ok(());
+        }
+    }
+    bail!("the kernel writes to {} all the time", image.display());
 }
 
 fn at_rest(image: &Path, dir: &Path, options: &str) -> Result<tree::Tree> {
