@@ -67,7 +67,7 @@ pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use mount::error::MountError;
 pub use mount::{check_dir, inherited_session, remount};
 pub use mountinfo::{FS_TYPE, FS_TYPE_BLOCK};
-pub use options::{Allow, FuseOptions, OnBlock, Options, Transport};
+pub use options::{Allow, FuseOptions, OnBlock, Options, Transport, adjusts_libfuse};
 pub use session::{Standing, prepare_process, serve};
 pub use umount::{UmountError, umount, wait_for_release};
 pub use wire::to_switch_on_io_uring;

@@ -398,8 +398,16 @@ fn is_for_others(option: &str) -> bool {
         "quiet",
         "verbose",
     ];
+    name.starts_with("x-")
+        || name.starts_with("X-")
+        || FSTAB.contains(&name)
+        || matches!(name, "default_permissions" | "debug")
+        || adjusts_libfuse(name)
+}
+
+/// Returns whether a word adjusts what programs of libfuse do and this one does not.
+pub fn adjusts_libfuse(name: &str) -> bool {
     const LIBFUSE: &[&str] = &[
-        "default_permissions",
         "fsname",
         "subtype",
         "nonempty",
@@ -415,12 +423,8 @@ fn is_for_others(option: &str) -> bool {
         "splice_write",
         "splice_move",
         "drop_privileges",
-        "debug",
     ];
-    name.starts_with("x-")
-        || name.starts_with("X-")
-        || FSTAB.contains(&name)
-        || LIBFUSE.contains(&name)
+    LIBFUSE.contains(&name)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use stetfs_fuse::adjusts_libfuse;
+
 use crate::failure::{Failure, Result};
 use crate::size::Size;
 use crate::start::EXIT_USAGE;
@@ -39,7 +41,8 @@ const DEFAULTS: [&str; 3] = ["noallow_other", "nodev", "nosuid"];
 /// What `kernel` stands for. Words before and behind it count more.
 const LIKE_KERNEL: [&str; 4] = ["allow_other", "default_permissions", "suid", "dev"];
 
-/// Options of fuse2fs and libfuse that mean nothing here; docs/FUSE2FS.md says why of each.
+/// Options of fuse2fs and libfuse that mean nothing here, beside those that mean nothing to `stetfs
+/// mount` either; docs/FUSE2FS.md says why of each.
 const UNUSED: &[&str] = &[
     "no_default_opts",
     "timing",
@@ -49,9 +52,6 @@ const UNUSED: &[&str] = &[
     "readdir_ino",
     "hard_remove",
     "direct_io",
-    "kernel_cache",
-    "auto_cache",
-    "noauto_cache",
     "ac_attr_timeout",
     "attr_timeout",
     "entry_timeout",
@@ -62,15 +62,7 @@ const UNUSED: &[&str] = &[
     "nopath",
     "intr",
     "intr_signal",
-    "fsname",
-    "subtype",
-    "nonempty",
-    "blkdev",
     "blksize",
-    "large_read",
-    "big_writes",
-    "max_read",
-    "max_write",
     "max_readahead",
     "max_background",
     "max_idle_threads",
@@ -81,15 +73,11 @@ const UNUSED: &[&str] = &[
     "no_remote_lock",
     "no_remote_flock",
     "no_remote_posix_lock",
-    "splice_read",
     "no_splice_read",
-    "splice_write",
     "no_splice_write",
-    "splice_move",
     "no_splice_move",
     "io_uring",
     "io_uring_q_depth",
-    "drop_privileges",
 ];
 
 fn wrong(what: impl Into<String>) -> Failure {
@@ -186,7 +174,7 @@ impl Asked {
                 ))
                 .advise("to act on the volume as root: -o fakeroot"));
             }
-            name if UNUSED.contains(&name) => {
+            name if UNUSED.contains(&name) || adjusts_libfuse(name) => {
                 if !self.unused.contains(&word) {
                     self.unused.push(word);
                 }

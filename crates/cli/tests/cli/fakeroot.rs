@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::run::{Lab, STETFS, assert_clean, debugfs, has, tool};
 
-const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+pub(crate) const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// Makes a tree that only root can make, copies it into the image and out again, and describes the
 /// result. Without a copy, it describes the tree itself.

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
+use crate::fakeroot::NOBODY;
 use crate::mounted::{Mount, can_mount};
 use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, has, stetfs, tool, wait_until};
 
@@ -98,7 +99,7 @@ fn the_lock_file_is_there_while_the_mount_is() {
         0o400
     );
     fs::create_dir(f.m.lab.path("other")).unwrap();
-    let other = f.m.lab.volume_named("other.img");
+    let other = f.m.lab.volume_named("other.img", &[]);
     let args = [other.as_str(), &f.m.lab.str("other"), "-o", &option];
     f.run(&args).fails(32, &["lock file", "exists"]);
     f.m.down();
@@ -381,19 +382,9 @@ fn fakeroot_for_an_ordinary_user() {
     }
     let script = "\"$1\" \"$2\" \"$3\" -o fakeroot,dev,suid && sh -c \"$4\" sh \"$3\" &&
         stat -c %F \"$3/disk\" && ! head -c 1 \"$3/disk\" && fusermount3 -u \"$3\"";
-    let user = [
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "sh",
-        "-c",
-        script,
-        "sh",
-    ];
-    let ran = tool(
-        "setpriv",
-        &[&user[..], &[&program, &f.m.image, &f.m.dir, AS_ROOT]].concat(),
-    );
+    let command = ["sh", "-c", script, "sh"];
+    let args = [program.as_str(), &f.m.image, &f.m.dir, AS_ROOT];
+    let ran = tool("setpriv", &[&NOBODY[..], &command, &args].concat());
     assert_eq!(ran.code, 0, "{ran:#?}");
     assert!(ran.out.starts_with("secret\n"), "{ran:#?}");
     assert!(ran.out.contains("block special file"), "{ran:#?}");

@@ -138,16 +138,14 @@ impl Lab {
         format!("{}:{path}", self.str("disk.img"))
     }
 
-    /// Makes a volume with `stetfs mkfs` and returns its path.
-    pub(crate) fn volume_named(&self, name: &str) -> String {
-        let image = self.str(name);
-        stetfs(&["mkfs", &image, "--size", "16M"]).ok();
-        image
-    }
-
     /// Makes disk.img with `stetfs mkfs` and returns its path.
     pub(crate) fn volume(&self, args: &[&str]) -> String {
-        let image = self.str("disk.img");
+        self.volume_named("disk.img", args)
+    }
+
+    /// Makes a volume of this name with `stetfs mkfs` and returns its path.
+    pub(crate) fn volume_named(&self, name: &str, args: &[&str]) -> String {
+        let image = self.str(name);
         let mut all = vec!["mkfs", &image, "--size", "16M"];
         all.extend(args);
         stetfs(&all).ok();
