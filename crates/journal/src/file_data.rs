@@ -113,6 +113,7 @@ pub(crate) struct Enlisted {
 
 /// The part of a block that a write changes.
 pub(crate) struct Part<'a> {
+    pub(crate) lblk: LBlock,
     /// In bytes.
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
@@ -121,17 +122,21 @@ pub(crate) struct Part<'a> {
     pub(crate) whole: bool,
 }
 
-/// The effect of a write, for the handle's accounts.
+/// A block that a write makes part of a transaction, for the handle's accounts.
 pub(crate) struct Joined {
-    pub(crate) wrote: Wrote,
     /// The block is new in this transaction.
     pub(crate) block: bool,
     /// The block is new among those that the transaction must change as a whole.
     pub(crate) whole: bool,
-    /// The file is new in this transaction.
-    pub(crate) file: bool,
     /// The block has no home, and neither neighbour is a block of the transaction without one.
     pub(crate) run: bool,
+}
+
+/// The effect of a write.
+pub(crate) struct Written {
+    pub(crate) wrote: Wrote,
+    /// The file is new in the transaction.
+    pub(crate) file: bool,
 }
 
 /// The blocks that a truncation dropped, for the handle's accounts.
@@ -350,18 +355,22 @@ impl FileData {
     /// whole and lies behind all that `tid` has enlisted is delayed instead. `absent` is the page
     /// to add if the block is not in memory; with `None` nothing happens then, and the result is
     /// `None`.
+    ///
+    /// An fsync that needs no transaction may write the block home at once and give back what
+    /// `charge` has taken for it: it is called before that can happen.
     pub(crate) fn write(
         &self,
         tid: Tid,
         delays: bool,
         served: &Opened,
-        lblk: LBlock,
         part: &Part<'_>,
         absent: Option<Page>,
-    ) -> Result<Option<Joined>> {
+        charge: impl FnOnce(Joined),
+    ) -> Result<Option<Written>> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let page = match (inner.pages.entry(lblk.0), absent) {
+        let lblk = part.lblk.0;
+        let page = match (inner.pages.entry(lblk), absent) {
             (Entry::Occupied(slot), _) => slot.into_mut(),
             (Entry::Vacant(slot), Some(page)) => {
                 self.shared.cached.fetch_add(1, Relaxed);
@@ -371,21 +380,18 @@ impl FileData {
         };
         let newly = page.is_hole();
         let running = inner.running.as_ref().filter(|running| running.tid == tid);
-        let is_behind = running.is_none_or(|running| lblk.0 >= running.joined_end);
+        let is_behind = running.is_none_or(|running| lblk >= running.joined_end);
         inner.unplaced += u32::from(newly);
         if delays && !part.whole && page.may_be_delayed() && is_behind {
             page.delay(part.offset, part.bytes);
-            if inner.delayed.insert(lblk.0) {
+            if inner.delayed.insert(lblk) {
                 let delayed = &self.shared.delayed;
                 delayed.add(1);
                 inner.entry.get_or_insert_with(|| delayed.begin(self.ino));
             }
-            return Ok(Some(Joined {
+            return Ok(Some(Written {
                 wrote: Wrote::Unplaced { newly },
-                block: false,
-                whole: false,
                 file: false,
-                run: false,
             }));
         }
         let block = page.join(tid, served, page.is_unplaced());
@@ -396,18 +402,13 @@ impl FileData {
         } else {
             Wrote::Placed
         };
-        let run = newly && inner.places_beside(lblk.0, lblk.0, tid) == 0;
+        let run = newly && inner.places_beside(lblk, lblk, tid) == 0;
         let (running, file) = Running::of(&mut inner.running, tid);
         if block {
-            running.lblks.push(lblk.0);
+            running.lblks.push(lblk);
         }
-        Ok(Some(Joined {
-            wrote,
-            block,
-            whole,
-            file,
-            run,
-        }))
+        charge(Joined { block, whole, run });
+        Ok(Some(Written { wrote, file }))
     }
 
     /// Collects the blocks of transaction `tid` that the file system must place, ascending.

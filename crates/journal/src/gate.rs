@@ -583,7 +583,8 @@ impl Blocks {
     }
 
     pub(crate) fn sub(&self, n: u32) {
-        self.0.fetch_sub(n, Relaxed);
+        let before = self.0.fetch_sub(n, Relaxed);
+        debug_assert!(n <= before, "{n} of {before} charged blocks are given back");
     }
 
     pub(crate) fn get(&self) -> u32 {

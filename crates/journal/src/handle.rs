@@ -10,7 +10,7 @@ use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::{Broken, JournalError, Result};
-use crate::file_data::{Enlisted, FileData, Part, Wrote};
+use crate::file_data::{Enlisted, FileData, Joined, Part, Wrote};
 use crate::gate::{Join, Wish};
 use crate::journal::Journal;
 use crate::page::Page;
@@ -309,16 +309,32 @@ impl Handle {
             Old::Home(_) => None,
         };
         self.note_change();
-        let joined = loop {
-            let part = Part {
-                offset,
-                bytes,
-                whole,
-            };
-            let joined = file.write(self.tid, journal.delays(), served, lblk, &part, absent);
-            let joined = self.must_be(joined)?;
-            match (joined, old) {
-                (Some(joined), _) => break joined,
+        let charge = |joined: Joined| {
+            if joined.block {
+                self.txn.add_pinned(1);
+            }
+            if served.terms.logs_data {
+                self.charge(u32::from(joined.block));
+            } else if joined.whole {
+                journal.note_logged_data();
+                self.charge(1);
+            }
+            if joined.run {
+                self.charge(CREDITS_PER_RUN);
+            }
+        };
+        let part = Part {
+            lblk,
+            offset,
+            bytes,
+            whole,
+        };
+        let written = loop {
+            let delays = journal.delays();
+            let written = file.write(self.tid, delays, served, &part, absent, charge);
+            let written = self.must_be(written)?;
+            match (written, old) {
+                (Some(written), _) => break written,
                 (None, Old::Home(home)) => {
                     absent = Some(if journal.reads_first(home, bytes)? {
                         journal.load(home, Class::Data)?
@@ -329,22 +345,10 @@ impl Handle {
                 (None, Old::Hole) => unreachable!("a hole holds zeros"),
             }
         };
-        if joined.file {
+        if written.file {
             self.txn.add_file(Arc::clone(file));
         }
-        if joined.block {
-            self.txn.add_pinned(1);
-        }
-        if served.terms.logs_data {
-            self.charge(u32::from(joined.block));
-        } else if joined.whole {
-            journal.note_logged_data();
-            self.charge(1);
-        }
-        if joined.run {
-            self.charge(CREDITS_PER_RUN);
-        }
-        Ok(joined.wrote)
+        Ok(written.wrote)
     }
 
     /// Makes the first delayed blocks of a file part of the transaction: those before `end`, at

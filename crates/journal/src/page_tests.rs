@@ -92,6 +92,7 @@ impl World {
             Some(home) => Some(Page::clean(block(&self.disk[&home.0]), Class::Data, *home)),
         };
         let part = Part {
+            lblk: LBlock(lblk),
             offset,
             bytes,
             whole: false,
@@ -99,7 +100,7 @@ impl World {
         let (tid, served) = (self.tid, &self.served);
         let wrote = self
             .file
-            .write(tid, self.delays, served, LBlock(lblk), &part, absent);
+            .write(tid, self.delays, served, &part, absent, |_| ());
         assert!(wrote.expect("a write").is_some(), "block {lblk} is written");
         let newest = self.newest.entry(lblk).or_insert_with(|| vec![0; BLOCK]);
         newest[offset..offset + bytes.len()].copy_from_slice(bytes);

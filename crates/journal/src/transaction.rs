@@ -58,11 +58,6 @@ impl Transaction {
 
     /// Takes back `blocks` that might have been logged, and `pinned` that were dirty.
     pub(crate) fn give_back(&self, blocks: u32, pinned: u32) {
-        let charged = self.blocks.get();
-        debug_assert!(
-            blocks <= charged,
-            "{blocks} of {charged} charged blocks are given back"
-        );
         self.blocks.sub(blocks);
         self.pinned.sub(pinned);
     }
