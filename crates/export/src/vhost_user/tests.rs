@@ -487,6 +487,8 @@ fn a_write_is_durable_when_the_machine_may_rely_on_it() {
     assert_eq!(watched.flushes(), 2);
     all(&mut machine, 1);
     machine.frontend.set_config(32, flags, &[1]).unwrap();
+    // Nothing answers what sets the configuration; what reads it comes after it.
+    assert_eq!(machine.config()[32], 1);
     all(&mut machine, 0);
     drop(machine);
     let mut simple = served.machine_with(1, 0);
