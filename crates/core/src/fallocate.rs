@@ -66,7 +66,7 @@ pub(crate) fn fallocate(
     }
     let grow = |st: &mut InodeState| {
         if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
-            st.set_size(end);
+            inode.set_size(vol, st, end);
         }
     };
     if !mode.contains(FallocateMode::ZERO_RANGE) {

@@ -75,6 +75,9 @@ pub(crate) struct InodeState {
     /// The stored size in bytes, when it is less than that in `raw`: data between the two is
     /// delayed (`i_disksize`).
     disk_size: Option<u64>,
+    /// The size that was set last, if the block in which it ends was not delayed then: data that
+    /// is delayed in that block since leaves this size stored.
+    set_size: Option<u64>,
     /// The inode was freed: every operation on it fails.
     pub(crate) gone: bool,
     /// The number of reserved blocks: one for each delayed block in a hole.
@@ -91,6 +94,7 @@ impl InodeState {
         Self {
             raw,
             disk_size: None,
+            set_size: None,
             gone: false,
             reserved: 0,
             map_changes: 0,

@@ -51,7 +51,7 @@ pub(crate) fn set_size(
         if size == 0 && vol.opts.auto_da_alloc {
             inode.places_on_close.store(true, Ordering::Relaxed);
         }
-        st.set_size(size);
+        inode.set_size(vol, &mut st, size);
         inode.settle_size(vol, &mut st);
         // At an unchanged size too: blocks may be preallocated beyond it.
         let done = size > old || cut(vol, h, inode, &mut st)?;

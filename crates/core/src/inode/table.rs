@@ -55,6 +55,16 @@ impl Inode {
         }
     }
 
+    /// Sets the size, as truncate and fallocate do.
+    pub(crate) fn set_size(&self, vol: &Volume, st: &mut InodeState, size: u64) {
+        st.set_size(size);
+        let last = vol.block_of(size);
+        let delayed = self
+            .data_if_any(vol)
+            .and_then(|data| data.first_delayed(last));
+        st.set_size = Some(size).filter(|_| delayed != Some(last));
+    }
+
     /// Sets the size to store: the file's size, or the start of its first delayed block. Every
     /// change of the size or of the set of delayed blocks calls this before it stores the inode.
     pub(crate) fn settle_size(&self, vol: &Volume, st: &mut InodeState) {
@@ -66,7 +76,8 @@ impl Inode {
             .and_then(|data| data.first_delayed(vol.block_of(stored)))
             .filter(|_| !is_planted(Bug::EarlySize));
         let size = delayed.map_or(st.raw.size, |lblk| {
-            let placed = vol.start_of(lblk);
+            let set = st.set_size.filter(|size| vol.block_of(*size) == lblk);
+            let placed = set.unwrap_or_else(|| vol.start_of(lblk));
             placed.clamp(stored, st.raw.size)
         });
         st.disk_size = Some(size).filter(|size| *size < st.raw.size);

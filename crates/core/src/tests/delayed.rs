@@ -144,6 +144,36 @@ fn a_split_run_is_charged_for() {
     }
 }
 
+/// The size that a truncate set is in a hole. An append in the same block is delayed, and the size
+/// must stay: an fsync between the two may have confirmed it.
+#[test]
+fn a_size_that_was_set_is_not_lost_with_delayed_data() {
+    let (c, size) = (Caller::root(), 9 * KIB + 300);
+    for by_fallocate in [false, true] {
+        let image = Image::new(32, KINDS[0].1);
+        let fs = mount(&image, options("data=ordered"));
+        let ino = make(&fs, 1, 5 * KIB);
+        if by_fallocate {
+            let mode = FallocateMode::empty();
+            fs.fallocate(&c, ino, mode, 0, size).unwrap();
+        } else {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            fs.setattr(&c, ino, &set).unwrap();
+        }
+        // As an fsync does that is under way when the append comes.
+        fs.expire().unwrap();
+        fs.write(&c, ino, size, &content(2, 10 * KIB)).unwrap();
+        fs.commit().unwrap();
+        let left = image.crash_copy().mount("ro");
+        let attr = left.resolve(&c, b"/file-1", false).unwrap().attr;
+        assert_eq!(attr.size, size, "by fallocate: {by_fallocate}");
+        fs.unmount().unwrap();
+    }
+}
+
 #[test]
 fn delayed_data_is_bounded_by_the_memory() {
     let image = Image::new(64, KINDS[0].1);
