@@ -170,17 +170,11 @@ impl Record {
         start: Contents,
     ) -> Result<Self> {
         let promise = library.fs().promise();
-        let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
-        let (handle, places_new) = (
-            library.fs().handle_write_max(),
-            library.fs().terms().places_new,
-        );
-        let between = states.iter().zip(&workload.ops).map(|(state, op)| {
-            let mut before = state.clone();
-            before.tick();
-            before.between(op, handle, places_new)
-        });
-        let between: Vec<_> = between.collect();
+        let Steps {
+            states,
+            between,
+            mut marks,
+        } = carry_out(workload, turns, media, &mut model, library)?;
         let begun = media.changes();
         library.unmount().context("unmounting")?;
         marks.push(Mark {
@@ -240,18 +234,30 @@ impl Record {
 /// Syncs and commits that may run at once, beside the operations of the first thread.
 const SYNCS: usize = 3;
 
-/// Carries out the operations of a workload in its order. Returns the states that they go through,
-/// and a mark for each operation.
+/// The steps of a run.
+struct Steps {
+    /// The state before the first operation, and that after each.
+    states: Vec<Model>,
+    /// For each operation the states that it goes through.
+    between: Vec<Vec<Model>>,
+    /// A mark for each operation.
+    marks: Vec<Mark>,
+}
+
+/// Carries out the operations of a workload in its order.
 fn carry_out(
     workload: &Workload,
     turns: &Arc<Turns>,
     media: &Media,
     model: &mut Model,
     library: &mut Library,
-) -> Result<(Vec<Model>, Vec<Mark>)> {
+) -> Result<Steps> {
     let setup = model.steps();
     let data_apart = library.fs().promise().is_apart();
+    let handle = library.fs().handle_write_max();
+    let places_new = library.fs().terms().places_new;
     let mut states = vec![model.clone()];
+    let mut between = Vec::new();
     let mut marks: Vec<Mark> = Vec::new();
     let returned = Mutex::new(Vec::new());
     let drained = Mutex::new(Vec::new());
@@ -269,16 +275,11 @@ fn carry_out(
                 turns.stop(Some(number));
             }
             let begun = media.changes();
-            let had_group = model.has_group();
-            let before = is_in_group(op).then(|| model.clone());
-            let mut expected = predict(model, library, op);
-            let mut mark = Mark {
-                begun,
-                returned: u64::MAX,
-                vouches: model.vouched(data_apart).saturating_sub(setup),
-                synced: model.synced(),
-            };
-            states.push(model.clone());
+            let mut before = model.clone();
+            before.tick();
+            let expected = predict(model, library, op);
+            let mut most = usize::MAX;
+            let mut returned_at = u64::MAX;
             let sync = turns.overlap().then(|| library.sync_op(op));
             match sync.flatten() {
                 Some(Ok(sync)) => {
@@ -298,21 +299,33 @@ fn carry_out(
                         turns.until(0);
                     }
                     let found = library.apply(op);
-                    // The model does not know how much a transaction holds.
-                    if let Some(before) = before.filter(|_| found == Err(Errno::FBIG)) {
-                        *model = before;
-                        expected = model.refuse_group(op);
-                        states[i + 1] = model.clone();
-                        (mark.vouches, mark.synced) = (0, Synced::Nothing);
-                    }
+                    returned_at = media.changes();
+                    most = taken(op, &before, &expected, &found, library)?;
+                    let expected = match found {
+                        _ if most == usize::MAX => expected,
+                        Err(error) => {
+                            *model = before.clone();
+                            model.refuse(op, error)
+                        }
+                        Ok(_) => {
+                            *model = before.clone();
+                            model.apply_some(op, most)
+                        }
+                    };
                     agree(i, op, expected, found)?;
-                    mark.returned = media.changes();
                 }
             }
-            marks.push(mark);
-            if had_group || model.has_group() {
+            marks.push(Mark {
+                begun,
+                returned: returned_at,
+                vouches: model.vouched(data_apart).saturating_sub(setup),
+                synced: model.synced(),
+            });
+            if before.has_group() || model.has_group() || most != usize::MAX {
                 look(i, op, model, library)?;
             }
+            between.push(before.between(op, handle, places_new, most));
+            states.push(model.clone());
             if turns.overlap() && turns.chance(50) {
                 turns.stop(None);
             }
@@ -339,7 +352,40 @@ fn carry_out(
         )?;
         marks[i].returned = at;
     }
-    Ok((states, marks))
+    Ok(Steps {
+        states,
+        between,
+        marks,
+    })
+}
+
+/// No operation of a workload may be refused for lack of room while more blocks than this are free.
+/// What counts as free may be kept for maps and for data that waits for a place.
+const SPARE: u64 = 64;
+
+/// Returns how many bytes of an operation happened, since the model knows neither how much a
+/// transaction holds nor how much room there is: 0 if it was refused for that, `usize::MAX` if the
+/// answer should be the model's.
+fn taken(
+    op: &Op,
+    before: &Model,
+    expected: &Outcome,
+    found: &Outcome,
+    library: &Library,
+) -> Result<usize> {
+    let is_refused = match (expected, found) {
+        (_, Err(Errno::FBIG)) if is_in_group(op) => return Ok(0),
+        (Ok(_), Err(Errno::NOSPC)) => true,
+        (Ok(Reply::Count(wanted)), Ok(Reply::Count(taken))) => taken < wanted,
+        _ => false,
+    };
+    if !is_refused || !before.needs_room(op) || library.room()? > SPARE {
+        return Ok(usize::MAX);
+    }
+    match found {
+        Ok(Reply::Count(taken)) => Ok(*taken),
+        _ => Ok(0),
+    }
 }
 
 fn is_in_group(op: &Op) -> bool {

@@ -178,6 +178,9 @@ impl Subject {
             !report.recovery.was_needed,
             "recovery was needed after a clean unmount"
         );
+        if library.room()? < USE_BLOCKS {
+            library.fill(USE_BLOCKS).context("making room")?;
+        }
         for op in &self.uses {
             library
                 .apply(op)
@@ -200,6 +203,9 @@ struct Steps {
     recovered: Option<Contents>,
     structure: Option<Result<(), String>>,
 }
+
+/// Blocks that must be free for the use of a recovered volume.
+const USE_BLOCKS: u64 = 64;
 
 const PAYLOAD: Payload = Payload {
     seed: 77,

@@ -19,7 +19,7 @@ use super::media::Media;
 use crate::media::contents::Contents;
 use crate::media::kind::Kind as Medium;
 use stetfs_testkit::image::Variety;
-use stetfs_testkit::world::library::{Direct, Front, Library};
+use stetfs_testkit::world::library::{Direct, FILLER, Front, Library};
 use stetfs_testkit::world::model::Rules;
 
 /// A scheme in a mode, on a variety of volume.
@@ -63,9 +63,6 @@ const NVM_BYTES: u64 = 96 << 10;
 /// The size of this memory where it is a cache, in blocks of the volume: so small that blocks are
 /// evicted all the time.
 const CACHE_BLOCKS: u64 = 384;
-
-/// The file that takes the other blocks, outside of the workloads' directory.
-const FILLER: &[u8] = b"filler";
 
 /// The UUID of every volume, so that volumes are the same each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000001";

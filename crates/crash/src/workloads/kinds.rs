@@ -1,5 +1,5 @@
 //! Workloads with features that the others lack: marks set and taken away, mapped memory and copied
-//! ranges, directories that split, clocks that stand, go back and jump.
+//! ranges, directories that split, clocks that stand, go back and jump, full volumes.
 
 use stetfs_testkit::world::op::Op;
 
@@ -115,4 +115,56 @@ clock 1999999999.999999999; write b 200 700 11; fsync b; create g/i; fsync g/i; 
 clock runs; write b 300 600 12; fsync b; chown b 7 8; commit; write a 0 500 13; fdatasync a; sync
 ";
     ops(CLOCKS)
+}
+
+/// A volume with no block left, or a few. What must go on does: overwrites, writes into
+/// preallocated blocks, data that was promised a place before others took the rest, syncs, and all
+/// that frees something. What has no room is refused, or a write is cut short, and nothing of it is
+/// there. Blocks that are freed find new owners at once, and a recovery finds the volume full.
+pub(super) fn full() -> Vec<Op> {
+    let begin = "mkdir d; create old; create kept; open @0 old; open @1 kept; write @0 0 9000 1; \
+        fallocate @1 0 12000; sync";
+    let rounds = (0..7).map(|n| {
+        let room = [0, 1, 2, 3, 5, 8, 13][n];
+        let (seed, at) = (n * 20 + 3, n * 800);
+        let s = |more: usize| seed + more;
+        // What is done with the full volume, what ends it, and a sync.
+        let meanwhile = [
+            "append @0 5000 {s}; commit",
+            "mkdir d/m{n}; create d/m{n}/f; append @0 1500 {s}",
+            "setxattr old user.large 700 {s}; removexattr old user.large",
+            "rename new{n} d/moved{n}; append @0 3000 {s}",
+            "symlink a/target/of/more/than/sixty/bytes/which/takes/a/block/of/its/own d/l{n}",
+            "write @0 20000 2500 {s}; expire",
+            "tmpfile @2 d; append @2 3000 {s}; link @2 d/t{n}; fsync @2",
+        ][n];
+        let ends = [
+            "unlink new{n}; append @0 700 {s}; fsync @0; append @0 2000 {s}",
+            "punch @0 1024 3072; append @0 900 {s}; commit; append @0 900 {s}",
+            "truncate @0 4000; create d/n{n}; write d/n{n} 0 6000 {s}; fsync d/n{n}",
+            "crash; open @0 old; open @1 kept",
+            "checkpoint; append @0 1000 {s}",
+        ][n % 5];
+        let fill = |text: &str| {
+            let text = text.replace("{n}", &n.to_string());
+            text.replace("{s}", &s(9).to_string())
+        };
+        let sync = ["fsync @0", "fdatasync @0", "sync"][n % 3];
+        format!(
+            "append @0 2500 {}; fill {room}; create new{n}; write new{n} 0 4000 {}; \
+             write @0 300 3000 {}; write @1 {at} 900 {}; {}; fsync @1; {sync}; \
+             write @1 {at} 500 {}; {}; {sync}; fill 40; append @0 1100 {}; fill 4; fsync @0; \
+             truncate @0 9000; fsync @0",
+            s(0),
+            s(1),
+            s(2),
+            s(3),
+            fill(meanwhile),
+            s(4),
+            fill(ends),
+            s(5),
+        )
+    });
+    let rounds: Vec<_> = rounds.collect();
+    ops(&format!("{begin}; {}; fill 900; sync", rounds.join("; ")))
 }

@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn any_beginning_has_some_of_each_kind_and_order() {
         let workloads = choice().workloads(&target()).workloads;
-        for (most, least) in [(5, 1), (600, 3)] {
+        for (most, least) in [(5, 1), (900, 3)] {
             for wanted in ["1-op", "3-op", "random", "script"] {
                 let of_kind: Vec<_> = workloads[..most]
                     .iter()

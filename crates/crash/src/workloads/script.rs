@@ -65,6 +65,8 @@ pub enum Script {
     Splits,
     /// Clocks that stand, go back and jump.
     Clocks,
+    /// A volume that is full, or has a few blocks left.
+    Full,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -75,7 +77,7 @@ pub enum Script {
 
 impl Script {
     /// The scripts that are written down.
-    pub const WRITTEN: [Self; 28] = [
+    pub const WRITTEN: [Self; 29] = [
         Self::LogAndReplace,
         Self::Groups,
         Self::GroupNames,
@@ -104,6 +106,7 @@ impl Script {
         Self::Mapped,
         Self::Splits,
         Self::Clocks,
+        Self::Full,
     ];
 
     /// Returns the written scripts that a target can run.
@@ -143,6 +146,7 @@ impl Script {
             Self::Mapped => "mapped".to_owned(),
             Self::Splits => "splits".to_owned(),
             Self::Clocks => "clocks".to_owned(),
+            Self::Full => "full".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -191,6 +195,7 @@ impl Script {
             Self::Mapped => kinds::mapped(),
             Self::Splits => kinds::splits(),
             Self::Clocks => kinds::clocks(),
+            Self::Full => kinds::full(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),

@@ -26,6 +26,9 @@ pub use self::front::{Direct, Front};
 
 const S_IFLNK: u16 = 0o120_000;
 
+/// The file that takes blocks from all others, in the root directory.
+pub const FILLER: &[u8] = b"filler";
+
 /// Files up to this many bytes are read whole.
 const WHOLE: u64 = 64 << 20;
 
@@ -434,6 +437,51 @@ impl Library {
         Ok(())
     }
 
+    /// Returns how many blocks can still be promised to files, at most: those that are free and not
+    /// kept for maps.
+    ///
+    /// # Errors
+    /// Those of statfs.
+    pub fn room(&self) -> Answer<u64> {
+        let block = u64::from(self.fs.statfs()?.block_size);
+        Ok(self.fs.room(&self.caller) / block)
+    }
+
+    /// Makes [`FILLER`] so long that there is [`room`](Self::room) for so many blocks, or for a few
+    /// more.
+    ///
+    /// # Errors
+    /// Those of making it longer or shorter.
+    pub fn fill(&mut self, room: u64) -> Answer<()> {
+        let (fs, caller) = (&self.fs, &self.caller);
+        let file = match fs.lookup(caller, fs.root(), FILLER) {
+            Err(error) if error.kind() == Kind::NotFound => {
+                let made = fs.create(caller, fs.root(), FILLER, 0o600, OpenFlags::WRITE)?;
+                fs.release(made.ino)?;
+                made
+            }
+            found => found?,
+        };
+        let block = u64::from(fs.statfs()?.block_size);
+        let size = fs.getattr(file.ino)?.size.next_multiple_of(block);
+        let free = self.room()?;
+        if free < room {
+            let less = (room - free) * block;
+            let shorter = size.saturating_sub(less);
+            return self.resize(file.ino, shorter, false);
+        }
+        // A block of the map may need the last of the room.
+        for more in (0..=free - room).rev() {
+            let mode = FallocateMode::empty();
+            match fs.fallocate(caller, file.ino, mode, size, more * block) {
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                _ if more == 0 => break,
+                done => return done,
+            }
+        }
+        Ok(())
+    }
+
     fn mark(&self, path: &str, on: bool) -> Answer<()> {
         let ino = self.find(path, false)?.ino;
         let mut flags = self.fs.get_flags(ino)?;
@@ -521,6 +569,7 @@ impl Library {
             }
             Op::Readdir { path } => return self.readdir(path),
             Op::Expire => self.fs.expire(),
+            Op::Fill { room } => self.fill(u64::from(*room)),
             Op::Remount => self.remount(),
             Op::Crash => self.crash(),
             Op::Clock(_) => Ok(()),

@@ -2,7 +2,9 @@
 //!
 //! Checks come in the order of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`,
 //! `fs/posix_acl.c` and `fs/ext4`; the differential test compares the model with the kernel's ext4.
-//! The caller is the superuser with umask 0, mounts do not update atime, and space never runs out.
+//! The caller is the superuser with umask 0, and mounts do not update atime.
+//! The model does not know how much space there is: it is told what was refused for the lack of it
+//! (`room.rs`).
 //!
 //! The model also knows at which step each file last changed, which is what an fsync of it vouches
 //! for, and which files can have no delayed data after a step.
@@ -12,6 +14,7 @@ mod between;
 mod contents;
 mod group;
 mod memory;
+mod room;
 mod synced;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +132,8 @@ pub struct Model {
     now: Option<Moment>,
     /// The time at which the clock stands, if it does.
     held: Option<Moment>,
+    /// The most bytes that the present operation writes.
+    most: usize,
 }
 
 const ROOT: Id = 0;
@@ -149,6 +154,7 @@ impl Model {
             synced: Synced::Nothing,
             now: None,
             held: None,
+            most: usize::MAX,
         };
         let dir = |parent| Body::Dir {
             names: BTreeMap::new(),
@@ -883,6 +889,7 @@ impl World for Model {
                 self.nodes.values_mut().for_each(|node| node.placed = step);
                 Ok(Reply::Done)
             }
+            Op::Fill { .. } => Ok(Reply::Done),
             Op::GroupBegin => self.begin_group(),
             Op::GroupSwitch => self.switch_groups(),
             Op::GroupDo(op) => self.group_do(op),

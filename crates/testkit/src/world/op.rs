@@ -283,6 +283,10 @@ pub enum Op {
     Commit,
     /// Makes delayed data join the next commit, as if `dirty_expire=` had passed.
     Expire,
+    /// Makes a file outside of the directory so long that this many blocks of the volume are free.
+    Fill {
+        room: u32,
+    },
     /// Begins a group of changes; drops one that is open.
     GroupBegin,
     /// Switches to the other of two groups: all operations on a group mean that one from now on.

@@ -370,7 +370,7 @@ impl World for Posix {
             Op::GroupBegin | Op::GroupAbort | Op::GroupCommit { .. } => Err(Errno::OPNOTSUPP),
             Op::GroupDo(_) | Op::GroupSwitch => Err(Errno::OPNOTSUPP),
             Op::GroupWrite { .. } | Op::GroupRead { .. } => Err(Errno::OPNOTSUPP),
-            Op::Checkpoint | Op::Crash | Op::Clock(_) => Err(Errno::OPNOTSUPP),
+            Op::Checkpoint | Op::Crash | Op::Clock(_) | Op::Fill { .. } => Err(Errno::OPNOTSUPP),
             Op::Mark { .. } | Op::Store { .. } | Op::Copy { .. } => Err(Errno::OPNOTSUPP),
             Op::Remount => {
                 self.close_all();

@@ -136,6 +136,7 @@ mod tests {
             "sync",
             "commit",
             "expire",
+            "fill 40",
             "group-begin",
             "group-switch",
             "group-do chown f - 6",

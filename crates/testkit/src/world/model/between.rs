@@ -13,20 +13,28 @@ impl Model {
     /// split. Zeroing a range first allocates all of its blocks, so that nothing else happens on a
     /// full volume. If the scheme writes new blocks to their places before a commit (`places_new`),
     /// one more state follows, in which the blocks that lie wholly in the range are missing.
-    /// the blocks that lie in it.
-    pub fn between(&self, op: &Op, handle: u64, places_new: bool) -> Vec<Self> {
+    ///
+    /// A full volume took at most `most` bytes of a write, which then may end at any block, or
+    /// nothing of another operation if that is 0.
+    pub fn between(&self, op: &Op, handle: u64, places_new: bool, most: usize) -> Vec<Self> {
+        let written = |slot, offset, mut bytes: Vec<u8>| {
+            let unit = if bytes.len() > most {
+                self.rules.block
+            } else {
+                handle
+            };
+            bytes.truncate(most);
+            self.parts_of_write(slot, offset, &bytes, unit)
+        };
         match op {
             Op::Write {
                 slot,
                 offset,
                 payload,
                 ..
-            } => self.parts_of_write(*slot, *offset, &payload.bytes(), handle),
+            } => written(*slot, *offset, payload.bytes()),
             Op::Append { slot, payload } => match self.slot(*slot) {
-                Ok(id) => {
-                    let end = self.content(id).size();
-                    self.parts_of_write(*slot, end, &payload.bytes(), handle)
-                }
+                Ok(id) => written(*slot, self.content(id).size(), payload.bytes()),
                 Err(_) => Vec::new(),
             },
             Op::Copy {
@@ -38,7 +46,7 @@ impl Model {
             } => match self.slot(*from) {
                 Ok(id) => {
                     let bytes = self.content(id).read(*from_offset, *len as usize);
-                    self.parts_of_write(*to, *to_offset, &bytes, handle)
+                    written(*to, *to_offset, bytes)
                 }
                 Err(_) => Vec::new(),
             },
@@ -47,12 +55,14 @@ impl Model {
                 how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
                 offset,
                 len,
-            } => self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, places_new),
+            } if most > 0 => {
+                self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, places_new)
+            }
             _ => Vec::new(),
         }
     }
 
-    fn parts_of_write(&self, slot: u8, offset: u64, bytes: &[u8], handle: u64) -> Vec<Self> {
+    fn parts_of_write(&self, slot: u8, offset: u64, bytes: &[u8], unit: u64) -> Vec<Self> {
         let len = bytes.len() as u64;
         let is_marked = self.slot(slot).is_ok_and(|id| self.is_marked(id));
         if is_marked && len <= self.rules.whole_max {
@@ -60,7 +70,7 @@ impl Model {
         }
         let first = offset - offset % self.rules.block;
         let end = offset + len;
-        let ends = (1..).map(|n| first + n * handle).take_while(|at| *at < end);
+        let ends = (1..).map(|n| first + n * unit).take_while(|at| *at < end);
         let part = |at: u64| {
             let mut part = self.clone();
             let written = part.write_bytes(slot, Some(offset), &bytes[..(at - offset) as usize]);

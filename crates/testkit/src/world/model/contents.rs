@@ -33,8 +33,10 @@ impl Model {
     }
 
     pub(super) fn write(&mut self, slot: u8, offset: Option<u64>, payload: Payload) -> Outcome {
-        self.write_bytes(slot, offset, &payload.bytes())?;
-        Ok(Reply::Count(payload.len as usize))
+        let mut bytes = payload.bytes();
+        bytes.truncate(self.most);
+        self.write_bytes(slot, offset, &bytes)?;
+        Ok(Reply::Count(bytes.len()))
     }
 
     pub(super) fn write_bytes(

@@ -135,10 +135,9 @@ impl Model {
         self.group.iter().chain(&self.other)
     }
 
-    /// Takes a step that does nothing, because the group would exceed one transaction. The
-    /// directories that the operation concerns must still stay.
-    pub fn refuse_group(&mut self, op: &Op) -> Outcome {
-        self.step += 1;
+    /// Ends a group whose commit was refused. The directories that a refused operation on a group
+    /// concerns must still stay.
+    pub(super) fn refuse_in_group(&mut self, op: &Op) -> Result<(), Errno> {
         if let Op::GroupDo(op) = op {
             let mut done = self.clone();
             let _ = done.group_do(op);
@@ -157,7 +156,7 @@ impl Model {
         if matches!(op, Op::GroupCommit { .. }) {
             self.drop_group();
         }
-        Err(Errno::FBIG)
+        Ok(())
     }
 
     fn group(&mut self) -> Result<&mut Group, Errno> {

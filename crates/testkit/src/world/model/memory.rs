@@ -107,7 +107,8 @@ impl Model {
         if from == to && meets {
             return Err(Errno::INVAL);
         }
-        let bytes = self.content(from).read(from_offset, len as usize);
+        let most = (len as usize).min(self.most);
+        let bytes = self.content(from).read(from_offset, most);
         if !bytes.is_empty() {
             self.write_to(to, to_offset, &bytes);
             let step = self.step;

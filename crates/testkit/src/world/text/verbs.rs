@@ -167,6 +167,8 @@ verbs! {
     "sync" ("", "everything") => Sync {};
     "commit" ("", "as by the clock") => Commit {};
     "expire" ("", "as by the clock: what waits for a place gets one") => Expire {};
+    "fill" ("BLOCKS", "a file outside takes all blocks but so many, or gives some back")
+        => Fill { room = Number("the number of blocks") };
     "group-begin" ("", "a group of changes; one that is open is dropped") => GroupBegin {};
     "group-switch" ("", "the other of two groups: from now on these verbs are about that one")
         => GroupSwitch {};
