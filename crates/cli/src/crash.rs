@@ -53,10 +53,11 @@ pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
         (None, None) if !args.program.words.is_empty() || args.program.recording.is_some() => {
             program::run(args)
         }
-        (None, None) if args.program.check.is_some() => Err(Failure::new(
-            "--check needs a program to judge",
-        )
-        .advise("give it behind --, as in: stetfs crash --check ./check.sh -- ./program {dir}")),
+        (None, None) if args.program.check.is_some() || args.program.read.is_some() => {
+            let advice =
+                "give it behind --, as in: stetfs crash --check ./check.sh -- ./program {dir}";
+            Err(Failure::new("--check and --read need a program to judge").advise(advice))
+        }
         (None, None) => explore(args),
     };
     done.map_err(|failure| match failure.code {

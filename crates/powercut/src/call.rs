@@ -257,6 +257,11 @@ impl Call {
         }
     }
 
+    /// True if it is a promise.
+    pub fn is_mark(&self) -> bool {
+        matches!(self.what, What::Mark { .. })
+    }
+
     /// True if it makes something durable.
     pub fn is_sync(&self) -> bool {
         matches!(self.what, What::Fsync { .. } | What::Sync)

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use stetfs::{Atime, Fs, MountOptions};
 use stetfs_fuse::OnBlock;
 use stetfs_media::Image;
@@ -19,7 +21,8 @@ use stetfs_testkit::world::tree::hash;
 
 use crate::guard::Guard;
 use crate::mounted::{self, Mounted};
-use crate::run::{End, Run, shell_or_words};
+use crate::run::{End, Run, memory_file, shell_or_words};
+use crate::shown::{Printed, Shown};
 use crate::stage::Stage;
 use crate::tree::Tree;
 
@@ -72,10 +75,25 @@ impl Verdict {
     }
 }
 
+/// What makes a state right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// The user's command exits with 0.
+    #[default]
+    Holds,
+    /// The user's command prints what it prints at some moment of the run.
+    Prints,
+    /// Each file is as it is at some moment of the run.
+    Files,
+}
+
 /// The user's check.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The command; `{dir}` in it is the directory.
+    /// What makes a state right.
+    pub rule: Rule,
+    /// The command; `{dir}` in it is the directory. Empty for [`Rule::Files`].
     pub command: String,
     /// Its time limit.
     pub timeout: Duration,
@@ -94,6 +112,7 @@ pub struct Judge {
     scratch: PathBuf,
     verdicts: Arc<Verdicts>,
     stop: Arc<AtomicBool>,
+    shown: Option<Arc<Shown>>,
 }
 
 /// The key of a state. States with the same key get the same verdict.
@@ -196,7 +215,13 @@ impl Judge {
             scratch: scratch.to_owned(),
             verdicts,
             stop,
+            shown: None,
         })
+    }
+
+    /// Tells what the run shows, which all rules but [`Rule::Holds`] ask for.
+    pub fn learn(&mut self, shown: Arc<Shown>) {
+        self.shown = Some(shown);
     }
 
     /// Shows a tree until the next one is shown.
@@ -240,6 +265,46 @@ impl Judge {
     /// # Errors
     /// The check cannot be run.
     pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
+        let (end, output) = match (self.check.rule, &self.shown) {
+            (Rule::Files, Some(shown)) => {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(Error::Stopped);
+                }
+                shown.of_files(tree, marks)
+            }
+            (Rule::Prints, Some(shown)) => shown.of_printed(&self.print(tree, marks)?, marks),
+            (Rule::Holds, _) | (_, None) => self.run(tree, marks, None)?,
+        };
+        Ok(Verdict { end, output })
+    }
+
+    /// Runs the command on a tree, after these marks, and keeps what it prints.
+    ///
+    /// # Errors
+    /// The command cannot be run.
+    pub fn print(&self, tree: &Tree, marks: &[&str]) -> Result<Printed, Error> {
+        let started = |source| self.not_started(source);
+        let mut file = memory_file().map_err(started)?;
+        let stdout = file.try_clone().map_err(started)?;
+        let (end, complaints) = self.run(tree, marks, Some(stdout.into()))?;
+        Printed::new((end, &complaints), &mut file).map_err(started)
+    }
+
+    fn not_started(&self, source: io::Error) -> Error {
+        Error::Check {
+            command: self.check.command.clone(),
+            source,
+        }
+    }
+
+    /// Runs the command on a tree, after these marks. Returns how it ended, and the end of what it
+    /// printed, without what goes to `stdout`.
+    fn run(
+        &self,
+        tree: &Tree,
+        marks: &[&str],
+        stdout: Option<OwnedFd>,
+    ) -> Result<(End, String), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -259,20 +324,17 @@ impl Judge {
         command
             .args(&words[1..])
             .envs(environment(self.dir(), &path));
-        let ran = Run::new(self.check.timeout, &self.stop).run(command);
-        let ran = ran.map_err(|source| Error::Check {
-            command: self.check.command.clone(),
-            source,
-        })?;
+        let run = Run {
+            stdout,
+            ..Run::new(self.check.timeout, &self.stop)
+        };
+        let ran = run.run(command).map_err(|e| self.not_started(e))?;
         // Stopping the run may have ended the check first.
         let is_stopped = ran.end == End::Stopped || self.stop.load(Ordering::Relaxed);
         if is_stopped {
             return Err(Error::Stopped);
         }
-        Ok(Verdict {
-            end: ran.end,
-            output: ran.output,
-        })
+        Ok((ran.end, ran.output))
     }
 }
 

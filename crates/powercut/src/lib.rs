@@ -10,7 +10,8 @@
 //!    files, as values. Or [`player`], [`scheme`], [`blocks`]: what one of our schemes recovers on
 //!    simulated media.
 //! 4. [`judge`]: writes each different state to a volume, shows it to the check on one mount
-//!    ([`stage`]), and throws it away.
+//!    ([`stage`]), and throws it away. [`shown`]: what the run shows without a power cut, which
+//!    judges where there is no check.
 //! 5. [`explore`], [`finding`]: make failures small, describe them in the program's words, and
 //!    count them once for each cause. [`remedy`] looks for the syncs that would help. [`report`]
 //!    has the result, and adds shards up. [`resume`] keeps what a later run goes on from.
@@ -41,6 +42,7 @@ pub mod report;
 pub mod resume;
 pub mod run;
 pub mod scheme;
+pub mod shown;
 pub mod stage;
 pub mod states;
 pub mod tree;

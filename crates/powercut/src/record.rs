@@ -15,7 +15,7 @@ use stetfs_media::Image;
 
 use crate::call::Recording;
 use crate::guard::Guard;
-use crate::judge::volume;
+use crate::judge::{Rule, volume};
 use crate::marks::Marks;
 use crate::mounted::{self, Mounted};
 use crate::recorder::Recorder;
@@ -242,6 +242,9 @@ pub struct Saved {
     pub output: String,
     /// The check.
     pub check: String,
+    /// What makes a state right.
+    #[serde(default)]
+    pub rule: Rule,
     /// Bytes of the volume.
     pub size: u64,
     /// The strangers, with their refused requests.

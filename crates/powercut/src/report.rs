@@ -8,7 +8,7 @@ use stetfs_testkit::world::tree::hash;
 use crate::call::Recording;
 use crate::explore::{Counts, Early, Explored, Noticed};
 use crate::finding::Reported;
-use crate::judge::Check;
+use crate::judge::{Check, Rule};
 use crate::record::Saved;
 
 /// The request. Shards with the same request add up.
@@ -20,6 +20,9 @@ pub struct Asked {
     pub program: Vec<String>,
     /// The check.
     pub check: String,
+    /// What makes a state right.
+    #[serde(default)]
+    pub rule: Rule,
     /// Seconds after which a check counts as failed.
     pub check_timeout: f64,
     /// A checksum of the recording.
@@ -37,6 +40,7 @@ impl Asked {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             program: saved.program.clone(),
             check: check.command.clone(),
+            rule: check.rule,
             check_timeout: check.timeout.as_secs_f64(),
             checksum: checksum(&saved.recording),
             seed,
@@ -262,7 +266,7 @@ impl Report {
 }
 
 /// Returns a checksum of a recording, the same on all machines.
-fn checksum(recording: &Recording) -> String {
+pub fn checksum(recording: &Recording) -> String {
     let text = serde_json::to_vec(recording).expect("maps of a recording have keys that are text");
     format!("{:016x}", hash(&text))
 }

@@ -1,7 +1,8 @@
 //! Keeps the check's verdicts in a file, so that a later run does not ask the check about the same
 //! states again.
 //!
-//! A verdict depends only on the tree and the promises, so the file serves every model, shard and
+//! A verdict of the user's check depends only on the tree and the promises, so the file serves
+//! every model, shard and recording. Where what the run shows is the judge, it serves one
 //! recording.
 
 use std::fs;
@@ -15,7 +16,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use stetfs_crash::sharing::{check_same, write_durably};
 
-use crate::judge::{Check, Key, Verdict, Verdicts};
+use crate::call::Recording;
+use crate::judge::{Check, Key, Rule, Verdict, Verdicts};
+use crate::report::checksum;
 use crate::run::End;
 
 /// How often verdicts are kept, where that costs little.
@@ -28,6 +31,12 @@ pub struct Asked {
     pub version: String,
     /// The check.
     pub check: String,
+    /// What makes a state right.
+    #[serde(default)]
+    pub rule: Rule,
+    /// A checksum of the recording if it matters, else empty.
+    #[serde(default)]
+    pub of: String,
     /// The check's time limit.
     pub timeout: Duration,
     /// Bytes of the volume on which states are shown.
@@ -36,8 +45,14 @@ pub struct Asked {
 
 impl Asked {
     /// The request for this check, by this program.
-    pub fn new(check: &Check, size: u64) -> Self {
+    pub fn new(check: &Check, recording: &Recording, size: u64) -> Self {
+        let of = match check.rule {
+            Rule::Holds => String::new(),
+            Rule::Prints | Rule::Files => checksum(recording),
+        };
         Self {
+            rule: check.rule,
+            of,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             check: check.command.clone(),
             timeout: check.timeout,

@@ -28,7 +28,7 @@ const KEPT: u64 = 16 << 10;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// It exited with this code.
@@ -39,6 +39,10 @@ pub enum End {
     TimedOut,
     /// The user stopped it.
     Stopped,
+    /// It showed what no moment of the run shows.
+    NeverShown,
+    /// It showed what the run shows only before a promise.
+    TooOld,
 }
 
 impl End {
@@ -49,6 +53,8 @@ impl End {
             Self::Killed(signal) => format!("was killed by signal {signal}"),
             Self::TimedOut => "was still running when its time was over, and was killed".to_owned(),
             Self::Stopped => "was stopped".to_owned(),
+            Self::NeverShown => "found what no moment of the run shows".to_owned(),
+            Self::TooOld => "found what the run shows only before a promise".to_owned(),
         }
     }
 }

@@ -21,7 +21,7 @@ use stetfs_media::Image;
 use stetfs_schemes::for_use;
 use stetfs_testkit::image::Variety;
 
-use crate::call::{Recording, What};
+use crate::call::Recording;
 use crate::model::{Had, Model};
 use crate::player::{Pace, Player};
 use crate::tree::Tree;
@@ -199,7 +199,7 @@ impl Played {
     pub fn calls(&self, changes: u64, recording: &Recording) -> Vec<usize> {
         let last = self.returned.partition_point(|at| *at <= changes).max(1) - 1;
         let first = self.returned[1..].partition_point(|at| *at < changes);
-        let promises = |calls: usize| matches!(recording.calls[calls - 1].what, What::Mark { .. });
+        let promises = |calls: usize| recording.calls[calls - 1].is_mark();
         let each = (first..=last).filter(|calls| *calls == first || promises(*calls));
         each.collect()
     }

@@ -89,10 +89,7 @@ pub struct States {
 /// something. A sync alone only takes states away.
 pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
     let calls = recording.calls.len();
-    let promises = |calls: usize| {
-        let what = &recording.calls[calls - 1].what;
-        matches!(what, crate::call::What::Mark { .. })
-    };
+    let promises = |calls: usize| recording.calls[calls - 1].is_mark();
     let is_one = |calls: &usize| *calls == 0 || arrangement.adds(*calls - 1) || promises(*calls);
     (0..=calls).filter(is_one).collect()
 }

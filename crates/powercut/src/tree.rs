@@ -73,6 +73,23 @@ pub enum Body {
 }
 
 impl Node {
+    /// Says what it is: `a file of 14 bytes`, with its permissions unless they are the usual ones.
+    fn in_words(&self) -> String {
+        let (what, usual) = match &self.body {
+            Body::File(content) => (format!("a file of {} bytes", content.size()), 0o644),
+            Body::Dir(_) => ("a directory".to_owned(), 0o755),
+            Body::Link(target) => {
+                let target = String::from_utf8_lossy(target);
+                (format!("a link to {target}"), 0o777)
+            }
+            Body::Special => ("a device, pipe or socket".to_owned(), 0o644),
+        };
+        match self.mode & 0o7777 {
+            mode if mode == usual => what,
+            mode => format!("{what}, mode {mode:o}"),
+        }
+    }
+
     /// True for a directory.
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Dir(_))
@@ -85,7 +102,7 @@ impl Node {
 struct Hashed {
     node: Node,
     #[serde(skip)]
-    hash: OnceLock<[u64; 2]>,
+    hash: OnceLock<Digest>,
 }
 
 impl Hashed {
@@ -96,7 +113,7 @@ impl Hashed {
         }
     }
 
-    fn hash(&self) -> [u64; 2] {
+    fn hash(&self) -> Digest {
         *self.hash.get_or_init(|| {
             let mut hashers = hashers();
             hashers.each_mut().map(|hasher| {
@@ -129,8 +146,11 @@ impl PartialEq for Hashed {
 
 impl Eq for Hashed {}
 
-/// Two hashers, so that their results together are 128 bits.
-fn hashers() -> [DefaultHasher; 2] {
+/// A hash of 128 bits.
+pub type Digest = [u64; 2];
+
+/// Two hashers, whose results together are a [`Digest`].
+pub(crate) fn hashers() -> [DefaultHasher; 2] {
     let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
     hashers[1].write_u8(1);
     hashers
@@ -280,6 +300,16 @@ impl Tree {
         self.walk(ROOT, "", &mut above, &mut add);
         let [a, b] = hashers.map(|hasher| u128::from(hasher.finish()));
         a << 64 | b
+    }
+
+    /// Returns what is at each path: a hash of all that [`digest`](Self::digest) covers but the
+    /// names in a directory, and it in words.
+    pub fn files(&self) -> BTreeMap<String, (Digest, String)> {
+        let there = self.paths().into_iter().filter_map(|(path, object)| {
+            let node = self.nodes.get(&object)?;
+            Some((path, (node.hash(), node.node.in_words())))
+        });
+        there.collect()
     }
 
     /// Lines that say how `self` differs from `other`.

@@ -135,17 +135,19 @@ def tx(directory, *program):
     return run("tx", directory, "--", *program)
 
 
-def crash(program, check, *options):
+def crash(program, check=None, *options, read=None):
     """Run ``program`` (a list) and cut the power at each moment; return the report.
 
-    ``check`` is a command for sh(1) that ends with 0 if a state is right. ``{dir}`` in both stands
-    for the directory of the files. ``options`` are further options of ``stetfs crash``. The report
+    ``check`` is a command for sh(1) that ends with 0 if a state is right. ``read`` is one that must
+    print of a state what it prints at some moment of the run; without both, each file must be as it
+    is at some moment. ``{dir}`` in all stands for the directory of the files. ``options`` are further options of ``stetfs crash``. The report
     is that of ``--json``, and ``report["fails"]`` the list of all findings. Raises ``Error`` if the
     program could not be judged.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "report.json")
-        args = [command(), "crash", "--json", path, "--check", check, *options, "--", *program]
+        rule = [(f"--{name}", value) for name, value in (("check", check), ("read", read)) if value]
+        args = [command(), "crash", "--json", path, *sum(rule, ()), *options, "--", *program]
         done = subprocess.run(
             args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -174,13 +174,7 @@ pub(crate) struct CrashMark {
 pub(crate) struct CrashProgram {
     /// Program to record, with its arguments; {dir} in them, and $STETFS_DIR, is the directory to
     /// work in
-    #[arg(
-        last = true,
-        id = "program",
-        value_name = "PROGRAM",
-        group = "judged",
-        requires = "check"
-    )]
+    #[arg(last = true, id = "program", value_name = "PROGRAM", group = "judged")]
     pub(crate) words: Vec<OsString>,
     /// Explore the recording in this file, which --save or --keep wrote, instead of running a
     /// program. Its own check is used, unless --check names another
@@ -197,9 +191,15 @@ pub(crate) struct CrashProgram {
     pub(crate) save: Option<PathBuf>,
     /// Command that judges a state: it exits with 0 if the program's promises hold. {dir} in it,
     /// and $STETFS_DIR, is the directory with the state, which the command may change;
-    /// $STETFS_MARKS_FILE lists the promises that count
+    /// $STETFS_MARKS_FILE lists the promises that count. Without --check and --read, each file must
+    /// be as it was at some moment of the run, not before the last promise
     #[arg(long, value_name = "CMD")]
     pub(crate) check: Option<String>,
+    /// Command that reads what the program wrote: of each state it must print what it prints at
+    /// some moment of the run without a power cut, not before the last promise. For programs that
+    /// recover their files when they read them, such as databases
+    #[arg(long, value_name = "CMD", conflicts_with = "check")]
+    pub(crate) read: Option<String>,
     /// Rules by which a file system keeps or loses changes: ext4-ordered, ext4-writeback,
     /// ext4-journal, posix; or those of a scheme of ours, with its mode after a dash: stet,
     /// jbd2-ordered

@@ -18,13 +18,14 @@ use stetfs_powercut::blocks;
 use stetfs_powercut::call::Recording;
 use stetfs_powercut::explore::{self, Court, Early, Explored, Explorer, Limits, Noticed, Progress};
 use stetfs_powercut::finding::parse_case;
-use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
+use stetfs_powercut::judge::{self, Check, Judge, Rule, Verdict, Verdicts};
 use stetfs_powercut::model::Had;
 use stetfs_powercut::record::{self, Plan, Saved};
 use stetfs_powercut::report::{Asked, OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
 use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
+use stetfs_powercut::shown::Shown;
 use stetfs_powercut::states::Effort;
 use stetfs_powercut::tree::Tree;
 
@@ -82,11 +83,23 @@ fn seconds(number: f64, option: &str) -> Result<Duration> {
         .ok_or_else(|| Failure::new(format!("{option} {number}: it must be more than 0 seconds")))
 }
 
-fn check(args: &CrashProgram, command: &str) -> Result<Check> {
-    if command.trim().is_empty() {
-        return Err(Failure::new("--check: the command is empty"));
+/// Returns the check that was asked for, or that of the recording.
+fn check(args: &CrashProgram, saved: Option<&Saved>) -> Result<Check> {
+    let (rule, command) = match (&args.check, &args.read, saved) {
+        (Some(command), _, _) => (Rule::Holds, command.as_str()),
+        (None, Some(command), _) => (Rule::Prints, command.as_str()),
+        (None, None, Some(saved)) => (saved.rule, saved.check.as_str()),
+        (None, None, None) => (Rule::Files, ""),
+    };
+    if command.trim().is_empty() && rule != Rule::Files {
+        let option = match rule {
+            Rule::Prints => "--read",
+            Rule::Holds | Rule::Files => "--check",
+        };
+        return Err(Failure::new(format!("{option}: the command is empty")));
     }
     Ok(Check {
+        rule,
         command: command.to_owned(),
         timeout: seconds(args.check_timeout, "--check-timeout")?,
         // A user in a shell may look at the state from another process.
@@ -127,12 +140,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     if saved.as_ref().map_or(of_program.groups, has_groups) && of_program.save.is_none() {
         check_models(&of_program.model)?;
     }
-    let command = match (&of_program.check, &saved) {
-        (Some(command), _) => command,
-        (None, Some(saved)) => &saved.check,
-        (None, None) => "",
-    };
-    let check = check(of_program, command)?;
+    let check = check(of_program, saved.as_ref())?;
     let place = Place::new(of_program.dir.as_deref())?;
     let saved = match saved {
         Some(saved) => saved,
@@ -172,13 +180,15 @@ fn explored(
 ) -> Result<Report, Stop> {
     let of_program = &args.program;
     let verdicts = Arc::new(Verdicts::default());
-    let asked = resume::Asked::new(check, saved.size);
+    let asked = resume::Asked::new(check, &saved.recording, saved.size);
     let resumed = args.resume.as_ref();
     let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
     let resumed = resumed.transpose().map_err(|e| ending::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
     let fresh = place.fresh(saved.size)?;
-    let judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
+    let mut judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
+    let begin = Instant::now();
+    teach(&mut judges, check, &saved.recording)?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
     let asked = Asked::new(saved, check, args.seed, of_program.mutate);
     let mut report = Report::new(saved, asked, shard);
@@ -191,7 +201,6 @@ fn explored(
         fresh: &fresh,
         place,
     };
-    let begin = Instant::now();
     let done = run.without_a_cut().and_then(|()| match of_program.save {
         Some(_) => Ok(()),
         None => run.explore(shard, &mut report),
@@ -260,6 +269,7 @@ fn recorded(
         ended: recorded.ran.end.text(),
         output: recorded.ran.output,
         check: check.command.clone(),
+        rule: check.rule,
         size: base.size().max(SIZE_MIN),
         strangers: recorded.strangers,
         recording: recorded.recording,
@@ -381,6 +391,64 @@ fn ended(end: End, output: &str) -> String {
     }
 }
 
+/// Tells the judges what the run shows without a power cut, where that is the rule. A command must
+/// read what the program left, and always in the same way.
+fn teach(judges: &mut [Judge], check: &Check, recording: &Recording) -> Result<(), Stop> {
+    let shown = match check.rule {
+        Rule::Holds => return Ok(()),
+        Rule::Files => Shown::by_files(recording),
+        Rule::Prints => {
+            let judge = &judges[0];
+            let (tree, marks) = at_the_end(recording);
+            let (first, second) = (judge.print(&tree, &marks)?, judge.print(&tree, &marks)?);
+            let failed = |why: String, advice: &str| {
+                Stop::Check(Failure::new(format!("--read: {why}")).advise(advice))
+            };
+            if first.end() != End::Exited(0) {
+                return Err(failed(
+                    format!(
+                        "the command fails on what the program left: it {}",
+                        ended(first.end(), first.text())
+                    ),
+                    "it must read what is there when the program has ended, and exit with 0",
+                ));
+            }
+            if !first.is_same(&second) {
+                return Err(failed(
+                    format!(
+                        "the command prints two things about the same state:\n{}\nand\n{}",
+                        ending::indented(first.text().trim_end()),
+                        ending::indented(second.text().trim_end())
+                    ),
+                    "it must leave out what differs each time, such as times of access",
+                ));
+            }
+            Shown::by_printing(recording, |tree, marks| judge.print(tree, marks))?
+        }
+    };
+    let shown = Arc::new(shown);
+    eprintln!(
+        "stetfs: a power cut must show what one of {} moments of the run shows{}",
+        shown.moments(),
+        match check.rule {
+            Rule::Files =>
+                ", file by file; for files that belong together give --read CMD or --check CMD",
+            Rule::Holds | Rule::Prints => "",
+        }
+    );
+    for judge in judges {
+        judge.learn(shown.clone());
+    }
+    Ok(())
+}
+
+/// Returns what is there when the recording ends, and all promises.
+fn at_the_end(recording: &Recording) -> (Tree, Vec<&str>) {
+    let calls = recording.calls.len();
+    let tree = Had::new(recording).at_the_end();
+    (tree, recording.marks(calls).collect())
+}
+
 /// An exploration of a recording.
 struct Run<'a> {
     args: &'a Crash,
@@ -397,9 +465,7 @@ impl Run<'_> {
     fn without_a_cut(&self) -> Result<(), Stop> {
         let (recording, judge) = (self.recording, &self.judges[0]);
         let begin = Instant::now();
-        let tree = Had::new(recording).at_the_end();
-        let calls = recording.calls.len();
-        let marks: Vec<&str> = recording.marks(calls).collect();
+        let (tree, marks) = at_the_end(recording);
         let (first, second) = (judge.ask(&tree, &marks)?, judge.ask(&tree, &marks)?);
         let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
         if first.end != second.end {
@@ -616,13 +682,19 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
     let (file, case) = case.rsplit_once('#').unwrap_or((case, ""));
     let saved = Saved::read(Path::new(file)).during(|| file.to_owned())?;
     let recording = &saved.recording;
-    let check = check(args, args.check.as_deref().unwrap_or(&saved.check))?;
+    let check = check(args, Some(&saved))?;
     let place = Place::new(args.dir.as_deref())?;
     let fresh = place.fresh(saved.size)?;
     let (model, tree, calls) = left(case, recording, (&fresh, &place))?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
-    let judges = place.judges(&check, &fresh, shared)?;
+    let mut judges = place.judges(&check, &fresh, shared)?;
+    match teach(&mut judges, &check, recording) {
+        Err(Stop::Stopped) => return Ok(interrupted(&interrupt)),
+        Err(Stop::Check(why)) => return Err(why.exit(EXIT_CHECK)),
+        Err(Stop::Failed(why)) => return Err(why),
+        Ok(()) => {}
+    }
     let judge = &judges[0];
     let marks: Vec<&str> = recording.marks(calls).collect();
     let verdict = match judge.ask(&tree, &marks) {

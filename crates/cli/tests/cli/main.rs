@@ -42,3 +42,4 @@ mod strangers;
 mod twice;
 mod tx;
 mod tx_memory;
+mod unchecked;

@@ -499,8 +499,7 @@ fn programs_that_misbehave_leave_nothing_behind() {
     with(&["--image", "/no/such", "--", "true"]).fails(2, &["/no/such"]);
     with(&["--size", "1M", "--", "true"]).fails(2, &["too small", "16"]);
     with(&["--timeout", "0", "--", "true"]).fails(2, &["--timeout"]);
-    with(&[]).fails(2, &["--check needs a program"]);
-    stetfs(&["crash", "--", "true"]).fails(2, &["--check"]);
+    with(&[]).fails(2, &["--check and --read need a program"]);
     with(&["--ops", "1", "--", "true"]).fails(2, &["--ops"]);
     stetfs(&["crash", "--replay", "/no/such#posix:1:"]).fails(2, &["/no/such"]);
 }
