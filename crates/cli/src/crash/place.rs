@@ -1,29 +1,32 @@
 //! The places where a program runs and its states are shown: directories, volumes and mounts, all
 //! removed at the end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use stetfs_media::Image;
+use stetfs_media::sim::{CrashImage, SimOptions};
+use stetfs_mkfs::{JournalSize, Params};
 use stetfs_powercut::judge::{self, Check, Judge, Verdicts};
 
-use crate::e2fsprogs;
 use crate::failure::{Explain, Failure, Result};
 use crate::size::Size;
 
 /// Block size of fresh volumes, in bytes.
-const BLOCK: u64 = 4096;
+const BLOCK: u32 = 4096;
 
-/// The UUID of every volume, so that they are equal each time.
-const UUID: &str = "73746574-6673-4c61-8000-000000000002";
+/// The UUID of every volume: 73746574-6673-4c61-8000-000000000002.
+const UUID: [u8; 16] = *b"stetfsLa\x80\0\0\0\0\0\0\x02";
 
-/// Seconds since 1970 at which every volume was made, so that they are equal at any time.
-const MADE_AT: &str = "1700000000";
+/// Seconds since 1970 at which every volume was made.
+const MADE_AT: u64 = 1_700_000_000;
 
-/// Bytes of the smallest volume on which states are shown: a journal of 4 MiB, and some room beside
-/// it.
+/// Bytes of the journal of a fresh volume.
+const JOURNAL: u32 = 4 << 20;
+
+/// Bytes of the smallest volume on which states are shown: a journal, and some room beside it.
 pub(super) const SIZE_MIN: u64 = 16 << 20;
 
 /// The place of everything that a run makes.
@@ -44,48 +47,6 @@ impl Place {
             }
         };
         Ok(Self { scratch, dir })
-    }
-
-    /// Makes an empty volume of `size` bytes for the user who runs this.
-    pub(super) fn fresh(&self, size: u64) -> Result<Image> {
-        if size < SIZE_MIN {
-            return Err(Failure::new(format!(
-                "a volume of {} is too small: at least {}",
-                Size(size),
-                Size(SIZE_MIN)
-            )));
-        }
-        self.volume(size)
-    }
-
-    /// Makes such a volume of any size.
-    pub(super) fn volume(&self, size: u64) -> Result<Image> {
-        let path = self.scratch.path().join("fresh.img");
-        File::create(&path)?.set_len(size)?;
-        // Nothing in it may be random: a case is replayed on another volume.
-        let extended = format!(
-            "root_owner={}:{},hash_seed={UUID}",
-            rustix::process::geteuid().as_raw(),
-            rustix::process::getegid().as_raw()
-        );
-        let block = BLOCK.to_string();
-        let mut mke2fs = e2fsprogs::command("mke2fs")?;
-        mke2fs
-            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-b", &block])
-            .args(["-J", "size=4", "-U", UUID, "-E", &extended])
-            .env("E2FSPROGS_FAKE_TIME", MADE_AT)
-            .arg(&path);
-        let made = mke2fs.output().during(|| "mke2fs".to_owned())?;
-        if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-            return Err(
-                Failure::new(format!("making a volume of {size} bytes: {said}"))
-                    .advise("--size 64M is the default; 16M is about the least"),
-            );
-        }
-        let image = Image::from_file(&path)?;
-        fs::remove_file(&path)?;
-        Ok(image)
     }
 
     /// Makes judges: the first works in the directory, each other one in a directory of its own.
@@ -112,6 +73,39 @@ impl Place {
     }
 }
 
+/// Makes an empty volume of `size` bytes for the user who runs this.
+pub(super) fn fresh(size: u64) -> Result<Image> {
+    if size < SIZE_MIN {
+        return Err(Failure::new(format!(
+            "a volume of {} is too small: at least {}",
+            Size(size),
+            Size(SIZE_MIN)
+        )));
+    }
+    volume(size)
+}
+
+/// Makes such a volume of any size. Nothing in it is random or depends on the time: a case is
+/// replayed on another volume.
+pub(super) fn volume(size: u64) -> Result<Image> {
+    let user = rustix::process::geteuid();
+    let params = Params {
+        reserved_percent: 0.0,
+        journal: JournalSize::Blocks(JOURNAL / BLOCK),
+        uuid: UUID,
+        hash_seed: UUID,
+        time: MADE_AT,
+        root_owner: (user.as_raw(), rustix::process::getegid().as_raw()),
+        ..Params::ext4(BLOCK, size / u64::from(BLOCK))
+    };
+    let dev = CrashImage::new(Image::new(size), SimOptions::default());
+    stetfs_mkfs::make(&dev, &params).map_err(|e| {
+        Failure::new(format!("making a volume of {size} bytes: {e}"))
+            .advise("--size 64M is the default; 16M is about the least")
+    })?;
+    Ok(dev.image())
+}
+
 /// Adds advice to a failure of the machinery.
 pub(super) fn told(error: judge::Error) -> Failure {
     let advice = match &error {
@@ -125,19 +119,3 @@ pub(super) fn told(error: judge::Error) -> Failure {
 
 pub(super) const NO_MOUNT: &str = "it takes /dev/fuse, and for other users than root fusermount3 \
     (Debian: apt-get install fuse3); in a container --device /dev/fuse --cap-add SYS_ADMIN";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A case of a scheme is a moment on such a volume, and all shards must be of equal volumes.
-    #[test]
-    fn volumes_are_the_same_at_any_time() {
-        let place = Place::new(None).unwrap();
-        let made = || place.volume(SIZE_MIN).unwrap().to_bytes();
-        let first = made();
-        // The volume's times have a resolution of a second.
-        std::thread::sleep(std::time::Duration::from_millis(1100));
-        assert!(first == made(), "two volumes differ");
-    }
-}

@@ -31,7 +31,7 @@ use stetfs_powercut::tree::Tree;
 
 use super::ending::{EXIT_INTERRUPTED, Interrupt, exit};
 use super::place::{NO_MOUNT, Place, SIZE_MIN, told};
-use super::{ending, findings};
+use super::{ending, findings, place};
 use crate::args::crash::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
 use crate::output;
@@ -185,7 +185,7 @@ fn explored(
     let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
     let resumed = resumed.transpose().map_err(|e| ending::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
-    let fresh = place.fresh(saved.size)?;
+    let fresh = place::fresh(saved.size)?;
     let mut judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
     let begin = Instant::now();
     teach(&mut judges, check, &saved.recording)?;
@@ -199,7 +199,6 @@ fn explored(
         verdicts: &verdicts,
         resumed: resumed.as_ref(),
         fresh: &fresh,
-        place,
     };
     let done = run.without_a_cut().and_then(|()| match of_program.save {
         Some(_) => Ok(()),
@@ -241,7 +240,7 @@ fn recorded(
 ) -> Result<Option<Saved>> {
     let timeout = seconds(args.timeout, "--timeout")?;
     let base = match &args.image {
-        None => place.fresh(args.size.0)?,
+        None => place::fresh(args.size.0)?,
         Some(file) => Image::from_file(file).during(|| file.display().to_string())?,
     };
     let recorded = record::record(&Plan {
@@ -457,7 +456,6 @@ struct Run<'a> {
     verdicts: &'a Verdicts,
     resumed: Option<&'a Resumed>,
     fresh: &'a Image,
-    place: &'a Place,
 }
 
 impl Run<'_> {
@@ -586,7 +584,7 @@ impl Run<'_> {
             Under::Scheme(scheme) => blocks::Explorer {
                 recording,
                 scheme,
-                fresh: &of_scheme(scheme, self.fresh, self.place).map_err(Stop::Failed)?,
+                fresh: &of_scheme(scheme, self.fresh).map_err(Stop::Failed)?,
                 court,
                 seed,
             }
@@ -616,9 +614,9 @@ impl Run<'_> {
 }
 
 /// Makes an empty volume for a scheme.
-fn of_scheme(scheme: &Scheme, fresh: &Image, place: &Place) -> Result<Image> {
+fn of_scheme(scheme: &Scheme, fresh: &Image) -> Result<Image> {
     if scheme.is_on_flash() {
-        place.volume(FLASH_BYTES)
+        place::volume(FLASH_BYTES)
     } else {
         Ok(fresh.clone())
     }
@@ -654,11 +652,7 @@ fn bar(model: &str) -> ProgressBar {
 
 /// Returns what the power cut of a case leaves: the model, the tree, and how many calls had
 /// returned.
-fn left(
-    case: &str,
-    recording: &Recording,
-    (fresh, place): (&Image, &Place),
-) -> Result<(Under, Tree, usize)> {
+fn left(case: &str, recording: &Recording, fresh: &Image) -> Result<(Under, Tree, usize)> {
     let name = case.split(':').next().unwrap_or_default();
     let under: Under = name.parse().map_err(Failure::new)?;
     let (tree, calls) = match &under {
@@ -669,7 +663,7 @@ fn left(
             (arrangement.tree(recording, &cut.there, end), cut.calls)
         }
         Under::Scheme(scheme) => {
-            let fresh = of_scheme(scheme, fresh, place)?;
+            let fresh = of_scheme(scheme, fresh)?;
             let replayed = blocks::replay(scheme, case, recording, &fresh);
             replayed.map_err(|e| ending::told(&e))?
         }
@@ -684,8 +678,8 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
     let recording = &saved.recording;
     let check = check(args, Some(&saved))?;
     let place = Place::new(args.dir.as_deref())?;
-    let fresh = place.fresh(saved.size)?;
-    let (model, tree, calls) = left(case, recording, (&fresh, &place))?;
+    let fresh = place::fresh(saved.size)?;
+    let (model, tree, calls) = left(case, recording, &fresh)?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
     let mut judges = place.judges(&check, &fresh, shared)?;
