@@ -11,6 +11,7 @@ use crate::judge::Verdict;
 use crate::model::Model;
 use crate::numbers::without_numbers;
 use crate::remedy::{self, Helpless, path_of};
+use crate::run::End;
 use crate::states::Cut;
 use crate::tree::Object;
 
@@ -125,6 +126,61 @@ impl Reported {
             self.remedy.extend(more);
         }
     }
+
+    /// Formats the finding for people. `recording`: the file with which it can be replayed.
+    pub fn text(&self, number: usize, recording: Option<&str>) -> String {
+        let told = &self.told;
+        let mut text = format!(
+            "\nfinding {number}, {} states: {}\n\n{}\n",
+            self.states,
+            told.headline,
+            indented(&told.calls.join("\n"))
+        );
+        text += &if told.output.is_empty() {
+            format!("\n  the check {}, and printed nothing\n", told.check)
+        } else {
+            format!(
+                "\n  the check {}:\n{}\n",
+                told.check,
+                indented(&told.output)
+            )
+        };
+        if !told.differences.is_empty() {
+            text += &format!("  against {}:\n", told.against);
+            text += &format!("{}\n", indented(&told.differences.join("\n")));
+        }
+        for (n, remedy) in self.remedy.iter().enumerate() {
+            text += &match n {
+                0 => format!("  what would help: {remedy}\n"),
+                _ => format!("    together with: {remedy}\n"),
+            };
+        }
+        text += match self.helpless {
+            None => "",
+            Some(Helpless::NoSync) => {
+                "  no fsync would help: the power may fail before any fsync ends. Other calls \
+                    would, or another order of calls\n"
+            }
+            Some(Helpless::ManySyncs) => {
+                "  no three fsyncs that were tried would help; an fsync after each call would\n"
+            }
+        };
+        if told.check == End::TimedOut.text() {
+            text += "  if the check is only slow, give it more time: --check-timeout SECONDS\n";
+        }
+        if let Some(recording) = recording {
+            text += &format!(
+                "  stetfs crash --replay '{recording}#{}' --shell\n",
+                self.case
+            );
+        }
+        text
+    }
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
+    lines.join("\n")
 }
 
 /// At most this many calls are shown.

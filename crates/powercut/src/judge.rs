@@ -224,6 +224,11 @@ impl Judge {
         self.shown = Some(shown);
     }
 
+    /// What makes a state right.
+    pub fn rule(&self) -> Rule {
+        self.check.rule
+    }
+
     /// Shows a tree until the next one is shown.
     ///
     /// # Errors

@@ -16,6 +16,8 @@
 //!    count them once for each cause. [`remedy`] looks for the syncs that would help. [`report`]
 //!    has the result, and adds shards up. [`resume`] keeps what a later run goes on from.
 //!
+//! [`testing`] is all of this for a test in Rust, [`fresh`] the empty volumes.
+//!
 //! Data flows down this list. Under the mount there is only `stetfs` itself, and each state is
 //! written to a fresh volume.
 
@@ -28,6 +30,7 @@ pub mod effect;
 pub mod explore;
 pub mod family;
 pub mod finding;
+pub mod fresh;
 pub mod guard;
 pub mod judge;
 pub mod marks;
@@ -45,4 +48,5 @@ pub mod scheme;
 pub mod shown;
 pub mod stage;
 pub mod states;
+pub mod testing;
 pub mod tree;

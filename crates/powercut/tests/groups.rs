@@ -16,8 +16,6 @@ use stetfs_powercut::player::Pace;
 use stetfs_powercut::recorder::Recorder;
 use stetfs_powercut::scheme::{FLASH_BYTES, Played, Scheme};
 use stetfs_powercut::tree::{Body, Tree};
-use stetfs_testkit::host::needs;
-use stetfs_testkit::skip_unless;
 use volume::{fresh, mounted};
 
 /// Two marked files get the same content by each group. One more group changes names and attributes
@@ -121,7 +119,6 @@ fn explored(scheme: &Scheme, recording: &Recording, pace: Pace) -> (Option<Strin
 
 #[test]
 fn groups_are_calls_and_each_is_whole_on_every_scheme() {
-    skip_unless!(needs(false, false, &["mke2fs"]));
     let recording = recording();
     let groups = recording.calls.iter();
     let groups = groups.filter(|call| matches!(call.what, What::Group { .. }));
@@ -151,7 +148,6 @@ fn groups_are_calls_and_each_is_whole_on_every_scheme() {
 
 #[test]
 fn without_the_option_there_are_no_groups() {
-    skip_unless!(needs(false, false, &["mke2fs"]));
     let recorder = Recorder::new(mounted(&fresh(16)), Marks::new());
     recorder.begin().unwrap();
     let (c, root) = (&Caller::root(), InodeNo(2));

@@ -6,12 +6,8 @@ use std::path::Path;
 use stetfs_crash::exploration::grouped;
 use stetfs_crash::sharing::listed;
 use stetfs_powercut::explore::Noticed;
-use stetfs_powercut::finding::Reported;
-use stetfs_powercut::remedy::Helpless;
 use stetfs_powercut::report::{OfModel, Report};
-use stetfs_powercut::run::End;
 
-use super::ending::indented;
 use crate::failure::{Explain, Result};
 use crate::output;
 
@@ -55,7 +51,7 @@ pub(super) fn show(
     for model in &report.models {
         output::line(summary(model))?;
         for (n, finding) in model.findings.iter().enumerate() {
-            output::line(shown(n + 1, finding, report.recording.as_deref()))?;
+            output::line(finding.text(n + 1, report.recording.as_deref()))?;
         }
         for mutant in model.mutants.iter().flatten() {
             let noticed = match mutant.noticed {
@@ -107,56 +103,6 @@ fn summary(model: &OfModel) -> String {
         grouped(counts.states - counts.folded),
         grouped(counts.failing),
     )
-}
-
-/// Formats a finding for people.
-fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
-    let told = &finding.told;
-    let mut text = format!(
-        "\nfinding {number}, {} states: {}\n\n{}\n",
-        finding.states,
-        told.headline,
-        indented(&told.calls.join("\n"))
-    );
-    text += &if told.output.is_empty() {
-        format!("\n  the check {}, and printed nothing\n", told.check)
-    } else {
-        format!(
-            "\n  the check {}:\n{}\n",
-            told.check,
-            indented(&told.output)
-        )
-    };
-    if !told.differences.is_empty() {
-        text += &format!("  against {}:\n", told.against);
-        text += &format!("{}\n", indented(&told.differences.join("\n")));
-    }
-    for (n, remedy) in finding.remedy.iter().enumerate() {
-        text += &match n {
-            0 => format!("  what would help: {remedy}\n"),
-            _ => format!("    together with: {remedy}\n"),
-        };
-    }
-    text += match finding.helpless {
-        None => "",
-        Some(Helpless::NoSync) => {
-            "  no fsync would help: the power may fail before any fsync ends. Other calls would, \
-                or another order of calls\n"
-        }
-        Some(Helpless::ManySyncs) => {
-            "  no three fsyncs that were tried would help; an fsync after each call would\n"
-        }
-    };
-    if told.check == End::TimedOut.text() {
-        text += "  if the check is only slow, give it more time: --check-timeout SECONDS\n";
-    }
-    if let Some(recording) = recording {
-        text += &format!(
-            "  stetfs crash --replay '{recording}#{}' --shell\n",
-            finding.case
-        );
-    }
-    text
 }
 
 /// Says which shards a report contains and which are missing.

@@ -7,27 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use stetfs_media::Image;
-use stetfs_media::sim::{CrashImage, SimOptions};
-use stetfs_mkfs::{JournalSize, Params};
+use stetfs_powercut::fresh::{self, SIZE_MIN};
 use stetfs_powercut::judge::{self, Check, Judge, Verdicts};
 
 use crate::failure::{Explain, Failure, Result};
 use crate::size::Size;
-
-/// Block size of fresh volumes, in bytes.
-const BLOCK: u32 = 4096;
-
-/// The UUID of every volume: 73746574-6673-4c61-8000-000000000002.
-const UUID: [u8; 16] = *b"stetfsLa\x80\0\0\0\0\0\0\x02";
-
-/// Seconds since 1970 at which every volume was made.
-const MADE_AT: u64 = 1_700_000_000;
-
-/// Bytes of the journal of a fresh volume.
-const JOURNAL: u32 = 4 << 20;
-
-/// Bytes of the smallest volume on which states are shown: a journal, and some room beside it.
-pub(super) const SIZE_MIN: u64 = 16 << 20;
 
 /// The place of everything that a run makes.
 pub(super) struct Place {
@@ -85,25 +69,12 @@ pub(super) fn fresh(size: u64) -> Result<Image> {
     volume(size)
 }
 
-/// Makes such a volume of any size. Nothing in it is random or depends on the time: a case is
-/// replayed on another volume.
+/// Makes such a volume of any size.
 pub(super) fn volume(size: u64) -> Result<Image> {
-    let user = rustix::process::geteuid();
-    let params = Params {
-        reserved_percent: 0.0,
-        journal: JournalSize::Blocks(JOURNAL / BLOCK),
-        uuid: UUID,
-        hash_seed: UUID,
-        time: MADE_AT,
-        root_owner: (user.as_raw(), rustix::process::getegid().as_raw()),
-        ..Params::ext4(BLOCK, size / u64::from(BLOCK))
-    };
-    let dev = CrashImage::new(Image::new(size), SimOptions::default());
-    stetfs_mkfs::make(&dev, &params).map_err(|e| {
+    fresh::volume(size).map_err(|e| {
         Failure::new(format!("making a volume of {size} bytes: {e}"))
             .advise("--size 64M is the default; 16M is about the least")
-    })?;
-    Ok(dev.image())
+    })
 }
 
 /// Adds advice to a failure of the machinery.

@@ -18,6 +18,7 @@ use stetfs_powercut::blocks;
 use stetfs_powercut::call::Recording;
 use stetfs_powercut::explore::{self, Court, Early, Explored, Explorer, Limits, Noticed, Progress};
 use stetfs_powercut::finding::parse_case;
+use stetfs_powercut::fresh::SIZE_MIN;
 use stetfs_powercut::judge::{self, Check, Judge, Rule, Verdict, Verdicts};
 use stetfs_powercut::model::Had;
 use stetfs_powercut::record::{self, Plan, Saved};
@@ -30,7 +31,7 @@ use stetfs_powercut::states::Effort;
 use stetfs_powercut::tree::Tree;
 
 use super::ending::{EXIT_INTERRUPTED, Interrupt, exit};
-use super::place::{NO_MOUNT, Place, SIZE_MIN, told};
+use super::place::{NO_MOUNT, Place, told};
 use super::{ending, findings, place};
 use crate::args::crash::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
