@@ -444,10 +444,14 @@ Examples:
   stetfs stats mnt
   stetfs stats --watch mnt             once a second, with the changes
   stetfs stats --watch=0.2 mnt         five times a second
-  stetfs stats --json mnt | jq .journal.commits")]
+  stetfs stats --json mnt | jq .journal.commits
+  stetfs stats --prometheus            all mounted volumes, for a monitoring system")]
 pub(crate) struct Stats {
     /// The mount point, or anything in it
-    #[arg(value_hint = ValueHint::DirPath, required_unless_present_any = ["from", "watch"])]
+    #[arg(
+        value_hint = ValueHint::DirPath,
+        required_unless_present_any = ["from", "watch", "prometheus"]
+    )]
     pub(crate) dir: Option<PathBuf>,
     /// Show the counters in this file, which --json printed earlier
     #[arg(
@@ -460,6 +464,9 @@ pub(crate) struct Stats {
     /// Print as JSON (with --watch one object a line)
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print in Prometheus's text format; without a mount point, of all mounted volumes
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub(crate) prometheus: bool,
     /// Repeat every SECONDS until interrupted
     // A mount point may follow it without them: see `stats.rs`.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]

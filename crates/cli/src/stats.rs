@@ -1,7 +1,7 @@
 //! `stetfs stats`: the live counters of a mounted volume.
 //!
 //! The server returns them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`.
-//! This module knows only those that have a table of their own; the other counters are shown under
+//! Only those that have a table of their own are known here; the other counters are shown under
 //! their own names.
 
 use std::io::ErrorKind;
@@ -9,10 +9,13 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+mod counters;
+mod prometheus;
+
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use stetfs_format::width::nearest_f64;
+use stetfs_fuse::mountinfo;
 use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
 
 use crate::answer;
@@ -21,73 +24,41 @@ use crate::below::front;
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
 use crate::size::{Size, rounded_down};
+use counters::{Action, Cache, Counters, Nvm};
+use prometheus::Metrics;
 
 /// With `--watch`, the header is repeated after this many lines.
 const HEADER_EVERY: u32 = 20;
 
-/// The counters that are shown in a form of their own, and the others.
-#[derive(Debug, Deserialize)]
-struct Counters {
-    scheme: String,
-    #[serde(default)]
-    medium: String,
-    /// Bytes that callers wrote and read.
-    #[serde(default)]
-    bytes_written: u64,
-    #[serde(default)]
-    bytes_read: u64,
-    /// Traffic of the device.
-    #[serde(default)]
-    device: MeterSnapshot,
-    /// Traffic of the memory beside it, if there is some.
-    nvm: Option<Nvm>,
-    /// The scheme's cache in that memory.
-    cache: Option<Cache>,
-    /// The scheme's choices for blocks.
-    #[serde(default)]
-    actions: Vec<Action>,
-    #[serde(default)]
-    journal: Map<String, Value>,
-    #[serde(default)]
-    server: Map<String, Value>,
-    #[serde(flatten)]
-    volume: Map<String, Value>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Action {
-    name: String,
-    taken: u64,
-    bytes_by_each: Vec<(String, u64)>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Nvm {
-    medium: String,
-    traffic: MeterSnapshot,
-}
-
-#[derive(Debug, Deserialize)]
-struct Cache {
-    blocks: u64,
-    cached: u64,
-    dirty: u64,
-    hits: u64,
-    dirty_hits: u64,
-    misses: u64,
-    evictions: u64,
-    written_home: u64,
-    cow_copies: u64,
-}
-
 pub(crate) fn run(args: &Stats) -> Result<()> {
     let (seconds, dir) = pause_and_dir(args)?;
+    if args.prometheus {
+        return export(dir, args.from.as_deref());
+    }
     let source = Source::of(dir, args.from.as_deref())?;
     match seconds {
         Some(seconds) => watch(&source, args.json, seconds),
         None if args.json => output::json(&source.json()?),
         None => print(&source.read()?),
     }
+}
+
+/// Prints the counters of a volume for a monitoring system, or those of all mounted volumes. One
+/// that does not answer is named, and the others are printed.
+fn export(dir: Option<&Path>, from: Option<&Path>) -> Result<()> {
+    let mut metrics = Metrics::default();
+    if dir.is_some() || from.is_some() {
+        metrics.add(&Source::of(dir, from)?.read()?);
+    } else {
+        let mounted = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
+        for entry in mounted.iter().filter(|entry| entry.is_stetfs()) {
+            match Source::Mount(&entry.dir).read() {
+                Ok(counters) => metrics.add(&counters),
+                Err(failure) => eprintln!("stetfs: {failure}"),
+            }
+        }
+    }
+    output::line(metrics.text().trim_end())
 }
 
 /// Reads `--watch mnt` and `--watch 2 mnt`: the word after the option is the number of seconds if

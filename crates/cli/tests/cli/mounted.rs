@@ -150,6 +150,87 @@ fn a_part_is_mounted_and_blocks_are_remapped_home() {
     );
 }
 
+/// Every line of Prometheus's format is a comment or a sample of the metric that the comments
+/// before it name, and the samples are the counters of the JSON.
+#[test]
+fn a_monitoring_system_gets_the_counters() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.str("a \"quoted\\ name");
+    stetfs(&["mkfs", "--size", "32M", &image]).ok();
+    let m = Mount::of(lab, image);
+    let nvm = m.lab.str("nvm");
+    let options = format!("scheme=tinca,durability=process,nvm={nvm}");
+    m.up(&["-o", &options]);
+    fs::write(m.file("file"), vec![1; 100_000]).unwrap();
+    fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
+    let counters = stetfs(&["stats", "--json", &m.dir]).ok();
+    let kept = m.lab.str("counters");
+    fs::write(&kept, &counters).unwrap();
+    let text = stetfs(&["stats", "--prometheus", "--from", &kept]).ok();
+    let mut metric = "";
+    let mut sums = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        if let Some(comment) = line.strip_prefix("# HELP ") {
+            metric = comment.split(' ').next().unwrap();
+            continue;
+        }
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let grows = metric.ends_with("_total");
+            let kind_is = if grows { "counter" } else { "gauge" };
+            assert_eq!(kind, format!("{metric} {kind_is}"));
+            continue;
+        }
+        let (name, rest) = line.split_once('{').unwrap();
+        let (labels, value) = rest.rsplit_once("} ").unwrap();
+        assert_eq!(name, metric, "{line}");
+        assert!(labels.contains(&format!("dir=\"{}\"", m.dir)), "{line}");
+        *sums.entry(name).or_insert(0.0) += value.parse::<f64>().unwrap();
+    }
+    let json = json(&counters);
+    let all = |medium: &serde_json::Value, key: &str| {
+        let rows = medium["traffic"].as_array().unwrap().iter();
+        rows.map(|row| row[key].as_u64().unwrap_or(0)).sum::<u64>() as f64
+    };
+    let (device, memory) = (&json["device"], &json["nvm"]["traffic"]);
+    for (name, right) in [
+        (
+            "written_bytes_total",
+            all(device, "write_bytes") + all(memory, "write_bytes"),
+        ),
+        ("lines_total", all(memory, "lines")),
+        ("program_written_bytes_total", 100_000.0),
+        (
+            "journal_commits_total",
+            json["journal"]["commits"].as_f64().unwrap(),
+        ),
+        ("blocks_free", json["blocks_free"].as_f64().unwrap()),
+        (
+            "cache_dirty_blocks",
+            json["cache"]["dirty"].as_f64().unwrap(),
+        ),
+        ("stopped", 0.0),
+        ("info", 1.0),
+    ] {
+        assert_eq!(
+            sums[format!("stetfs_{name}").as_str()],
+            right,
+            "{name}:\n{text}"
+        );
+    }
+    let image = r#"/a \"quoted\\ name","#;
+    assert!(text.contains(image), "{text}");
+    // Without a mount point it is all volumes.
+    let live = stetfs(&["stats", "--prometheus"]).ok();
+    assert!(
+        live.contains(&format!("stetfs_stopped{{dir=\"{}\"}} 0", m.dir)),
+        "{live}"
+    );
+    m.down();
+}
+
 /// Delta Journaling: the memory beside the volume holds what was committed last, and the volume
 /// cannot be used without it.
 #[test]
