@@ -54,6 +54,9 @@ pub enum Error {
     /// One of our schemes failed as a model.
     #[error("{0:#}")]
     Scheme(anyhow::Error),
+    /// Nothing was told of what the run shows ([`Judge::learn`]).
+    #[error("the judge does not know what the run shows")]
+    NotTaught,
     /// The user stopped it.
     #[error("stopped")]
     Stopped,
@@ -219,7 +222,7 @@ impl Judge {
         })
     }
 
-    /// Tells what the run shows, which all rules but [`Rule::Holds`] ask for.
+    /// Tells what the run shows, which is the rule from now on.
     pub fn learn(&mut self, shown: Arc<Shown>) {
         self.shown = Some(shown);
     }
@@ -270,15 +273,14 @@ impl Judge {
     /// # Errors
     /// The check cannot be run.
     pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
-        let (end, output) = match (self.check.rule, &self.shown) {
-            (Rule::Files, Some(shown)) => {
-                if self.stop.load(Ordering::Relaxed) {
-                    return Err(Error::Stopped);
-                }
-                shown.of_files(tree, marks)
+        let (end, output) = match (self.shown.as_deref(), self.check.rule) {
+            (Some(Shown::Files(_)), _) if self.stop.load(Ordering::Relaxed) => {
+                return Err(Error::Stopped);
             }
-            (Rule::Prints, Some(shown)) => shown.of_printed(&self.print(tree, marks)?, marks),
-            (Rule::Holds, _) | (_, None) => self.run(tree, marks, None)?,
+            (Some(Shown::Files(files)), _) => files.judge(tree, marks),
+            (Some(Shown::Printed(prints)), _) => prints.judge(&self.print(tree, marks)?, marks),
+            (None, Rule::Holds) => self.run(tree, marks, None)?,
+            (None, Rule::Prints | Rule::Files) => return Err(Error::NotTaught),
         };
         Ok(Verdict { end, output })
     }

@@ -78,18 +78,36 @@ pub type Said = (End, String);
 
 /// What a run showed.
 #[derive(Debug)]
-pub struct Shown {
-    /// The number of different moments.
-    moments: usize,
-    what: What,
+pub enum Shown {
+    /// To a command.
+    Printed(Prints),
+    /// As files.
+    Files(Files),
 }
 
+impl Shown {
+    /// The number of different moments.
+    pub fn moments(&self) -> usize {
+        match self {
+            Self::Printed(prints) => prints.moments,
+            Self::Files(files) => files.moments,
+        }
+    }
+}
+
+/// What a command printed at the moments of a run.
 #[derive(Debug)]
-enum What {
-    /// What a command printed, and the number of promises when it last did.
-    Prints(HashMap<(End, Digest), usize>),
-    /// What was at each path.
-    Files(BTreeMap<String, Path>),
+pub struct Prints {
+    moments: usize,
+    /// The number of promises when each was printed last.
+    known: HashMap<(End, Digest), usize>,
+}
+
+/// What was at each path at the moments of a run.
+#[derive(Debug)]
+pub struct Files {
+    moments: usize,
+    known: BTreeMap<String, Path>,
 }
 
 /// A path of the run.
@@ -110,32 +128,48 @@ struct Was {
     text: String,
 }
 
-impl Shown {
+impl Prints {
     /// Runs the command at each moment of a recording: `print` is told what is there, and the
     /// promises until then.
     ///
     /// # Errors
     /// Those of `print`.
-    pub fn by_printing<E>(
+    pub fn of<E>(
         recording: &Recording,
         mut print: impl FnMut(&Tree, &[&str]) -> Result<Printed, E>,
     ) -> Result<Self, E> {
         let had = Had::new(recording);
         let moments = moments(recording, &had);
-        let mut prints = HashMap::new();
+        let mut known = HashMap::new();
         for moment in &moments {
             let marks: Vec<&str> = recording.marks(*moment).collect();
             let printed = print(&had.after(*moment), &marks)?;
-            prints.insert((printed.end, printed.digest), marks.len());
+            known.insert((printed.end, printed.digest), marks.len());
         }
         Ok(Self {
             moments: moments.len(),
-            what: What::Prints(prints),
+            known,
         })
     }
 
+    /// Judges what the command printed about a state after these promises.
+    pub fn judge(&self, printed: &Printed, marks: &[&str]) -> Said {
+        let last = self.known.get(&(printed.end, printed.digest));
+        let (end, mut why) = match last {
+            Some(last) if *last >= marks.len() => return (End::Exited(0), String::new()),
+            Some(last) => (End::TooOld, only_before(*last, marks) + "\n"),
+            None => (End::NeverShown, String::new()),
+        };
+        if printed.end != End::Exited(0) {
+            why += &format!("the command {}\n", printed.end.text());
+        }
+        (end, why + &printed.text)
+    }
+}
+
+impl Files {
     /// Looks at the files at each moment of a recording.
-    pub fn by_files(recording: &Recording) -> Self {
+    pub fn of(recording: &Recording) -> Self {
         let had = Had::new(recording);
         let moments = moments(recording, &had);
         let mut files: BTreeMap<String, Path> = BTreeMap::new();
@@ -163,43 +197,16 @@ impl Shown {
         }
         Self {
             moments: moments.len(),
-            what: What::Files(files),
+            known: files,
         }
-    }
-
-    /// The number of different moments.
-    pub fn moments(&self) -> usize {
-        self.moments
-    }
-
-    /// Judges what the command printed about a state after these promises.
-    pub fn of_printed(&self, printed: &Printed, marks: &[&str]) -> Said {
-        let What::Prints(prints) = &self.what else {
-            return (End::Exited(0), String::new());
-        };
-        let last = prints.get(&(printed.end, printed.digest));
-        let (end, mut why) = match last {
-            Some(last) if *last >= marks.len() => return (End::Exited(0), String::new()),
-            Some(last) => (End::TooOld, only_before(*last, marks) + "\n"),
-            None => (End::NeverShown, String::new()),
-        };
-        if printed.end != End::Exited(0) {
-            why += &format!("the command {}\n", printed.end.text());
-        }
-        (end, why + &printed.text)
     }
 
     /// Judges the files of a state after these promises.
-    pub fn of_files(&self, tree: &Tree, marks: &[&str]) -> Said {
-        let What::Files(known) = &self.what else {
-            return (End::Exited(0), String::new());
-        };
-        let there = tree.files();
+    pub fn judge(&self, tree: &Tree, marks: &[&str]) -> Said {
+        let (known, there) = (&self.known, tree.files());
         let (mut never, mut old) = (Vec::new(), Vec::new());
-        for path in known
-            .keys()
-            .chain(there.keys().filter(|p| !known.contains_key(*p)))
-        {
+        let new = there.keys().filter(|path| !known.contains_key(*path));
+        for path in known.keys().chain(new) {
             let (digest, text) = match there.get(path) {
                 Some((digest, text)) => (Some(*digest), text.as_str()),
                 None => (None, NOTHING),

@@ -22,7 +22,7 @@ use crate::judge::{Check, Judge, Rule, Verdicts};
 use crate::model::{Had, MODELS, Model};
 use crate::record::{self, Plan, Saved};
 use crate::run::End;
-use crate::shown::Shown;
+use crate::shown::{Files, Prints, Shown};
 use crate::states::Effort;
 
 thread_local! {
@@ -336,7 +336,7 @@ fn taught(mut judge: Judge, recording: &Recording) -> Result<Judge> {
                 bail!("the check fails without any power cut: it {end}, and printed:\n{output}");
             }
         }
-        Rule::Files => judge.learn(Arc::new(Shown::by_files(recording))),
+        Rule::Files => judge.learn(Arc::new(Shown::Files(Files::of(recording)))),
         Rule::Prints => {
             let (first, second) = (judge.print(&tree, &marks)?, judge.print(&tree, &marks)?);
             ensure!(
@@ -351,8 +351,8 @@ fn taught(mut judge: Judge, recording: &Recording) -> Result<Judge> {
                 first.text(),
                 second.text()
             );
-            let shown = Shown::by_printing(recording, |tree, marks| judge.print(tree, marks))?;
-            judge.learn(Arc::new(shown));
+            let prints = Prints::of(recording, |tree, marks| judge.print(tree, marks))?;
+            judge.learn(Arc::new(Shown::Printed(prints)));
         }
     }
     Ok(judge)

@@ -26,7 +26,7 @@ use stetfs_powercut::report::{Asked, OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
 use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
-use stetfs_powercut::shown::Shown;
+use stetfs_powercut::shown::{Files, Prints, Shown};
 use stetfs_powercut::states::Effort;
 use stetfs_powercut::tree::Tree;
 
@@ -396,7 +396,7 @@ fn ended(end: End, output: &str) -> String {
 fn teach(judges: &mut [Judge], check: &Check, recording: &Recording) -> Result<(), Stop> {
     let shown = match check.rule {
         Rule::Holds => return Ok(()),
-        Rule::Files => Shown::by_files(recording),
+        Rule::Files => Shown::Files(Files::of(recording)),
         Rule::Prints => {
             let judge = &judges[0];
             let (tree, marks) = at_the_end(recording);
@@ -423,7 +423,8 @@ fn teach(judges: &mut [Judge], check: &Check, recording: &Recording) -> Result<(
                     "it must leave out what differs each time, such as times of access",
                 ));
             }
-            Shown::by_printing(recording, |tree, marks| judge.print(tree, marks))?
+            let print = |tree: &Tree, marks: &[&str]| judge.print(tree, marks);
+            Shown::Printed(Prints::of(recording, print)?)
         }
     };
     let shown = Arc::new(shown);
