@@ -159,7 +159,7 @@ fn what_was_synced_survives_the_servers_death_under_every_scheme() {
         // The kernel alone reads what is left.
         tool("mount", &["-o", "loop,ro", &front.image, &front.mnt]).ok();
         front.check(0..16);
-        tool("umount", &[&front.mnt]).ok();
+        crate::run::unmount(&front.mnt);
     }
 }
 

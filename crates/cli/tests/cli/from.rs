@@ -153,7 +153,7 @@ fn the_kernel_sees_the_same_tree() {
                 "getfattr",
                 &["--only-values", "-n", "user.note", &format!("{dir}/linked")],
             );
-            tool("umount", &[&dir]).ok();
+            crate::run::unmount(&dir);
             assert_eq!(theirs, ours);
             assert_eq!(content.out, format!("Only in {dir}: lost+found\n"));
             assert!(
