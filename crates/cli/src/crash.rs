@@ -21,6 +21,7 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{nearest_f64, usize_as_u64};
+use stetfs_powercut::finding::indented;
 use stetfs_testkit::world::World;
 use stetfs_testkit::world::model::Model;
 use stetfs_testkit::world::op::Op;
@@ -34,7 +35,7 @@ mod shown;
 use crate::args::crash::{Crash, CrashCommand, CrashMerge, Ops};
 use crate::failure::{Failure, Result};
 use crate::output;
-use ending::{EXIT_INTERRUPTED, Interrupt, exit, indented, told};
+use ending::{EXIT_INTERRUPTED, Interrupt, exit, told};
 
 /// Exit code: it could not run.
 const EXIT_NOT_RUN: u8 = 2;

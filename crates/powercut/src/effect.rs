@@ -215,6 +215,16 @@ impl Arrangement {
         added.iter().any(|effect| !effect.change.is_time())
     }
 
+    /// Returns the moments of a recording, as numbers of calls: its begin, and after each call that
+    /// adds effects or promises something. A sync alone only takes states away.
+    pub fn moments(&self, recording: &Recording) -> Vec<usize> {
+        let is_one = |calls: &usize| match calls.checked_sub(1) {
+            None => true,
+            Some(last) => self.adds(last) || recording.calls[last].is_mark(),
+        };
+        (0..=recording.calls.len()).filter(is_one).collect()
+    }
+
     /// Returns the set of effects that are durable after this many calls.
     pub fn must(&self, calls: usize) -> Set {
         let mut set = Set::none(self.ends[calls]);

@@ -15,7 +15,7 @@ use crate::effect::{Arrangement, Number};
 use crate::finding::{Cause, Finding, Reported};
 use crate::judge::{Error, Judge, Key, Verdict, Verdicts};
 use crate::model::Model;
-use crate::states::{Cut, Effort, moments, states};
+use crate::states::{Cut, Effort, states};
 use crate::tree::Tree;
 
 /// Limits that end an exploration early.
@@ -320,7 +320,7 @@ impl Explorer<'_> {
     /// The check cannot be run.
     pub fn run(&self) -> Result<Explored, Error> {
         let arrangement = self.model.arrange(self.recording);
-        let moments = moments(self.recording, &arrangement);
+        let moments = arrangement.moments(self.recording);
         let mut counts = Counts {
             moments_all: moments.len(),
             ..Counts::default()

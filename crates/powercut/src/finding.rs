@@ -178,7 +178,8 @@ impl Reported {
     }
 }
 
-fn indented(text: &str) -> String {
+/// Indents each line.
+pub fn indented(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
 }

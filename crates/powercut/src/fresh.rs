@@ -39,3 +39,18 @@ pub fn volume(size: u64) -> Result<Image, MkfsError> {
     stetfs_mkfs::make(&dev, &params)?;
     Ok(dev.image())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A case of a scheme is a moment on such a volume, and all shards must be of equal volumes.
+    #[test]
+    fn volumes_are_the_same_at_any_time() {
+        let made = || volume(SIZE_MIN).unwrap().to_bytes();
+        let first = made();
+        // The volume's times have a resolution of a second.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert!(first == made(), "two volumes differ");
+    }
+}

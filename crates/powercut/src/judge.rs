@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -19,10 +19,12 @@ use stetfs_media::Image;
 use stetfs_media::sim::{CrashImage, SimOptions};
 use stetfs_testkit::world::tree::hash;
 
+use crate::call::Recording;
 use crate::guard::Guard;
+use crate::model::Had;
 use crate::mounted::{self, Mounted};
 use crate::run::{End, Run, memory_file, shell_or_words};
-use crate::shown::{Printed, Shown};
+use crate::shown::{Files, Printed, Prints, Shown};
 use crate::stage::Stage;
 use crate::tree::Tree;
 
@@ -54,7 +56,7 @@ pub enum Error {
     /// One of our schemes failed as a model.
     #[error("{0:#}")]
     Scheme(anyhow::Error),
-    /// Nothing was told of what the run shows ([`Judge::learn`]).
+    /// Nothing was told of what the run shows ([`teach`]).
     #[error("the judge does not know what the run shows")]
     NotTaught,
     /// The user stopped it.
@@ -72,10 +74,27 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    fn of(printed: Printed) -> Self {
+        Self {
+            end: printed.end(),
+            output: printed.text().to_owned(),
+        }
+    }
+
     /// True if the promises hold.
     pub fn holds(&self) -> bool {
         self.end == End::Exited(0)
     }
+}
+
+/// Why a check, or a command that reads, cannot judge: its answers about what a run left at its
+/// end.
+#[derive(Debug)]
+pub enum Unfit {
+    /// Two answers about the same state.
+    Differs(Verdict, Verdict),
+    /// What is there without a power cut is wrong.
+    Fails(Verdict),
 }
 
 /// What makes a state right.
@@ -115,7 +134,7 @@ pub struct Judge {
     scratch: PathBuf,
     verdicts: Arc<Verdicts>,
     stop: Arc<AtomicBool>,
-    shown: Option<Arc<Shown>>,
+    shown: OnceLock<Arc<Shown>>,
 }
 
 /// The key of a state. States with the same key get the same verdict.
@@ -218,13 +237,36 @@ impl Judge {
             scratch: scratch.to_owned(),
             verdicts,
             stop,
-            shown: None,
+            shown: OnceLock::new(),
         })
     }
 
-    /// Tells what the run shows, which is the rule from now on.
-    pub fn learn(&mut self, shown: Arc<Shown>) {
-        self.shown = Some(shown);
+    /// Asks twice about what a run left at its end, without a power cut. Returns why the answers
+    /// are of no use, if they are not.
+    ///
+    /// # Errors
+    /// The command cannot be run.
+    pub fn try_out(&self, recording: &Recording) -> Result<Option<Unfit>, Error> {
+        let tree = Had::new(recording).at_the_end();
+        let marks: Vec<&str> = recording.marks(recording.calls.len()).collect();
+        let (first, second, is_same) = match self.check.rule {
+            Rule::Files => return Ok(None),
+            Rule::Holds => {
+                let (first, second) = (self.ask(&tree, &marks)?, self.ask(&tree, &marks)?);
+                let is_same = first.end == second.end;
+                (first, second, is_same)
+            }
+            Rule::Prints => {
+                let (first, second) = (self.print(&tree, &marks)?, self.print(&tree, &marks)?);
+                let is_same = first.is_same(&second);
+                (Verdict::of(first), Verdict::of(second), is_same)
+            }
+        };
+        Ok(match (is_same, first.holds()) {
+            (false, _) => Some(Unfit::Differs(first, second)),
+            (true, false) => Some(Unfit::Fails(first)),
+            (true, true) => None,
+        })
     }
 
     /// What makes a state right.
@@ -273,7 +315,7 @@ impl Judge {
     /// # Errors
     /// The check cannot be run.
     pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
-        let (end, output) = match (self.shown.as_deref(), self.check.rule) {
+        let (end, output) = match (self.shown.get().map(|shown| &**shown), self.check.rule) {
             (Some(Shown::Files(_)), _) if self.stop.load(Ordering::Relaxed) => {
                 return Err(Error::Stopped);
             }
@@ -343,6 +385,28 @@ impl Judge {
         }
         Ok((ran.end, ran.output))
     }
+}
+
+/// Finds out what a run shows, and tells the judges, whose rule it is from now on. Returns nothing
+/// where the user's check is the rule.
+///
+/// # Errors
+/// The command that reads cannot be run.
+pub fn teach(judges: &[Judge], recording: &Recording) -> Result<Option<Arc<Shown>>, Error> {
+    let judge = &judges[0];
+    let shown = match judge.rule() {
+        Rule::Holds => return Ok(None),
+        Rule::Files => Shown::Files(Files::of(recording)),
+        Rule::Prints => {
+            let print = |tree: &Tree, marks: &[&str]| judge.print(tree, marks);
+            Shown::Printed(Prints::of(recording, print)?)
+        }
+    };
+    let shown = Arc::new(shown);
+    for judge in judges {
+        judge.shown.get_or_init(|| shown.clone());
+    }
+    Ok(Some(shown))
 }
 
 /// Returns the variables in a check's environment.

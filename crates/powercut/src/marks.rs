@@ -4,13 +4,23 @@
 //! change in the recording: this process reads the pipes before it makes each change, and the
 //! program has written the line before it asked for the change.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use regex_lite::Regex;
 use rustix::fs::{FileType, Mode, OFlags};
+
+/// Makes a promise: writes a line to the FIFO that `$STETFS_MARKS` names, in one write, so that no
+/// other process's line comes in between.
+///
+/// # Errors
+/// The FIFO cannot be written.
+pub fn promise(fifo: &Path, line: &str) -> io::Result<()> {
+    let mut fifo = OpenOptions::new().write(true).open(fifo)?;
+    fifo.write_all(format!("{line}\n").as_bytes())
+}
 
 /// The pipes that marks come through.
 #[derive(Debug, Default)]

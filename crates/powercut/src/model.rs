@@ -162,6 +162,11 @@ impl<'a> Had<'a> {
         self.after(self.recording.calls.len())
     }
 
+    /// Returns the moments of the recording, as numbers of calls.
+    pub fn moments(&self) -> Vec<usize> {
+        self.arrangement.moments(self.recording)
+    }
+
     /// True if a call changes something by which states are compared.
     pub fn changes(&self, call: usize) -> bool {
         self.arrangement.adds(call)

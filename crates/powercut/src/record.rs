@@ -255,6 +255,12 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// Where a recording with findings is kept if nobody named a file.
+    pub fn usual_place() -> PathBuf {
+        let name = format!("stetfs-crash-{}.recording", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
     /// Reads a recording.
     ///
     /// # Errors

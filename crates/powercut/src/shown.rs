@@ -139,7 +139,7 @@ impl Prints {
         mut print: impl FnMut(&Tree, &[&str]) -> Result<Printed, E>,
     ) -> Result<Self, E> {
         let had = Had::new(recording);
-        let moments = moments(recording, &had);
+        let moments = had.moments();
         let mut known = HashMap::new();
         for moment in &moments {
             let marks: Vec<&str> = recording.marks(*moment).collect();
@@ -171,7 +171,7 @@ impl Files {
     /// Looks at the files at each moment of a recording.
     pub fn of(recording: &Recording) -> Self {
         let had = Had::new(recording);
-        let moments = moments(recording, &had);
+        let moments = had.moments();
         let mut files: BTreeMap<String, Path> = BTreeMap::new();
         for (n, moment) in moments.iter().enumerate() {
             let now = recording.marks(*moment).count();
@@ -266,13 +266,4 @@ fn ever(text: &str, known: Option<&Path>) -> String {
     texts.truncate(WAS);
     let others = if more { " or others" } else { "" };
     format!("; in the run it was {}{others}", texts.join(" or "))
-}
-
-/// Returns the numbers of calls after which something else is to be seen than before, or promised.
-fn moments(recording: &Recording, had: &Had<'_>) -> Vec<usize> {
-    let is_one = |calls: &usize| match calls.checked_sub(1) {
-        None => true,
-        Some(last) => had.changes(last) || recording.calls[last].is_mark(),
-    };
-    (0..=recording.calls.len()).filter(is_one).collect()
 }

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 use stetfs_testkit::rng::Rng;
 
-use crate::call::Recording;
 use crate::effect::{Arrangement, Change, Number, Set};
 use crate::tree::Object;
 
@@ -83,15 +82,6 @@ pub struct States {
     pub cuts: Vec<Cut>,
     /// True if the moment has no other states.
     pub complete: bool,
-}
-
-/// Returns the moments at which the power is cut: after each call that adds effects or promises
-/// something. A sync alone only takes states away.
-pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
-    let calls = recording.calls.len();
-    let promises = |calls: usize| recording.calls[calls - 1].is_mark();
-    let is_one = |calls: &usize| *calls == 0 || arrangement.adds(*calls - 1) || promises(*calls);
-    (0..=calls).filter(is_one).collect()
 }
 
 /// Returns the states after this many calls.

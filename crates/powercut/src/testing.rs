@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::Arc;
@@ -18,11 +17,11 @@ use stetfs_crash::sharing::Shard;
 use crate::call::Recording;
 use crate::explore::{Court, Explorer, Limits};
 use crate::fresh;
-use crate::judge::{Check, Judge, Rule, Verdicts};
-use crate::model::{Had, MODELS, Model};
+use crate::judge::{self, Check, Judge, Rule, Unfit, Verdict, Verdicts};
+use crate::marks::promise;
+use crate::model::{MODELS, Model};
 use crate::record::{self, Plan, Saved};
 use crate::run::End;
-use crate::shown::{Files, Prints, Shown};
 use crate::states::Effort;
 
 thread_local! {
@@ -97,11 +96,8 @@ impl Promises {
     /// # Panics
     /// The recording is over.
     pub fn make(&self, text: &str) {
-        let line = format!("{}\n", text.replace('\n', " "));
-        let fifo = OpenOptions::new().write(true).open(&self.0);
-        // In one write, so that no other process's line comes in between.
-        let written = fifo.and_then(|mut fifo| fifo.write_all(line.as_bytes()));
-        written.expect("promising something to the recording");
+        let promised = promise(&self.0, &text.replace('\n', " "));
+        promised.expect("promising something to the recording");
     }
 }
 
@@ -249,7 +245,7 @@ impl<'a> CrashTest<'a> {
         let at = (Path::new("stetfs-crash"), dir.as_path());
         let shared = (verdicts.clone(), stop);
         let judge = Judge::new(check.clone(), base, at, &files, shared.0, shared.1)?;
-        let judge = taught(judge, &recording)?;
+        teach(&judge, &recording)?;
         let saved = Saved {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             program: program
@@ -292,7 +288,7 @@ impl<'a> CrashTest<'a> {
                 effort: Effort::default(),
             };
             for (n, finding) in explorer.run()?.findings.iter().enumerate() {
-                let kept = kept();
+                let kept = Saved::usual_place();
                 if text.is_empty() {
                     saved.write(&kept).context("keeping the recording")?;
                 }
@@ -318,44 +314,25 @@ fn words(test: &str, name: &str, part: &str) -> Result<Vec<OsString>> {
     Ok(first.into_iter().chain(only.map(OsString::from)).collect())
 }
 
-/// Where the recording of a failed test is kept.
-fn kept() -> PathBuf {
-    let name = format!("stetfs-crash-{}.recording", process::id());
-    std::env::temp_dir().join(name)
-}
-
-/// Tells the judge what the run shows, and asks about what it left at its end.
-fn taught(mut judge: Judge, recording: &Recording) -> Result<Judge> {
-    let tree = Had::new(recording).at_the_end();
-    let marks: Vec<&str> = recording.marks(recording.calls.len()).collect();
-    match judge.rule() {
-        Rule::Holds => {
-            let verdict = judge.ask(&tree, &marks)?;
-            if !verdict.holds() {
-                let (end, output) = (verdict.end.text(), verdict.output);
-                bail!("the check fails without any power cut: it {end}, and printed:\n{output}");
-            }
+/// Asks the judge about what the run left at its end, and tells it what the run shows.
+fn teach(judge: &Judge, recording: &Recording) -> Result<()> {
+    let said = |verdict: &Verdict| {
+        let (end, output) = (verdict.end.text(), verdict.output.trim_end());
+        format!("it {end}, and printed:\n{output}")
+    };
+    match judge.try_out(recording)? {
+        Some(Unfit::Fails(first)) => {
+            bail!("judging fails without any power cut: {}", said(&first))
         }
-        Rule::Files => judge.learn(Arc::new(Shown::Files(Files::of(recording)))),
-        Rule::Prints => {
-            let (first, second) = (judge.print(&tree, &marks)?, judge.print(&tree, &marks)?);
-            ensure!(
-                first.end() == End::Exited(0),
-                "reading what the code left fails: it {}, and printed:\n{}",
-                first.end().text(),
-                first.text()
-            );
-            ensure!(
-                first.is_same(&second),
-                "two things are read of the same state:\n{}and\n{}",
-                first.text(),
-                second.text()
-            );
-            let prints = Prints::of(recording, |tree, marks| judge.print(tree, marks))?;
-            judge.learn(Arc::new(Shown::Printed(prints)));
-        }
+        Some(Unfit::Differs(first, second)) => bail!(
+            "the same state is judged differently: first {}\nthen {}",
+            said(&first),
+            said(&second)
+        ),
+        None => {}
     }
-    Ok(judge)
+    judge::teach(std::slice::from_ref(judge), recording)?;
+    Ok(())
 }
 
 /// Writes words as a line for the shell.

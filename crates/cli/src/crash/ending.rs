@@ -76,8 +76,3 @@ fn is_ignored(signal: i32) -> bool {
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
-
-pub(super) fn indented(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
-    lines.join("\n")
-}

@@ -1,7 +1,7 @@
 //! `stetfs crash -- PROGRAM`: what a power cut does to a user's program.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::fs;
+use std::io::{self, IsTerminal};
 use std::num::NonZero;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use stetfs_media::Image;
 use stetfs_powercut::blocks;
 use stetfs_powercut::call::Recording;
 use stetfs_powercut::explore::{self, Court, Early, Explored, Explorer, Limits, Noticed, Progress};
-use stetfs_powercut::finding::parse_case;
+use stetfs_powercut::finding::{indented, parse_case};
 use stetfs_powercut::fresh::SIZE_MIN;
-use stetfs_powercut::judge::{self, Check, Judge, Rule, Verdict, Verdicts};
-use stetfs_powercut::model::Had;
+use stetfs_powercut::judge::{self, Check, Judge, Rule, Unfit, Verdict, Verdicts};
+use stetfs_powercut::marks::promise;
 use stetfs_powercut::record::{self, Plan, Saved};
 use stetfs_powercut::report::{Asked, OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
 use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
-use stetfs_powercut::shown::{Files, Prints, Shown};
+use stetfs_powercut::shown::Shown;
 use stetfs_powercut::states::Effort;
 use stetfs_powercut::tree::Tree;
 
@@ -64,10 +64,7 @@ pub(super) fn mark(args: &CrashMark) -> Result<ExitCode> {
     if !kind.is_fifo() {
         return Err(Failure::new(format!("{}: not a FIFO", fifo.display())));
     }
-    let mut fifo = OpenOptions::new().write(true).open(&fifo).during(shown)?;
-    // In one write, so that no other process's line comes in between.
-    fifo.write_all(format!("{}\n", args.text).as_bytes())
-        .during(shown)?;
+    promise(&fifo, &args.text).during(shown)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -187,9 +184,7 @@ fn explored(
     let resumed = resumed.transpose().map_err(|e| ending::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
     let fresh = place::fresh(saved.size)?;
-    let mut judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
-    let begin = Instant::now();
-    teach(&mut judges, check, &saved.recording)?;
+    let judges = place.judges(check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
     let asked = Asked::new(saved, check, args.seed, of_program.mutate);
     let mut report = Report::new(saved, asked, shard);
@@ -201,6 +196,7 @@ fn explored(
         resumed: resumed.as_ref(),
         fresh: &fresh,
     };
+    let begin = Instant::now();
     let done = run.without_a_cut().and_then(|()| match of_program.save {
         Some(_) => Ok(()),
         None => run.explore(shard, &mut report),
@@ -285,10 +281,7 @@ fn keep(args: &CrashProgram, saved: &Saved, report: &Report) -> Result<Option<St
     let wanted = args.save.as_ref().or(args.keep.as_ref());
     let file = match (wanted, report.has_findings()) {
         (Some(file), _) => file.clone(),
-        (None, true) => {
-            let name = format!("stetfs-crash-{}.recording", std::process::id());
-            std::env::temp_dir().join(name)
-        }
+        (None, true) => Saved::usual_place(),
         (None, false) => return Ok(None),
     };
     saved.write(&file).during(|| shown(&file))?;
@@ -387,96 +380,35 @@ fn say_what_was_recorded(recorded: &record::Recorded) {
 fn ended(end: End, output: &str) -> String {
     match output.trim_end() {
         "" => format!("{}, and printed nothing", end.text()),
-        said => format!("{}, and printed:\n{}", end.text(), ending::indented(said)),
+        said => format!("{}, and printed:\n{}", end.text(), indented(said)),
     }
 }
 
-/// Tells the judges what the run shows without a power cut, where that is the rule. A command must
-/// read what the program left, and always in the same way.
-fn teach(judges: &mut [Judge], check: &Check, recording: &Recording) -> Result<(), Stop> {
-    let shown = match check.rule {
-        Rule::Holds => return Ok(()),
-        Rule::Files => Shown::Files(Files::of(recording)),
-        Rule::Prints => {
-            let judge = &judges[0];
-            let (tree, marks) = at_the_end(recording);
-            let (first, second) = (judge.print(&tree, &marks)?, judge.print(&tree, &marks)?);
-            let failed = |why: String, advice: &str| {
-                Stop::Check(Failure::new(format!("--read: {why}")).advise(advice))
-            };
-            if first.end() != End::Exited(0) {
-                return Err(failed(
-                    format!(
-                        "the command fails on what the program left: it {}",
-                        ended(first.end(), first.text())
-                    ),
-                    "it must read what is there when the program has ended, and exit with 0",
-                ));
-            }
-            if !first.is_same(&second) {
-                return Err(failed(
-                    format!(
-                        "the command prints two things about the same state:\n{}\nand\n{}",
-                        ending::indented(first.text().trim_end()),
-                        ending::indented(second.text().trim_end())
-                    ),
-                    "it must leave out what differs each time, such as times of access",
-                ));
-            }
-            let print = |tree: &Tree, marks: &[&str]| judge.print(tree, marks);
-            Shown::Printed(Prints::of(recording, print)?)
-        }
+/// Tries the check, or the command that reads, on what the program left without a power cut.
+fn try_out(judge: &Judge, recording: &Recording) -> Result<(), Stop> {
+    let Some(unfit) = judge.try_out(recording)? else {
+        return Ok(());
     };
-    let shown = Arc::new(shown);
-    eprintln!(
-        "stetfs: a power cut must show what one of {} moments of the run shows{}",
-        shown.moments(),
-        match check.rule {
-            Rule::Files =>
-                ", file by file; for files that belong together give --read CMD or --check CMD",
-            Rule::Holds | Rule::Prints => "",
-        }
-    );
-    for judge in judges {
-        judge.learn(shown.clone());
-    }
-    Ok(())
-}
-
-/// Returns what is there when the recording ends, and all promises.
-fn at_the_end(recording: &Recording) -> (Tree, Vec<&str>) {
-    let calls = recording.calls.len();
-    let tree = Had::new(recording).at_the_end();
-    (tree, recording.marks(calls).collect())
-}
-
-/// An exploration of a recording.
-struct Run<'a> {
-    args: &'a Crash,
-    recording: &'a Recording,
-    judges: &'a [Judge],
-    verdicts: &'a Verdicts,
-    resumed: Option<&'a Resumed>,
-    fresh: &'a Image,
-}
-
-impl Run<'_> {
-    /// Runs the check twice on what the program left without a power cut.
-    fn without_a_cut(&self) -> Result<(), Stop> {
-        let (recording, judge) = (self.recording, &self.judges[0]);
-        let begin = Instant::now();
-        let (tree, marks) = at_the_end(recording);
-        let (first, second) = (judge.ask(&tree, &marks)?, judge.ask(&tree, &marks)?);
-        let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
-        if first.end != second.end {
-            return Err(Stop::Check(Failure::new(format!(
-                "the check judges the same state differently: the first time it {}\nthe second \
-                    time it {}",
-                said(&first),
-                said(&second)
-            ))));
-        }
-        if !first.holds() {
+    let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
+    let failure = match (judge.rule(), unfit) {
+        (Rule::Prints, Unfit::Fails(first)) => Failure::new(format!(
+            "--read: the command fails on what the program left: it {}",
+            said(&first)
+        ))
+        .advise("it must read what is there when the program has ended, and exit with 0"),
+        (Rule::Prints, Unfit::Differs(first, second)) => Failure::new(format!(
+            "--read: the command prints two things about the same state:\n{}\nand\n{}",
+            indented(first.output.trim_end()),
+            indented(second.output.trim_end())
+        ))
+        .advise("it must leave out what differs each time, such as times of access"),
+        (_, Unfit::Differs(first, second)) => Failure::new(format!(
+            "the check judges the same state differently: the first time it {}\nthe second time \
+                it {}",
+            said(&first),
+            said(&second)
+        )),
+        (_, Unfit::Fails(first)) => {
             let strangers = judge.strangers();
             let refused = strangers.first().map_or_else(String::new, |stranger| {
                 format!("\nrefused, because the check did not start the process: {stranger}")
@@ -495,8 +427,44 @@ impl Run<'_> {
                 "the check fails without any power cut: it {}{refused}",
                 said(&first)
             );
-            return Err(Stop::Check(Failure::new(why).advise(advice)));
+            Failure::new(why).advise(advice)
         }
+    };
+    Err(Stop::Check(failure))
+}
+
+/// Tells the judges what the run shows without a power cut, where that is the rule.
+fn teach(judges: &[Judge], recording: &Recording) -> Result<(), Stop> {
+    if let Some(shown) = judge::teach(judges, recording)? {
+        let each = match &*shown {
+            Shown::Files(_) => {
+                ", file by file; for files that belong together give --read CMD or --check CMD"
+            }
+            Shown::Printed(_) => "",
+        };
+        eprintln!(
+            "stetfs: a power cut must show what one of {} moments of the run shows{each}",
+            shown.moments()
+        );
+    }
+    Ok(())
+}
+
+/// An exploration of a recording.
+struct Run<'a> {
+    args: &'a Crash,
+    recording: &'a Recording,
+    judges: &'a [Judge],
+    verdicts: &'a Verdicts,
+    resumed: Option<&'a Resumed>,
+    fresh: &'a Image,
+}
+
+impl Run<'_> {
+    /// Runs the check twice on what the program left without a power cut.
+    fn without_a_cut(&self) -> Result<(), Stop> {
+        let begin = Instant::now();
+        try_out(&self.judges[0], self.recording)?;
         let once = begin.elapsed() / 2;
         if once >= SLOW && self.args.program.save.is_none() {
             eprintln!(
@@ -520,6 +488,7 @@ impl Run<'_> {
     }
 
     fn explore(&self, shard: Shard, report: &mut Report) -> Result<(), Stop> {
+        teach(self.judges, self.recording)?;
         let args = self.args;
         let (looked, failed) = (Mutex::default(), Mutex::new(None));
         for model in &args.program.model {
@@ -684,8 +653,12 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
     let (model, tree, calls) = left(case, recording, &fresh)?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
-    let mut judges = place.judges(&check, &fresh, shared)?;
-    match teach(&mut judges, &check, recording) {
+    let judges = place.judges(&check, &fresh, shared)?;
+    let tried = match check.rule {
+        Rule::Holds => Ok(()),
+        Rule::Prints | Rule::Files => try_out(&judges[0], recording),
+    };
+    match tried.and_then(|()| teach(&judges, recording)) {
         Err(Stop::Stopped) => return Ok(interrupted(&interrupt)),
         Err(Stop::Check(why)) => return Err(why.exit(EXIT_CHECK)),
         Err(Stop::Failed(why)) => return Err(why),
@@ -703,7 +676,7 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
         verdict.end.text()
     ))?;
     if !verdict.output.is_empty() {
-        output::line(ending::indented(verdict.output.trim_end()))?;
+        output::line(indented(verdict.output.trim_end()))?;
     }
     if args.shell {
         judge.show(&tree).map_err(told)?;

@@ -7,8 +7,8 @@ use stetfs_crash::oracle::NOT_COMPARED;
 use stetfs_crash::report::{Counts, Violation};
 use stetfs_crash::sharing::listed;
 use stetfs_format::width::usize_as_u64;
+use stetfs_powercut::finding::indented;
 
-use super::ending::indented;
 use crate::size::rounded_down;
 
 /// Returns the numbers of the explorations, and below them what was not compared and not reached.
