@@ -110,7 +110,7 @@ fn serve(asked: &Asked, (mut image, dir): (PathBuf, PathBuf), mut options: Optio
     let mut words = asked.options.clone();
     let not_opened = |f: Failure| f.exit(EXIT_NOT_OPENED);
     let disk = Disk::open(&image).map_err(not_opened)?;
-    if !options.core.read_only && is_write_protected(&image) {
+    if !options.core.read_only && is_forbidden(&image) {
         eprintln!(
             "stetfs: {}: WARNING: source write-protected, mounted read-only.",
             image.display()
@@ -150,16 +150,11 @@ fn serve(asked: &Asked, (mut image, dir): (PathBuf, PathBuf), mut options: Optio
     })
 }
 
-/// Whether this user may not write to the image, or nobody may. (mount(8) and the newer fuse2fs
-/// mount it read-only then.)
-fn is_write_protected(image: &Path) -> bool {
+/// Whether this user may not write to the image. mount(8) and the newer fuse2fs mount it read-only
+/// then; `stetfs mount` wants to be told so. (What nobody may write, it mounts read-only too.)
+fn is_forbidden(image: &Path) -> bool {
     let opened = OpenOptions::new().write(true).open(part::file_of(image));
-    opened.is_err_and(|e| {
-        matches!(
-            e.kind(),
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-        )
-    })
+    opened.is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
 }
 
 /// The file of `lockfile=`, which is there while the mount is.

@@ -3,7 +3,7 @@
 //! if there is no FUSE.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::process::{Command, Stdio};
 
 use crate::fakeroot::NOBODY;
@@ -363,27 +363,59 @@ else:
 sys.exit(server.wait(timeout=60))
 "#;
 
+impl Fuse2fs {
+    /// With the program, the mount point and the way to it for an ordinary user; `None` if there
+    /// is no ordinary user here who may mount.
+    fn for_nobody() -> Option<Self> {
+        let mut f = Self::new()?;
+        let mode = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o777;
+        if !rustix::process::geteuid().is_root() || mode != 0o666 || !has("setpriv") {
+            eprintln!("SKIPPED: /dev/fuse has mode {mode:o}, not 666, or this is not root");
+            return None;
+        }
+        fs::set_permissions(f.m.lab.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(f.m.lab.path("bin")).unwrap();
+        f.program = f.m.lab.str("bin/fuse2fs");
+        fs::copy(STETFS, &f.program).unwrap();
+        chown(&f.m.dir, Some(65_534), Some(65_534)).unwrap();
+        Some(f)
+    }
+}
+
+#[test]
+fn an_image_that_the_user_may_not_write_is_mounted_to_be_read() {
+    let Some(f) = Fuse2fs::for_nobody() else {
+        return;
+    };
+    fs::write(f.m.lab.path("f"), "text").unwrap();
+    stetfs(&["cp", &f.m.lab.str("f"), &format!("{}:/", f.m.image)]).ok();
+    fs::set_permissions(&f.m.image, fs::Permissions::from_mode(0o644)).unwrap();
+    let before = fs::read(&f.m.image).unwrap();
+    let script = "\"$1\" \"$2\" \"$3\" -o rw && cat \"$3/f\" && ! touch \"$3/new\" &&
+        fusermount3 -u \"$3\" && \"$1\" \"$2\" \"$3\" -o ro && fusermount3 -u \"$3\"";
+    let command = ["sh", "-c", script, "sh"];
+    let args = [f.program.as_str(), &f.m.image, &f.m.dir];
+    let ran = tool("setpriv", &[&NOBODY[..], &command, &args].concat());
+    assert_eq!((ran.code, ran.out.as_str()), (0, "text"), "{ran:#?}");
+    // Only who wanted to write is told.
+    let notice = "source write-protected, mounted read-only";
+    assert_eq!(ran.err.matches(notice).count(), 1, "{ran:#?}");
+    assert!(ran.err.contains("Read-only file system"), "{ran:#?}");
+    assert!(fs::read(&f.m.image).unwrap() == before);
+}
+
 /// An ordinary user, by fusermount3.
 #[test]
 fn fakeroot_for_an_ordinary_user() {
-    let Some(f) = Fuse2fs::new() else { return };
-    let mode = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o777;
-    if !rustix::process::geteuid().is_root() || mode != 0o666 || !has("setpriv") {
-        eprintln!("SKIPPED: /dev/fuse has mode {mode:o}, not 666, or this is not root");
+    let Some(f) = Fuse2fs::for_nobody() else {
         return;
-    }
+    };
     of_others(&f);
-    fs::set_permissions(f.m.lab.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = f.m.lab.str("bin/fuse2fs");
-    fs::create_dir(f.m.lab.path("bin")).unwrap();
-    fs::copy(STETFS, &program).unwrap();
-    for path in [&f.m.image, &f.m.dir] {
-        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
-    }
+    chown(&f.m.image, Some(65_534), Some(65_534)).unwrap();
     let script = "\"$1\" \"$2\" \"$3\" -o fakeroot,dev,suid && sh -c \"$4\" sh \"$3\" &&
         stat -c %F \"$3/disk\" && ! head -c 1 \"$3/disk\" && fusermount3 -u \"$3\"";
     let command = ["sh", "-c", script, "sh"];
-    let args = [program.as_str(), &f.m.image, &f.m.dir, AS_ROOT];
+    let args = [f.program.as_str(), &f.m.image, &f.m.dir, AS_ROOT];
     let ran = tool("setpriv", &[&NOBODY[..], &command, &args].concat());
     assert_eq!(ran.code, 0, "{ran:#?}");
     assert!(ran.out.starts_with("secret\n"), "{ran:#?}");
