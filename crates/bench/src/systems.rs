@@ -507,7 +507,7 @@ impl Running {
     ///
     /// # Errors
     /// Of unmounting and mounting.
-    pub fn cool(&mut self, files: &[&Path]) -> Result<()> {
+    pub(crate) fn cool(&mut self, files: &[&Path]) -> Result<()> {
         if self.system == System::Floor {
             for path in files {
                 let file = File::open(path)?;

@@ -72,7 +72,7 @@ impl<B: Backend> FsServer<B> {
                     | What::FSyncDir { .. }
                     | What::SyncFs
                     | What::Release { .. }
-                    | What::Forget { .. }
+                    | What::Forget
                     | What::BatchForget { .. }
             )
     }
@@ -142,7 +142,7 @@ impl<B: Backend> FsServer<B> {
                 attr::attr(&self.attributes(ino)?),
                 self.keep_attributes(ino),
             ),
-            What::StatX { .. } => answer.record(&self.statx(ino)?),
+            What::StatX => answer.record(&self.statx(ino)?),
             What::SetAttr(to) => {
                 let Some(attr) = self.set_attributes(&c, ino, &to)? else {
                     return answer.attr(abi::Attr::default(), Duration::ZERO);
@@ -279,7 +279,7 @@ impl<B: Backend> Server for FsServer<B> {
         match &request.what {
             // There is nothing to do for these; directories are read by cookies that need no state.
             What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
-            What::Forget { .. } => self.forget(from.nodeid),
+            What::Forget => self.forget(from.nodeid),
             What::BatchForget(all) => all.iter().for_each(|one| self.forget(one.nodeid)),
             What::StatFs => answer.record(&self.statfs()?)?,
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,

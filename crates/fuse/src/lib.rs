@@ -56,7 +56,7 @@ pub mod session;
 pub mod system_log;
 pub mod tx;
 pub mod umount;
-pub mod wire;
+pub(crate) mod wire;
 
 pub use crate::ioctl::numbers::SHUTDOWN_WITH_MODE;
 pub use crate::session::end::{Ended, SessionError};

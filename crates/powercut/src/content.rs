@@ -95,7 +95,7 @@ impl Content {
     }
 
     /// True if bytes were written behind the end.
-    pub fn goes_beyond(&self) -> bool {
+    pub(crate) fn goes_beyond(&self) -> bool {
         let last = self.pages.last_key_value();
         last.is_some_and(|(number, page)| {
             let first = number * PAGE;

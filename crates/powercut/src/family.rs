@@ -63,7 +63,7 @@ pub struct Family {
 
 impl Family {
     /// Counts every process that this process starts from now on.
-    pub fn from_now_on() -> Self {
+    pub(crate) fn from_now_on() -> Self {
         let mut apart = Vec::new();
         children(std::process::id(), &mut apart);
         Self {

@@ -411,7 +411,7 @@ pub fn few(mut differences: Vec<String>) -> Vec<String> {
 }
 
 /// Returns the last of these calls, and those that are lost, each with its fate.
-pub fn last_calls(
+pub(crate) fn last_calls(
     recording: &Recording,
     calls: usize,
     lost: BTreeSet<usize>,

@@ -190,7 +190,7 @@ impl Verdicts {
 }
 
 /// Returns the options for a short-lived volume in memory, for one process.
-pub fn volume_options() -> MountOptions {
+pub(crate) fn volume_options() -> MountOptions {
     MountOptions {
         commit: Duration::MAX,
         // Reading changes nothing.

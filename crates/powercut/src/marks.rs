@@ -49,7 +49,7 @@ impl Marks {
     ///
     /// # Errors
     /// The FIFO cannot be made.
-    pub fn from_fifo(&mut self, path: &Path) -> io::Result<()> {
+    pub(crate) fn read_fifo(&mut self, path: &Path) -> io::Result<()> {
         let mode = Mode::from_raw_mode(0o622);
         rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0)?;
         rustix::fs::chmod(path, mode)?;
@@ -65,7 +65,7 @@ impl Marks {
     ///
     /// # Errors
     /// The pipe cannot be made.
-    pub fn from_output(&mut self, only: Regex, copy: File) -> io::Result<OwnedFd> {
+    pub(crate) fn read_output(&mut self, only: Regex, copy: File) -> io::Result<OwnedFd> {
         let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
         self.add(ours, Some(only), Some(copy));
@@ -146,7 +146,7 @@ mod tests {
         let mut marks = Marks::new();
         let copy = tempfile::tempfile().unwrap();
         let only = Regex::new("^done").unwrap();
-        let theirs = marks.from_output(only, copy.try_clone().unwrap()).unwrap();
+        let theirs = marks.read_output(only, copy.try_clone().unwrap()).unwrap();
         let mut theirs = File::from(theirs);
         theirs.write_all(b"begin\ndone 1\ndo").unwrap();
         assert_eq!(marks.take(), ["done 1"]);
@@ -160,7 +160,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("marks");
         let mut marks = Marks::new();
-        marks.from_fifo(&path).unwrap();
+        marks.read_fifo(&path).unwrap();
         std::fs::write(&path, "one\n").unwrap();
         std::fs::write(&path, "two\n").unwrap();
         assert_eq!(marks.take(), ["one", "two"]);

@@ -6,7 +6,7 @@ const DRAWN: usize = 6;
 /// Replaces numbers and random words by `#`: numbers, words of hexadecimal digits with a decimal
 /// digit among them, and words of at least [`DRAWN`] characters that have a digit before a letter
 /// or follow `tmp_`.
-pub fn without_numbers(text: &str) -> String {
+pub(crate) fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut word = String::new();
     for c in text.chars().chain(['\n']) {

@@ -178,12 +178,12 @@ impl Outlets {
         if fifo.exists() {
             std::fs::remove_file(&fifo)?;
         }
-        marks.from_fifo(&fifo)?;
+        marks.read_fifo(&fifo)?;
         let (mut stdout, mut said) = (None, None);
         if let Some(only) = &plan.marks_from_stdout {
             let copy = crate::run::memory_file()?;
             said = Some(copy.try_clone()?);
-            stdout = Some(marks.from_output(only.clone(), copy)?);
+            stdout = Some(marks.read_output(only.clone(), copy)?);
         }
         Ok(Self {
             marks,

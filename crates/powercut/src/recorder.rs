@@ -115,7 +115,7 @@ impl Recorder {
     }
 
     /// Records the marks that have come since the last change.
-    pub fn take_marks(&self) {
+    pub(crate) fn take_marks(&self) {
         self.log.lock().take_marks();
     }
 

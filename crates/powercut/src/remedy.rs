@@ -209,7 +209,7 @@ fn fsync(object: Object) -> What {
 }
 
 /// Returns the recording with the syncs of a place added.
-pub fn with_place(recording: &Recording, place: &Place) -> Recording {
+pub(crate) fn with_place(recording: &Recording, place: &Place) -> Recording {
     let after = |call: usize| {
         let points = place.points.iter().filter(|(of, _)| *of == call);
         points.map(|(_, object)| fsync(*object)).collect()
@@ -218,7 +218,7 @@ pub fn with_place(recording: &Recording, place: &Place) -> Recording {
 }
 
 /// Returns the recording with a sync of everything after each call.
-pub fn with_all(recording: &Recording) -> Recording {
+pub(crate) fn with_all(recording: &Recording) -> Recording {
     with_syncs(recording, &|_| vec![What::Sync]).0
 }
 
@@ -246,7 +246,7 @@ fn with_syncs(
 }
 
 /// Returns the objects that must be synced to make a call durable.
-pub fn made_durable_by(what: &What) -> Vec<Object> {
+pub(crate) fn made_durable_by(what: &What) -> Vec<Object> {
     match what {
         What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. } => {
             vec![slot.dir]

@@ -274,7 +274,7 @@ fn descendants(pid: u32, found: &mut Vec<u32>) {
 
 /// Returns the words of a command, with the directory in place of `{dir}`. A command with shell
 /// syntax becomes `sh -c`.
-pub fn shell_or_words(command: &str, dir: &str) -> Vec<String> {
+pub(crate) fn shell_or_words(command: &str, dir: &str) -> Vec<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || " ./_-+=:,@%".contains(c);
     let bare = command.replace("{dir}", "");
     let starts_plain = !command.trim_start().starts_with('=')

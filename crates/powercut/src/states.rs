@@ -65,7 +65,7 @@ impl Cut {
 
 impl Cut {
     /// Returns the lost effects that are not lost only because they need another lost effect.
-    pub fn lost_first(&self, arrangement: &Arrangement) -> Vec<Number> {
+    pub(crate) fn lost_first(&self, arrangement: &Arrangement) -> Vec<Number> {
         let mut lost = self.lost(arrangement);
         let has_all = |n: &Number| {
             let mut needs = arrangement.effects[*n].needs.iter();

@@ -208,7 +208,7 @@ impl Tree {
     }
 
     /// Removes the bytes that were written behind the ends of files.
-    pub fn forget_what_is_behind_the_ends(&mut self) {
+    pub(crate) fn forget_what_is_behind_the_ends(&mut self) {
         for hashed in self.nodes.values_mut() {
             if let Body::File(content) = &hashed.node.body
                 && content.goes_beyond()

@@ -241,7 +241,7 @@ impl Server for ExportFs {
     ) -> Result<Answered, Errno> {
         let node = request.header.nodeid;
         match &request.what {
-            What::Forget { .. } | What::BatchForget { .. } => {}
+            What::Forget | What::BatchForget { .. } => {}
             What::Release { .. } if node == FILE => self.closed(),
             What::Release { .. } => {}
             What::Lookup { name } => answer.record(&self.look_up(node, name)?)?,

@@ -9,27 +9,27 @@ use bitflags::bitflags;
 use bytemuck::{Pod, Zeroable};
 
 /// The version of the protocol that this server speaks.
-pub const MAJOR: u32 = 7;
+pub(crate) const MAJOR: u32 = 7;
 /// The minor version: 7.44, Linux 6.16. An older kernel uses the part that it knows.
-pub const MINOR: u32 = 44;
+pub(crate) const MINOR: u32 = 44;
 /// The oldest minor version that suffices: 7.23 (Linux 3.15) brought the writeback cache and the
 /// INIT answer of today's size.
-pub const MINOR_MIN: u32 = 23;
+pub(crate) const MINOR_MIN: u32 = 23;
 
 /// The smallest buffer for requests, in bytes.
-pub const MIN_READ_BUFFER: usize = 8192;
+pub(crate) const MIN_READ_BUFFER: usize = 8192;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal $word:literal,)*) => {
         /// What a request asks for.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Opcode {
+        pub(crate) enum Opcode {
             $($(#[$doc])* $name,)*
         }
 
         impl Opcode {
             /// Returns a request by its number; `None` if this server does not know it.
-            pub fn from_number(number: u32) -> Option<Self> {
+            pub(crate) fn from_number(number: u32) -> Option<Self> {
                 Some(match number {
                     $($number => Self::$name,)*
                     _ => return None,
@@ -37,16 +37,16 @@ macro_rules! opcodes {
             }
 
             /// All requests. The variants' own numbers count from 0 in this order.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// Returns its place in [`Opcode::ALL`].
             #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
-            pub const fn index(self) -> usize {
+            pub(crate) const fn index(self) -> usize {
                 self as usize
             }
 
             /// Returns the kernel's name of it, in lower case.
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
                 }
@@ -147,7 +147,7 @@ opcodes! {
 bitflags! {
     /// What kernel and server agree on in INIT: `FUSE_*` without the prefix.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Capabilities: u64 {
+    pub(crate) struct Capabilities: u64 {
         /// Reads of one file may overtake each other.
         const ASYNC_READ = 1;
         /// O_TRUNC comes with OPEN.
@@ -199,7 +199,7 @@ bitflags! {
 bitflags! {
     /// How the kernel treats an open file: `FOPEN_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Opened: u32 {
+    pub(crate) struct Opened: u32 {
         /// No page cache.
         const DIRECT_IO = 1;
         /// Pages from earlier opens stay.
@@ -212,7 +212,7 @@ bitflags! {
 bitflags! {
     /// What a SETATTR sets: `FATTR_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Set: u32 {
+    pub(crate) struct Set: u32 {
         /// The mode.
         const MODE = 1;
         /// The owner.
@@ -241,7 +241,7 @@ bitflags! {
 bitflags! {
     /// How a WRITE came about: `FUSE_WRITE_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct WriteKind: u32 {
+    pub(crate) struct WriteKind: u32 {
         /// From the page cache; the caller of the request is not the writer.
         const CACHE = 1;
         /// Set-user-ID and set-group-ID are cleared.
@@ -250,23 +250,21 @@ bitflags! {
 }
 
 /// The READ is for a caller, who is named, and not for the page cache (`FUSE_READ_LOCKOWNER`).
-pub const READ_LOCKOWNER: u32 = 1 << 1;
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// GETATTR comes through an open file (`FUSE_GETATTR_FH`).
-pub const GETATTR_FH: u32 = 1;
+pub(crate) const GETATTR_FH: u32 = 1;
 /// FSYNC of the content alone (`FUSE_FSYNC_FDATASYNC`).
-pub const FSYNC_FDATASYNC: u32 = 1;
-/// OPEN or CREATE loses set-user-ID and set-group-ID (`FUSE_OPEN_KILL_SUIDGID`).
-pub const OPEN_KILL_SUIDGID: u32 = 1;
+pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 
 /// A notification, in the error field of an answer to no request (`enum fuse_notify_code`): fetch
 /// attributes and pages of an inode anew.
-pub const NOTIFY_INVAL_INODE: i32 = 2;
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// A notification: look up a name in a directory anew.
-pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// In the flags of [`NOTIFY_INVAL_ENTRY`]: look it up anew when it is next used.
-pub const NOTIFY_EXPIRE_ONLY: u32 = 1;
+pub(crate) const NOTIFY_EXPIRE_ONLY: u32 = 1;
 /// A notification: forget inodes that nobody uses (Linux 6.18).
-pub const NOTIFY_PRUNE: i32 = 9;
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 macro_rules! records {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $kind:ty,)* })*) => {
@@ -296,7 +294,7 @@ macro_rules! records {
         #[repr(C)]
         #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
         #[allow(missing_docs, reason = "the kernel's header describes the fields")]
-        pub struct $name {
+        pub(crate) struct $name {
             $(pub $field: $kind,)*
         }
         const _: () = assert!(size_of::<$name>() == $size);

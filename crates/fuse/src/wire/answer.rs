@@ -16,7 +16,7 @@ pub(crate) const HEADER: usize = size_of::<OutHeader>();
 
 /// An answer while it is built.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub(crate) struct Answer<'a> {
     buffer: &'a mut [u8],
     /// The end of the answer so far; at first just behind the header.
     end: usize,
@@ -39,7 +39,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// The record does not fit. Every answer that the kernel can ask for does.
-    pub fn record<T: Pod>(&mut self, record: &T) -> Result<(), Errno> {
+    pub(crate) fn record<T: Pod>(&mut self, record: &T) -> Result<(), Errno> {
         self.bytes(bytemuck::bytes_of(record))
     }
 
@@ -47,7 +47,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// As [`Self::record`].
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.fill(bytes.len(), |room| {
             room.copy_from_slice(bytes);
             Ok(bytes.len())
@@ -58,7 +58,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// As [`Self::record`]; those of `fill`.
-    pub fn fill(
+    pub(crate) fn fill(
         &mut self,
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
@@ -73,7 +73,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// As [`Self::record`].
-    pub fn attr(&mut self, attr: Attr, keep: Duration) -> Result<(), Errno> {
+    pub(crate) fn attr(&mut self, attr: Attr, keep: Duration) -> Result<(), Errno> {
         self.record(&abi::AttrOut::new(attr, keep))
     }
 
@@ -82,7 +82,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// ERANGE if it is larger than the kernel's room; as [`Self::record`].
-    pub fn xattr(&mut self, value: &[u8], size: u32) -> Result<(), Errno> {
+    pub(crate) fn xattr(&mut self, value: &[u8], size: u32) -> Result<(), Errno> {
         if size == 0 {
             return self.record(&abi::GetXattrOut {
                 size: must_fit_u32(value.len()),
@@ -96,7 +96,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Begins a list of names of at most `size` bytes in this answer.
-    pub fn names(&mut self, size: u32) -> Names<'_, 'a> {
+    pub(crate) fn names(&mut self, size: u32) -> Names<'_, 'a> {
         let limit = self.end.saturating_add(u32_as_usize(size));
         let limit = limit.min(self.buffer.len());
         Names {
@@ -119,14 +119,14 @@ impl<'a> Answer<'a> {
 
 /// The answer to READDIR or READDIRPLUS, while it is built.
 #[derive(Debug)]
-pub struct Names<'b, 'a> {
+pub(crate) struct Names<'b, 'a> {
     answer: &'b mut Answer<'a>,
     limit: usize,
 }
 
 impl Names<'_, '_> {
     /// Adds a name, behind `entry` for READDIRPLUS. Returns whether it had room.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         entry: Option<&abi::EntryOut>,
         (ino, kind): (u64, u32),

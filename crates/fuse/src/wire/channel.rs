@@ -69,7 +69,7 @@ impl AsFd for Channel {
 
 /// The right to answer one request later, from any thread.
 #[derive(Debug)]
-pub struct Ticket(To);
+pub(crate) struct Ticket(To);
 
 /// Who sends the answer.
 #[derive(Debug)]
@@ -91,12 +91,12 @@ impl Ticket {
     }
 
     /// Answers with a record.
-    pub fn answer<T: bytemuck::Pod>(self, result: Result<T, Errno>) {
+    pub(crate) fn answer<T: bytemuck::Pod>(self, result: Result<T, Errno>) {
         self.answer_bytes(result.map(|record| bytemuck::bytes_of(&record).to_vec()));
     }
 
     /// Answers with records as bytes.
-    pub fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
+    pub(crate) fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
         match self.0 {
             To::Kernel(channel, unique) => {
                 let len = result.as_ref().map_or(0, Vec::len);
@@ -115,7 +115,7 @@ impl Ticket {
 
 /// Sends notifications to the kernel.
 #[derive(Debug, Clone)]
-pub struct Notifier(Arc<Channel>);
+pub(crate) struct Notifier(Arc<Channel>);
 
 impl Notifier {
     pub(crate) fn new(channel: &Arc<Channel>) -> Self {
@@ -124,13 +124,13 @@ impl Notifier {
 
     /// Tells that the attributes of an inode have changed behind the kernel's back: the kernel asks
     /// again before it uses them.
-    pub fn attributes_changed(&self, node: u64) {
+    pub(crate) fn attributes_changed(&self, node: u64) {
         self.invalidate(node, -1, 0);
     }
 
     /// Tells that contents from `offset` on have changed: `len` bytes, or all if it is 0. The
     /// kernel first writes dirty pages there, so this waits for workers: no worker may call it.
-    pub fn content_changed(&self, node: u64, offset: i64, len: i64) {
+    pub(crate) fn content_changed(&self, node: u64, offset: i64, len: i64) {
         self.invalidate(node, offset, len);
     }
 
@@ -138,7 +138,7 @@ impl Notifier {
     /// none: the kernel looks it up anew before it uses it. (Linux before 6.2 forgets the file at
     /// once, which takes ten times as long.) This waits for those who work in the directory, and so
     /// for workers: no worker may call it.
-    pub fn name_changed(&self, dir: u64, name: &[u8]) {
+    pub(crate) fn name_changed(&self, dir: u64, name: &[u8]) {
         let what = abi::NotifyInvalEntryOut {
             parent: dir,
             namelen: must_fit_u32(name.len()),
@@ -164,7 +164,7 @@ impl Notifier {
 
     /// Makes the kernel forget these inodes, unless somebody uses them. So it asks for all of their
     /// attributes again, also for those that it keeps itself. Does nothing before Linux 6.18.
-    pub fn forget(&self, nodes: &[u64]) {
+    pub(crate) fn forget(&self, nodes: &[u64]) {
         let what = abi::NotifyPruneOut {
             count: must_fit_u32(nodes.len()),
             ..abi::NotifyPruneOut::default()

@@ -15,16 +15,16 @@
 //! of SETATTR and IOCTL than the kernel sends, copies the data of reads, and has no place for a
 //! second transport.
 
-pub mod abi;
+pub(crate) mod abi;
 mod answer;
 mod channel;
 mod request;
 pub(crate) mod ring;
 mod serve;
 
-pub use answer::{Answer, Names};
+pub(crate) use answer::{Answer, Names};
 pub(crate) use channel::{DEVICE, largest_data};
-pub use channel::{Notifier, Ticket};
-pub use request::{BadRequest, Request, What};
+pub(crate) use channel::{Notifier, Ticket};
+pub(crate) use request::{Request, What};
 pub use ring::to_switch_on_io_uring;
-pub use serve::{Answered, Offer, Server, Session, Terms};
+pub(crate) use serve::{Answered, Offer, Server, Session, Terms};

@@ -15,7 +15,7 @@ use super::abi::{self, InHeader, Opcode};
 
 /// A request, with its caller and its inode.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The header as received.
     pub header: InHeader,
     /// What is asked.
@@ -27,14 +27,14 @@ pub struct Request<'a> {
 /// name or data.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "fields are the records of `abi`")]
-pub enum What<'a> {
+pub(crate) enum What<'a> {
     Lookup {
         name: &'a OsStr,
     },
-    Forget(abi::ForgetIn),
+    Forget,
     BatchForget(&'a [abi::ForgetOne]),
     GetAttr(abi::GetAttrIn),
-    StatX(abi::StatXIn),
+    StatX,
     SetAttr(abi::SetAttrIn),
     ReadLink,
     SymLink {
@@ -110,7 +110,7 @@ pub enum What<'a> {
 
 /// A request that is shorter than its kind must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadRequest {
+pub(crate) enum BadRequest {
     /// Less than a header, or another length than the header says.
     #[error("a request of {received} bytes whose header says {said}")]
     Length {
@@ -134,7 +134,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// It is too short.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, BadRequest> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, BadRequest> {
         let mut body = Body(bytes);
         let header: InHeader = body.record().ok_or(BadRequest::Length {
             received: bytes.len(),
@@ -159,7 +159,7 @@ impl<'a> Request<'a> {
 
     /// Returns whether the kernel waits for an answer.
     pub(crate) fn is_answered(&self) -> bool {
-        !matches!(self.what, What::Forget { .. } | What::BatchForget { .. })
+        !matches!(self.what, What::Forget | What::BatchForget { .. })
     }
 }
 
@@ -199,10 +199,16 @@ impl<'a> Body<'a> {
     fn what(&mut self, opcode: Opcode) -> Option<What<'a>> {
         Some(match opcode {
             Opcode::Lookup => What::Lookup { name: self.name()? },
-            Opcode::Forget => What::Forget(self.record()?),
+            Opcode::Forget => {
+                self.record::<abi::ForgetIn>()?;
+                What::Forget
+            }
             Opcode::BatchForget => What::BatchForget(self.forgets()?),
             Opcode::GetAttr => What::GetAttr(self.record()?),
-            Opcode::StatX => What::StatX(self.record()?),
+            Opcode::StatX => {
+                self.record::<abi::StatXIn>()?;
+                What::StatX
+            }
             Opcode::SetAttr => What::SetAttr(self.record()?),
             Opcode::ReadLink => What::ReadLink,
             Opcode::SymLink => What::SymLink {

@@ -19,9 +19,7 @@ use super::ring::{self, Done, Entry};
 
 /// What the kernel offers.
 #[derive(Debug, Clone, Copy)]
-pub struct Offer {
-    /// The protocol's minor version that the kernel speaks.
-    pub minor: u32,
+pub(crate) struct Offer {
     /// Its capabilities.
     pub capabilities: Capabilities,
     /// How far it would read ahead, in bytes.
@@ -30,7 +28,7 @@ pub struct Offer {
 
 /// What the server asks of the kernel.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// The capabilities to use. Those that the kernel does not offer are left out.
     pub capabilities: Capabilities,
     /// How far to read ahead, in bytes.
@@ -48,7 +46,7 @@ pub struct Terms {
 
 /// Whether a request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
+pub(crate) enum Answered {
     /// The [`Answer`] is complete.
     Now,
     /// The holder of the [`Ticket`] answers.
@@ -56,7 +54,7 @@ pub enum Answered {
 }
 
 /// Answers the kernel's requests. Several workers call it at once.
-pub trait Server: Send + Sync + 'static {
+pub(crate) trait Server: Send + Sync + 'static {
     /// Chooses from what the kernel offers.
     fn agree(&self, offer: &Offer) -> Terms;
 
@@ -78,7 +76,7 @@ pub trait Server: Send + Sync + 'static {
 
 /// A connection whose INIT is done.
 #[derive(Debug)]
-pub struct Session<S> {
+pub(crate) struct Session<S> {
     server: Arc<S>,
     channels: Vec<Arc<Channel>>,
     agreed: Agreed,
@@ -119,7 +117,7 @@ impl<S: Server> Session<S> {
     ///
     /// # Errors
     /// The kernel's protocol is too old, or the device fails.
-    pub fn agree(server: S, fd: OwnedFd, threads: usize, clone: bool) -> io::Result<Self> {
+    pub(crate) fn agree(server: S, fd: OwnedFd, threads: usize, clone: bool) -> io::Result<Self> {
         let channel = Channel::new(fd);
         let agreed = handshake(&server, &channel)?;
         let mut channels = vec![Arc::new(channel)];
@@ -142,12 +140,12 @@ impl<S: Server> Session<S> {
     }
 
     /// Returns the minor version of the protocol that the kernel speaks.
-    pub fn minor(&self) -> u32 {
+    pub(crate) fn minor(&self) -> u32 {
         self.agreed.minor
     }
 
     /// Returns the means to send notifications to the kernel.
-    pub fn notifier(&self) -> Notifier {
+    pub(crate) fn notifier(&self) -> Notifier {
         Notifier::new(&self.channels[0])
     }
 
@@ -156,7 +154,7 @@ impl<S: Server> Session<S> {
     /// # Errors
     /// The device failed, or a thread could not be started. Then abort the connection: workers may
     /// still wait for the kernel, and callers for them.
-    pub fn run(self) -> io::Result<()> {
+    pub(crate) fn run(self) -> io::Result<()> {
         let (tell, ends) = mpsc::channel();
         let queues = if self.agreed.over_io_uring {
             ring::queues()?
@@ -418,7 +416,6 @@ fn offer(from: &InitIn) -> Offer {
         bits |= u64::from(from.flags2) << 32;
     }
     Offer {
-        minor: from.minor,
         capabilities: Capabilities::from_bits_truncate(bits),
         readahead: from.max_readahead,
     }

@@ -174,7 +174,7 @@ impl Grid {
 ///
 /// # Errors
 /// Those of the first one that fails.
-pub fn run_each(
+pub(crate) fn run_each(
     cells: &[Cell],
     jobs: usize,
     store: Option<&Store>,
@@ -206,7 +206,7 @@ pub type Hear<'a> = &'a (dyn Fn(usize, Result<&Outcome>) -> ControlFlow<()> + Sy
 
 /// Runs cells on `jobs` threads, in their order. Takes outcomes from the store where it has them,
 /// and stores the others. `None`: the cell failed, or was not begun; `hear` has the reason.
-pub fn run_all(
+pub(crate) fn run_all(
     cells: &[Cell],
     jobs: usize,
     store: Option<&Store>,

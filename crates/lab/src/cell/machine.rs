@@ -268,7 +268,7 @@ impl Machine {
     }
 
     /// Returns the other settings, for a bed.
-    pub fn conditions(&self) -> (Medium, Conditions) {
+    pub(crate) fn conditions(&self) -> (Medium, Conditions) {
         let conditions = Conditions {
             memory_mib: (self.memory.0 >> 20).max(1),
             atime: self.atime.option(),

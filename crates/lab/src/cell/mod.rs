@@ -10,10 +10,10 @@ mod machine;
 mod run;
 mod store;
 
-pub use grid::{
-    Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, run_all, run_each, spread,
-};
+pub use grid::{Answer, Axis, Grid, Hear, Mean, Point, chart, csv, number, spread};
+pub(crate) use grid::{run_all, run_each};
 pub use load::{LOADS, Load};
 pub use machine::{Atime, Commit, Device, Format, Machine, Speed};
 pub use run::{Cell, system};
-pub use store::{SOURCES, Store};
+pub(crate) use store::SOURCES;
+pub use store::Store;

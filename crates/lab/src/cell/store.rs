@@ -19,7 +19,7 @@ use crate::system::{Access, Outcome};
 use crate::text::all;
 
 /// A checksum of the sources that determine a run's numbers.
-pub const SOURCES: &str = env!("STETFS_SOURCES");
+pub(crate) const SOURCES: &str = env!("STETFS_SOURCES");
 
 /// A directory of runs.
 #[derive(Clone, Debug)]

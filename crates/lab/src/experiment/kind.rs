@@ -67,7 +67,7 @@ impl Experiment {
     }
 
     /// Whether it is made of cells.
-    pub const fn is_figure(&self) -> bool {
+    pub(crate) const fn is_figure(&self) -> bool {
         matches!(self.run, Run::Figure(_))
     }
 

@@ -11,7 +11,7 @@ pub const VERSION: u32 = 3;
 
 /// The default tolerance: how far a figure may be from the paper's and still count as reached, as a
 /// share of the paper's.
-pub const TOLERANCE: f64 = 0.1;
+pub(crate) const TOLERANCE: f64 = 0.1;
 
 /// An experiment's result.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,7 @@ pub struct Report {
 
 impl Report {
     /// Adds a medium that was measured on to the setup.
-    pub fn measured_on(&mut self, medium: Medium) {
+    pub(crate) fn measured_on(&mut self, medium: Medium) {
         self.setup.push((medium.name(), medium.about()));
     }
 
@@ -149,7 +149,7 @@ impl Said {
     }
 
     /// This figure or more.
-    pub fn at_least(text: impl Into<String>, least: f64) -> Self {
+    pub(crate) fn at_least(text: impl Into<String>, least: f64) -> Self {
         Self::new(text, (least, f64::INFINITY), 0.0)
     }
 

@@ -287,7 +287,7 @@ impl Player {
 
 /// Waits until files get another time than before. The kernel takes it from its last tick, and
 /// within one an inode would change once for several calls that are each made durable.
-pub fn next_tick() {
+pub(crate) fn next_tick() {
     let tick = || {
         let now = clock_gettime(ClockId::RealtimeCoarse);
         (now.tv_sec, now.tv_nsec)

@@ -124,7 +124,7 @@ impl Measured {
     }
 
     /// MiB per second that callers wrote.
-    pub fn write_mib_s(&self) -> f64 {
+    pub(crate) fn write_mib_s(&self) -> f64 {
         let seconds = self.virtual_ns as f64 / 1e9;
         self.counts.written_bytes as f64 / f64::from(1 << 20) / seconds
     }

@@ -26,7 +26,7 @@ pub struct Flash {
 }
 
 /// The JFTL paper's part, simulated without errors and bad blocks, as in the paper.
-pub const JFTL_NAND: Flash = Flash {
+pub(crate) const JFTL_NAND: Flash = Flash {
     name: "JFTL's NAND",
     part: parts::JFTL.flawless(),
     units: 1,
@@ -35,7 +35,7 @@ pub const JFTL_NAND: Flash = Flash {
 /// A sixteenth of Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times
 /// as measured on those of a drive (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the
 /// layer maps units of 4 KiB.
-pub const MODERN_NAND: Flash = Flash {
+pub(crate) const MODERN_NAND: Flash = Flash {
     name: "16 KiB NAND",
     part: NandPart {
         geometry: NandGeometry {

@@ -26,7 +26,8 @@ pub use block_layer::BlockLayer;
 pub use card::Nvram;
 pub use changes::{Changes, changes_of};
 pub use deltas::DeltaCount;
-pub use flash::{Chip, Flash, JFTL_NAND, MODERN_NAND};
+pub use flash::{Chip, Flash};
+pub(crate) use flash::{JFTL_NAND, MODERN_NAND};
 pub use outcome::{Columns, NUMBERS, Number, Outcome};
 pub use processor::{Costs, Figure, Processor, Profile, Work};
 pub use systems::{

@@ -99,15 +99,6 @@ impl Volume {
         &self.image
     }
 
-    /// A volume like it with other content.
-    pub fn holding(&self, image: Image) -> Self {
-        Self {
-            image,
-            on_flash: OnceLock::new(),
-            ..self.clone()
-        }
-    }
-
     /// Returns a NAND part that holds it, made once.
     pub(super) fn on_flash(&self, flash: Flash) -> Result<Image> {
         let (kind, image) = match self.on_flash.get() {

@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether each write is to be durable when it returns.
-    pub fn syncs_each_write(&self) -> bool {
+    pub(crate) fn syncs_each_write(&self) -> bool {
         self.durable == Durable::EachWrite
     }
 
@@ -458,7 +458,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Those of the volume, when a commit was due.
-    pub fn has_made(&mut self, what: Option<&What>) -> Result<()> {
+    pub(crate) fn has_made(&mut self, what: Option<&What>) -> Result<()> {
         self.note(|_| what.cloned());
         self.called()
     }
@@ -467,7 +467,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Those of the volume, when a commit was due.
-    pub fn was_called(&mut self, more: Counts) -> Result<()> {
+    pub(crate) fn was_called(&mut self, more: Counts) -> Result<()> {
         self.note(Noted::miss);
         self.counts.operations += more.operations;
         self.counts.written_bytes += more.written_bytes;

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use self::random::{Constants, shuffle};
 use self::scale::Kind;
-pub use self::scale::{Cardinality, DISTRICTS, Outcome};
+pub use self::scale::{Cardinality, Outcome};
 use self::transactions::Terminals;
 use super::contract::Workload;
 use super::session::Session;
@@ -78,7 +78,7 @@ impl Tpcc {
     }
 
     /// Returns NURand's constants, the same for the load and every run on it.
-    pub fn constants(&self) -> Constants {
+    pub(crate) fn constants(&self) -> Constants {
         Constants::draw(&mut Rng::new(self.seed ^ 0xC0FF_EE00))
     }
 

@@ -19,11 +19,11 @@ pub struct Constants {
 }
 
 /// A for last names.
-pub const A_LAST: u64 = 255;
+pub(crate) const A_LAST: u64 = 255;
 /// A for customers.
-pub const A_CUSTOMER: u64 = 1023;
+pub(crate) const A_CUSTOMER: u64 = 1023;
 /// A for items.
-pub const A_ITEM: u64 = 8191;
+pub(crate) const A_ITEM: u64 = 8191;
 
 impl Constants {
     /// Draws the constants from a seed.
@@ -45,23 +45,23 @@ impl Constants {
 }
 
 /// Whether C for last names may change by this much between the load and the run.
-pub fn is_valid_delta(delta: u64) -> bool {
+pub(crate) fn is_valid_delta(delta: u64) -> bool {
     (65..=119).contains(&delta) && delta != 96 && delta != 112
 }
 
 /// A random number in `from..=to`.
-pub fn uniform(rng: &mut Rng, from: u64, to: u64) -> u64 {
+pub(crate) fn uniform(rng: &mut Rng, from: u64, to: u64) -> u64 {
     from + rng.below(to - from + 1)
 }
 
 /// The non-uniform random number NURand(A, x, y) with the constant `c` (clause 2.1.6).
-pub fn nurand(rng: &mut Rng, a: u64, c: u64, x: u64, y: u64) -> u64 {
+pub(crate) fn nurand(rng: &mut Rng, a: u64, c: u64, x: u64, y: u64) -> u64 {
     let mixed = uniform(rng, 0, a) | uniform(rng, x, y);
     (mixed + c) % (y - x + 1) + x
 }
 
 /// The last name of a number of 0 to 999 (clause 4.3.2.3).
-pub fn last_name(number: u64) -> String {
+pub(crate) fn last_name(number: u64) -> String {
     const SYLLABLES: [&str; 10] = [
         "BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING",
     ];
@@ -71,7 +71,7 @@ pub fn last_name(number: u64) -> String {
 }
 
 /// Random letters and digits, `from..=to` of them (clause 4.3.2.2).
-pub fn a_string(rng: &mut Rng, from: u64, to: u64) -> String {
+pub(crate) fn a_string(rng: &mut Rng, from: u64, to: u64) -> String {
     const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let len = uniform(rng, from, to);
     let letters = (0..len).map(|_| char::from(ALPHABET[rng.below(62) as usize]));
@@ -79,7 +79,7 @@ pub fn a_string(rng: &mut Rng, from: u64, to: u64) -> String {
 }
 
 /// Random digits, `len` of them.
-pub fn n_string(rng: &mut Rng, len: u64) -> String {
+pub(crate) fn n_string(rng: &mut Rng, len: u64) -> String {
     let digits = (0..len).map(|_| char::from(b'0' + rng.below(10) as u8));
     digits.collect()
 }
@@ -90,7 +90,7 @@ pub fn zip(rng: &mut Rng) -> String {
 }
 
 /// Random text about an item: one in ten is original (clause 4.3.3.1).
-pub fn item_data(rng: &mut Rng) -> String {
+pub(crate) fn item_data(rng: &mut Rng) -> String {
     const ORIGINAL: &str = "ORIGINAL";
     let mut data = a_string(rng, 26, 50);
     if rng.chance(10) {
@@ -101,14 +101,14 @@ pub fn item_data(rng: &mut Rng) -> String {
 }
 
 /// A random order of `1..=n`.
-pub fn permutation(rng: &mut Rng, n: u64) -> Vec<u64> {
+pub(crate) fn permutation(rng: &mut Rng, n: u64) -> Vec<u64> {
     let mut all: Vec<u64> = (1..=n).collect();
     shuffle(rng, &mut all);
     all
 }
 
 /// Puts the items into a random order.
-pub fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
+pub(crate) fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
     for last in (1..items.len()).rev() {
         items.swap(last, rng.below(last as u64 + 1) as usize);
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Districts of a warehouse.
-pub const DISTRICTS: u32 = 10;
+pub(crate) const DISTRICTS: u32 = 10;
 
 /// How many rows there are (clause 1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
