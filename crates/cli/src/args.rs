@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::failure::EXIT_CODES;
+use crate::owners::Owners;
 use crate::place::Place;
 use crate::size::Size;
 
@@ -532,6 +533,7 @@ Examples:
   stetfs cp notes.txt disk.img:/
   stetfs cp -a ~/photos disk.img:/home/me
   stetfs cp disk.img:/etc/fstab .
+  stetfs cp -a --chown 0:0 build/root/. disk.img:/
   stetfs cp -a old.img:/ new.img:/copy")]
 pub(crate) struct Cp {
     /// The files to copy (one or more), then the destination
@@ -547,6 +549,8 @@ pub(crate) struct Cp {
     /// Do not overwrite existing files
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
+    #[command(flatten)]
+    pub(crate) owners: Owners,
     /// Show no progress bar
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod answer;
+mod archive;
 mod args;
 mod asked;
 mod below;
@@ -44,6 +45,7 @@ mod mounts;
 mod names;
 mod notify;
 mod output;
+mod owners;
 mod part;
 mod partitions;
 mod place;

@@ -2,16 +2,12 @@
 //!
 //! This module chooses what the arguments leave open, sets the size of an image file, and refuses
 //! to destroy existing content. `stetfs_mkfs` makes the volume (`ours.rs`), or mke2fs if it is
-//! given arguments of its own (`mke2fs.rs`). `--from` fills it (`from.rs`), from an archive too
-//! (`archive.rs`, whose headers `members.rs` and `sparse.rs` read).
+//! given arguments of its own (`mke2fs.rs`). `--from` fills it (`from.rs`).
 
-mod archive;
 mod from;
-mod members;
 mod mke2fs;
 mod ours;
 mod sizes;
-mod sparse;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileTypeExt;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
+use crate::archive::{Platform, Which};
 use crate::identity::Uuid;
+use crate::owners::Owners;
 use crate::size::Size;
 
 /// Make an ext4 volume
@@ -28,7 +30,8 @@ Examples:
   stetfs mkfs flash.nand               on a part that `stetfs nand create` made
   stetfs mkfs disk.img --size 1G --scheme stet   mounted with that scheme unless another is named
   stetfs mkfs root.img --from rootfs --free 200M   with the content of a directory
-  stetfs mkfs root.img --from rootfs.tar           or of an archive
+  stetfs mkfs root.img --from rootfs.tar.zst       or of an archive
+  podman save alpine | stetfs mkfs root.img --from -   or of a container image
   stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
 pub(crate) struct Mkfs {
     /// File (made if missing), block device or NAND part
@@ -61,10 +64,26 @@ pub(crate) struct Mkfs {
     /// carries it among its default mount options; the kernel still mounts the volume
     #[arg(long, value_name = "NAME")]
     pub(crate) scheme: Option<String>,
-    /// Fill the volume with what is in this directory or tar archive, with owners, times,
-    /// attributes and hard links; without --size a file becomes as large as that needs
-    #[arg(long, value_name = "DIR|TAR", value_hint = ValueHint::AnyPath, conflicts_with = "extra")]
+    /// Fill the volume with what is in this directory, tar archive or container image, with owners,
+    /// times, attributes and hard links; without --size a file becomes as large as that needs. An
+    /// archive may be compressed (gzip, xz, zstd), and `-` is the standard input. A container image
+    /// is a directory or an archive, as `podman save`, `docker save` or `skopeo copy` makes it
+    #[arg(
+        long,
+        value_name = "DIR|TAR|CONTAINER",
+        value_hint = ValueHint::AnyPath,
+        conflicts_with = "extra",
+    )]
     pub(crate) from: Option<PathBuf>,
+    /// Which container image --from takes, of several
+    #[arg(long, value_name = "NAME", requires = "from")]
+    pub(crate) tag: Option<String>,
+    /// For which platform, of a container image for several: OS/ARCHITECTURE[/VARIANT] [default:
+    /// this machine's]
+    #[arg(long, value_name = "PLATFORM", requires = "from")]
+    pub(crate) platform: Option<Platform>,
+    #[command(flatten)]
+    pub(crate) owners: Owners,
     /// Leave this much free in a volume that --from sizes
     #[arg(long, value_name = "SIZE", requires = "from", conflicts_with = "size")]
     pub(crate) free: Option<Size>,
@@ -86,4 +105,14 @@ pub(crate) struct Mkfs {
     /// Further arguments for mke2fs
     #[arg(last = true, value_name = "MKE2FS-ARGUMENTS")]
     pub(crate) extra: Vec<String>,
+}
+
+impl Mkfs {
+    /// Which container image is meant.
+    pub(crate) fn which(&self) -> Which {
+        Which {
+            name: self.tag.clone(),
+            platform: self.platform.clone(),
+        }
+    }
 }

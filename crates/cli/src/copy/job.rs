@@ -24,6 +24,7 @@ use super::content::Copier;
 use crate::args::Cp;
 use crate::failure::{Explain, Failure, Result};
 use crate::image::creation_mask;
+use crate::owners::Owners;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Stamp, Tree, Walk, descend, shown_below};
 use crate::{place, repeatable};
@@ -518,16 +519,24 @@ impl<'a> Job<'a> {
         self.finish(step, &*copy)
     }
 
-    /// With `--archive`, copies owner, mode, attributes and times. The order matters: each of the
-    /// first may change the next.
+    /// Gives a copy the owner that `--chown` names. With `--archive`, copies owner, mode,
+    /// attributes and times. The order matters: each of the first may change the next.
     fn copy_attributes(&mut self, item: &dyn Item, copy: &dyn Item, meta: &Meta) -> Result<()> {
-        if !self.args.archive {
-            return Ok(());
-        }
         let shown_copy = || copy.shown();
-        let owned = copy.set_owner(meta.uid, meta.gid).during(shown_copy)?;
+        let owners = &self.args.owners;
+        if !self.args.archive {
+            return match owners.chown {
+                Some(_) => set_owner(copy, owners),
+                None => Ok(()),
+            };
+        }
+        let (uid, gid) = owners.of(meta.uid, meta.gid);
+        let owned = copy.set_owner(uid, gid).during(shown_copy)?;
         let mut lost = Vec::new();
-        let xattrs = item.xattrs()?;
+        let mut xattrs = item.xattrs()?;
+        for (name, value) in &mut xattrs {
+            owners.adapt(name, value);
+        }
         if meta.kind != FileKind::Symlink {
             // Remove what the directory's default ACL added; the original has none of it.
             for acl in ACLS {
@@ -559,6 +568,16 @@ impl<'a> Job<'a> {
         }
         Ok(())
     }
+}
+
+/// Gives a copy to the owner that was named.
+fn set_owner(copy: &dyn Item, owners: &Owners) -> Result<()> {
+    let there = copy.meta()?;
+    let (uid, gid) = owners.of(there.uid, there.gid);
+    if copy.set_owner(uid, gid).during(|| copy.shown())? {
+        return Ok(());
+    }
+    Err(Failure::new("may not be given to another owner").context(copy.shown()))
 }
 
 fn is_directory() -> Failure {

@@ -25,6 +25,7 @@ use crate::failure::{Explain, Failure, Result};
 use crate::identity;
 use crate::image::Volume;
 use crate::mounts;
+use crate::owners::Owners;
 use crate::part;
 use crate::place::{self, Place};
 use crate::tree::{FileKind, Item, Stamp, Tree};
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
         .places
         .split_last()
         .ok_or_else(|| Failure::new("nothing to copy"))?;
+    args.owners.check(args.archive)?;
     let trees = Trees::open(args)?;
     more_descriptors();
     let left = copy_all(args, &trees, target, sources);
@@ -117,6 +119,7 @@ pub(crate) fn fill(
     volume: &Volume,
     image: &Path,
     latest: Option<Stamp>,
+    owners: &Owners,
     quiet: bool,
 ) -> Result<()> {
     let args = Cp {
@@ -124,6 +127,7 @@ pub(crate) fn fill(
         recursive: true,
         archive: true,
         no_clobber: false,
+        owners: owners.clone(),
         quiet,
         part: PartArgs::default(),
     };

@@ -17,11 +17,12 @@ use stetfs_format::dirent::rec_len;
 use stetfs_format::width::usize_as_u64;
 use stetfs_mkfs::{Inodes, Params, Plan};
 
-use super::archive::Archive;
 use super::sizes::{MIB, VOLUME_BLOCKS_MIN};
+use crate::archive::{Archive, Spool, Which};
 use crate::copy::{self, Host};
 use crate::failure::{Explain, Failure, Result};
 use crate::image::Volume;
+use crate::owners::Owners;
 use crate::place::join;
 use crate::repeatable;
 use crate::size::Size;
@@ -44,6 +45,7 @@ pub(super) struct Content {
     path: Vec<u8>,
     /// No time of a file may be later.
     latest: Option<Stamp>,
+    owners: Owners,
 }
 
 /// What the content needs of a volume.
@@ -55,19 +57,32 @@ pub(super) struct Need {
 }
 
 impl Content {
-    /// Opens a directory or an archive.
-    pub(super) fn open(path: &Path, epoch: Option<u64>) -> Result<Self> {
+    /// Opens a directory, an archive or a container image.
+    pub(super) fn open(
+        path: &Path,
+        spool: &Spool,
+        which: &Which,
+        owners: &Owners,
+        epoch: Option<u64>,
+    ) -> Result<Self> {
         let shown = || path.display().to_string();
-        let bytes = path.as_os_str().as_bytes();
-        let is_dir = path.metadata().during(shown)?.is_dir();
         let latest = epoch.map(|seconds| (i64::try_from(seconds).unwrap_or(i64::MAX), 0));
-        let (tree, path): (Box<dyn Tree>, Vec<u8>) = if is_dir {
-            (Box::new(Host), join(bytes, b"."))
+        let time = latest.unwrap_or_default();
+        let archive = if path.is_dir() {
+            Archive::open_dir(&Host, path, spool, which, time)
         } else {
-            let archive = Archive::open(path, latest.unwrap_or_default()).during(shown)?;
-            (Box::new(archive), b"/".to_vec())
+            Archive::open(path, spool, which, time).map(Some)
         };
-        Ok(Self { tree, path, latest })
+        let (tree, path): (Box<dyn Tree>, Vec<u8>) = match archive.during(shown)? {
+            Some(archive) => (Box::new(archive), b"/".to_vec()),
+            None => (Box::new(Host), join(path.as_os_str().as_bytes(), b".")),
+        };
+        Ok(Self {
+            tree,
+            path,
+            latest,
+            owners: owners.clone(),
+        })
     }
 
     /// Finds out what a volume with blocks of this size needs.
@@ -94,7 +109,15 @@ impl Content {
     /// Copies everything into the volume.
     pub(super) fn fill(&self, image: &Path, time: u64, quiet: bool) -> Result<()> {
         let volume = Volume::fresh(image, time)?;
-        let copied = copy::fill(&*self.tree, &self.path, &volume, image, self.latest, quiet);
+        let copied = copy::fill(
+            &*self.tree,
+            &self.path,
+            &volume,
+            image,
+            self.latest,
+            &self.owners,
+            quiet,
+        );
         let closed = volume.close();
         copied.and(closed)
     }
@@ -228,10 +251,11 @@ impl Measure<'_> {
             return Ok(());
         }
         self.files += 1;
-        let xattrs = item.xattrs().during(|| item.shown())?;
+        let mut xattrs = item.xattrs().during(|| item.shown())?;
         self.note_meta(&meta);
         let mut room = 0;
-        for (name, value) in &xattrs {
+        for (name, value) in &mut xattrs {
+            self.content.owners.adapt(name, value);
             self.note(name);
             self.note(value);
             room += 16 + name.len() + value.len();
@@ -316,6 +340,7 @@ impl Measure<'_> {
     }
 
     fn note_meta(&mut self, meta: &Meta) {
+        let (uid, gid) = self.content.owners.of(meta.uid, meta.gid);
         let (_, mtime) = repeatable::times(meta, self.content.latest);
         let size = if meta.kind == FileKind::File {
             meta.size
@@ -325,8 +350,8 @@ impl Measure<'_> {
         for number in [
             u64::from(meta.kind.bits()),
             meta.mode.into(),
-            meta.uid.into(),
-            meta.gid.into(),
+            uid.into(),
+            gid.into(),
             size,
             mtime.0.cast_unsigned(),
             mtime.1.into(),

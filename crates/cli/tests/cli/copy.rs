@@ -308,6 +308,78 @@ fn acls_are_kept() {
     assert_clean(&image);
 }
 
+/// Asserts whose a file of the image is.
+#[track_caller]
+fn assert_owner(image: &str, path: &str, (uid, gid): (u32, u32)) {
+    let stat = debugfs(image, &format!("stat {path}"));
+    let words = [format!("User: {uid:5} "), format!("Group: {gid:5} ")];
+    for word in words {
+        assert!(stat.contains(&word), "{path}: {word}: {stat}");
+    }
+}
+
+#[test]
+fn copies_get_the_owners_that_are_wanted() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let root = lab.path("tree");
+    fs::create_dir_all(root.join("dir")).unwrap();
+    fs::write(root.join("dir/f"), "x").unwrap();
+    let meta = root.metadata().unwrap();
+    let (uid, gid) = (meta.uid(), meta.gid());
+    let tree = root.to_str().unwrap();
+    let cp = |args: &[&str], to: &str| stetfs(&[&["cp"][..], args, &[&lab.place(to)]].concat());
+
+    cp(&["-a", "--chown", "12:34", tree], "/all").ok();
+    cp(&["-r", "--chown", ":34", tree], "/group").ok();
+    cp(
+        &["-a", "--owner-map", &format!("{uid}:70000:1"), tree],
+        "/moved",
+    )
+    .ok();
+    cp(
+        &["-a", "--owner-map", &format!("g:{gid}:80000:1"), tree],
+        "/moved-group",
+    )
+    .ok();
+    let moved = if uid == gid { 70_000 } else { gid };
+    for (dir, owners) in [
+        ("/all", (12, 34)),
+        ("/group", (uid, 34)),
+        ("/moved", (70_000, moved)),
+        ("/moved-group", (uid, 80_000)),
+    ] {
+        for path in [dir, &format!("{dir}/dir"), &format!("{dir}/dir/f")] {
+            assert_owner(&image, path, owners);
+        }
+    }
+    // An ACL names users too.
+    let acl = [
+        "-m",
+        "u:100005:r,u:3:r,g:100006:r",
+        &format!("{tree}/dir/f"),
+    ];
+    if has("setfacl") && tool("setfacl", &acl).code == 0 {
+        cp(&["-a", "--owner-map", "100000:0:65536", tree], "/acl").ok();
+        let out = lab.str("out");
+        stetfs(&["cp", "-a", &lab.place("/acl/dir/f"), &out]).ok();
+        let acl = tool("getfacl", &["-n", "-c", "--absolute-names", &out]).ok();
+        assert!(
+            acl.contains("user:3:r--\nuser:5:r--\n") && acl.contains("group:6:r--\n"),
+            "{acl}"
+        );
+    }
+    assert_clean(&image);
+    cp(&["--owner-map", "0:1:1", tree], "/x").fails(2, &["--owner-map", "--archive"]);
+    cp(&["--chown", "me", tree], "/x").fails(2, &["UID:GID"]);
+
+    // The same while a volume is made.
+    let image = lab.str("from.img");
+    stetfs(&["mkfs", &image, "--from", tree, "--chown", "0:5"]).ok();
+    assert_owner(&image, "/", (0, 5));
+    assert_owner(&image, "/dir/f", (0, 5));
+}
+
 #[test]
 fn plain_copies_and_their_targets() {
     let lab = Lab::new();

@@ -12,7 +12,7 @@ use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, dumpe2fs, has, stetfs,
 const EPOCH: &str = "1600000000";
 
 /// Runs `stetfs ARGS` at the time of `SOURCE_DATE_EPOCH`.
-fn stetfs_then(args: &[&str]) -> Ran {
+pub(crate) fn stetfs_then(args: &[&str]) -> Ran {
     let variable = format!("SOURCE_DATE_EPOCH={EPOCH}");
     let mut all = vec![&*variable, STETFS];
     all.extend(args);
@@ -49,7 +49,7 @@ fn tree(lab: &Lab) -> String {
 
 /// Asserts that two files have the same bytes.
 #[track_caller]
-fn assert_same(a: &str, b: &str) {
+pub(crate) fn assert_same(a: &str, b: &str) {
     tool("cmp", &[a, b]).ok();
 }
 
@@ -273,7 +273,7 @@ fn newlines_in_an_archive_are_read_as_tar_reads_them() {
 }
 
 /// A member of an archive without content: name, type, target.
-type Member<'a> = (&'a str, u8, &'a str);
+pub(crate) type Member<'a> = (&'a str, u8, &'a str);
 
 /// Writes an archive.
 fn archive(path: &Path, members: &[Member]) {
@@ -282,10 +282,10 @@ fn archive(path: &Path, members: &[Member]) {
 }
 
 /// A member with content.
-type Full<'a> = (Member<'a>, &'a [u8]);
+pub(crate) type Full<'a> = (Member<'a>, &'a [u8]);
 
 /// Writes an archive of members with contents.
-fn archive_of(path: &Path, members: &[Full]) {
+pub(crate) fn archive_of(path: &Path, members: &[Full]) {
     let mut bytes = Vec::new();
     for ((name, kind, target), content) in members {
         let mut header = [0; 512];
@@ -370,7 +370,20 @@ fn a_hostile_archive_leads_nowhere() {
 
     fs::write(&tar, b"\x1f\x8b\x08 no archive").unwrap();
     stetfs(&["mkfs", &image, "--force", "--from", tar.to_str().unwrap()])
-        .fails(1, &["bad.tar", "not compressed"]);
+        .fails(1, &["bad.tar", "compressed by gzip"]);
+    for (bytes, words) in [
+        (
+            &b"BZh9 is what bzip2 begins with"[..],
+            ["bzip2", "unpack it first"],
+        ),
+        (
+            b"nothing that is known",
+            ["no header of tar", "gzip, xz and zstd"],
+        ),
+    ] {
+        fs::write(&tar, bytes).unwrap();
+        stetfs(&["mkfs", &image, "--force", "--from", tar.to_str().unwrap()]).fails(1, &words);
+    }
     assert_clean(&image);
 }
 

@@ -4,6 +4,7 @@
 mod as_coreutils;
 mod below;
 mod beside;
+mod container;
 mod copy;
 #[cfg(feature = "crash")]
 mod crash;

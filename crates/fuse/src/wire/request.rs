@@ -199,16 +199,10 @@ impl<'a> Body<'a> {
     fn what(&mut self, opcode: Opcode) -> Option<What<'a>> {
         Some(match opcode {
             Opcode::Lookup => What::Lookup { name: self.name()? },
-            Opcode::Forget => {
-                self.record::<abi::ForgetIn>()?;
-                What::Forget
-            }
+            Opcode::Forget => self.record::<abi::ForgetIn>().map(|_| What::Forget)?,
             Opcode::BatchForget => What::BatchForget(self.forgets()?),
             Opcode::GetAttr => What::GetAttr(self.record()?),
-            Opcode::StatX => {
-                self.record::<abi::StatXIn>()?;
-                What::StatX
-            }
+            Opcode::StatX => self.record::<abi::StatXIn>().map(|_| What::StatX)?,
             Opcode::SetAttr => What::SetAttr(self.record()?),
             Opcode::ReadLink => What::ReadLink,
             Opcode::SymLink => What::SymLink {

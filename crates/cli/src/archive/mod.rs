@@ -1,38 +1,59 @@
-//! A tar archive as a tree that is only read.
+//! A tar archive, or a container image, as a tree that is only read.
 //!
-//! Opening it reads all headers; contents stay in the archive. What an archive says is hostile:
+//! Opening it reads all headers; contents stay in the archive, or in a file without a name if it is
+//! compressed (`packed.rs`). A container image (`container.rs`) is several archives, laid one over
+//! the other (`layers.rs`). What an archive says is hostile:
 //! - a name may not have a part `..`; slashes at its beginning are left out, as tar(1) does;
-//! - no name leads through a symbolic link or another file that is no directory;
+//! - no name leads through a file that is no directory; through a symbolic link only in layers, and
+//!   never out of the tree;
 //! - a hard link names a member that came before, and no directory.
 //!
 //! Nothing of this reaches the host: the tree lives in memory, and its root is its boundary.
 
-use std::collections::BTreeMap;
+mod container;
+mod layers;
+mod members;
+mod packed;
+mod sparse;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use stetfs_format::width::{low16, u64_as_usize, usize_as_u64};
 use tar::EntryType;
 
-use super::members::{Entries, Entry};
-use super::sparse::Piece;
 use crate::failure::{Failure, Result};
 use crate::place::join;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
+use container::Inside;
+use members::{Entries, Entry};
+use sparse::Piece;
+
+pub(crate) use container::{Platform, Which};
+pub(crate) use packed::Spool;
 
 const ROOT: usize = 0;
 
-pub(super) struct Archive {
-    file: File,
+/// The most symbolic links on the way of one name, as Linux has it.
+const LINKS_MAX: u32 = 40;
+
+pub(crate) struct Archive {
     path: String,
+    /// The archive, or all layers of an image; what is added comes from the last one.
+    files: Vec<File>,
+    is_layered: bool,
     nodes: Vec<Node>,
 }
 
 struct Node {
     meta: Meta,
+    /// The file of [`Archive::files`] that it comes from.
+    layer: usize,
     /// Of a directory.
     names: BTreeMap<Vec<u8>, usize>,
     /// Of a symbolic link.
@@ -58,6 +79,7 @@ impl Node {
                 mtime,
                 rdev: (0, 0),
             },
+            layer: 0,
             names: BTreeMap::new(),
             target: Vec::new(),
             pieces: Vec::new(),
@@ -66,29 +88,80 @@ impl Node {
     }
 }
 
+/// Where names lead.
+struct Reached {
+    /// The last file on the way.
+    node: usize,
+    /// The names behind it, of which there is nothing.
+    missing: VecDeque<Vec<u8>>,
+}
+
 impl Archive {
-    /// Reads the headers. Directories that have none are root's, and as old as `time`.
-    pub(super) fn open(path: &Path, time: Stamp) -> Result<Self> {
-        let file = File::open(path)?;
+    /// Opens an archive, or the archive of a container image: a file, or the standard input (`-`).
+    /// Directories that have no header are root's, and as old as `time`.
+    pub(crate) fn open(path: &Path, spool: &Spool, which: &Which, time: Stamp) -> Result<Self> {
+        let mut archive = Self::empty(path, time);
+        let file = spool.open(path)?;
         let reader = file.try_clone()?;
-        let mut archive = Self {
-            file,
-            path: path.display().to_string(),
-            nodes: Vec::new(),
-        };
-        archive.push(Node::new(FileKind::Dir, 0o755, time));
+        archive.files.push(file);
         let mut members = Entries::of(&reader)?;
         while let Some(member) = members.next()? {
             let added = archive.add(&member, time);
             added.map_err(|e| e.context(format!("member {}", shown(&member.name))))?;
         }
-        Ok(archive)
+        let image = Self::image(&Inside::of(&archive, b"/"), path, spool, which, time)?;
+        Ok(image.unwrap_or(archive))
+    }
+
+    /// Opens the container image in a directory; `None` if there is none.
+    pub(crate) fn open_dir(
+        tree: &dyn Tree,
+        path: &Path,
+        spool: &Spool,
+        which: &Which,
+        time: Stamp,
+    ) -> Result<Option<Self>> {
+        let inside = Inside::of(tree, path.as_os_str().as_bytes());
+        Self::image(&inside, path, spool, which, time)
+    }
+
+    fn image(
+        inside: &Inside<'_>,
+        path: &Path,
+        spool: &Spool,
+        which: &Which,
+        time: Stamp,
+    ) -> Result<Option<Self>> {
+        let Some(layers) = container::layers(inside, spool, which)? else {
+            which.check_any()?;
+            return Ok(None);
+        };
+        let mut image = Self::empty(path, time);
+        image.lay_all(layers, time)?;
+        Ok(Some(image))
+    }
+
+    fn empty(path: &Path, time: Stamp) -> Self {
+        let mut archive = Self {
+            path: path.display().to_string(),
+            files: Vec::new(),
+            is_layered: false,
+            nodes: Vec::new(),
+        };
+        archive.push(Node::new(FileKind::Dir, 0o755, time));
+        archive
     }
 
     fn push(&mut self, mut node: Node) -> usize {
         node.meta.id = (0, usize_as_u64(self.nodes.len()));
+        node.layer = self.layer();
         self.nodes.push(node);
         self.nodes.len() - 1
+    }
+
+    /// What is added now comes from this file.
+    fn layer(&self) -> usize {
+        self.files.len().saturating_sub(1)
     }
 
     fn add(&mut self, member: &Entry, time: Stamp) -> Result<()> {
@@ -132,17 +205,12 @@ impl Archive {
         };
         let dir = self.make_dirs(dirs, time)?;
         match self.nodes[dir].names.get(*name).copied() {
-            Some(there) if self.nodes[there].meta.kind == FileKind::Dir => {
-                if node.meta.kind != FileKind::Dir {
-                    return Err(Failure::new("would replace a directory"));
-                }
+            Some(there) if self.is_dir(there) && node.meta.kind == FileKind::Dir => {
                 self.describe_dir(there, node)
             }
             there => {
                 // As tar(1): the later member counts.
-                if let Some(there) = there {
-                    self.nodes[there].meta.nlink -= 1;
-                }
+                there.map_or(Ok(()), |there| self.replace(there))?;
                 node.meta.nlink = 1;
                 let node = self.push(node);
                 self.nodes[dir].names.insert(name.to_vec(), node);
@@ -152,47 +220,124 @@ impl Archive {
     }
 
     fn describe_dir(&mut self, dir: usize, node: Node) -> Result<()> {
+        let layer = self.layer();
         let there = &mut self.nodes[dir];
         there.meta = Meta {
             id: there.meta.id,
             ..node.meta
         };
         there.xattrs = node.xattrs;
+        there.layer = layer;
         Ok(())
+    }
+
+    fn is_dir(&self, node: usize) -> bool {
+        self.nodes[node].meta.kind == FileKind::Dir
+    }
+
+    /// Makes room for another file of the same name. A directory only makes room for what comes
+    /// from another layer.
+    fn replace(&mut self, there: usize) -> Result<()> {
+        if self.is_dir(there) && self.nodes[there].layer == self.layer() {
+            return Err(Failure::new("would replace a directory"));
+        }
+        self.drop_name(there);
+        Ok(())
+    }
+
+    /// Notes that a file has lost a name. A directory is gone with all that is in it.
+    fn drop_name(&mut self, node: usize) {
+        let mut gone = vec![node];
+        while let Some(node) = gone.pop() {
+            let node = &mut self.nodes[node];
+            match node.meta.kind {
+                FileKind::Dir => gone.extend(std::mem::take(&mut node.names).into_values()),
+                _ => node.meta.nlink -= 1,
+            }
+        }
+    }
+
+    /// Follows names from the root, as far as there is something; through symbolic links, if
+    /// `follows`, as for a program whose root directory this is.
+    fn reach(&self, names: &[&[u8]], follows: bool) -> Result<Reached> {
+        let mut missing: VecDeque<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+        // The directories on the way, for `..` in the target of a link.
+        let mut way = vec![ROOT];
+        let mut links = 0;
+        while let Some(name) = missing.front() {
+            let here = *way.last().unwrap_or(&ROOT);
+            if name == b".." && self.is_dir(here) {
+                way.truncate((way.len() - 1).max(1));
+                missing.pop_front();
+                continue;
+            }
+            let Some(&there) = self.nodes[here].names.get(name) else {
+                break;
+            };
+            missing.pop_front();
+            let node = &self.nodes[there];
+            if !follows || node.meta.kind != FileKind::Symlink {
+                way.push(there);
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Failure::new("leads through too many symbolic links"));
+            }
+            if node.target.starts_with(b"/") {
+                way.truncate(1);
+            }
+            let parts = node.target.rsplit(|byte| *byte == b'/');
+            for part in parts.filter(|part| !matches!(*part, b"" | b".")) {
+                missing.push_front(part.to_vec());
+            }
+        }
+        let node = *way.last().unwrap_or(&ROOT);
+        Ok(Reached { node, missing })
+    }
+
+    /// Returns the file to which the names lead, or the last of them; `None` if there is none.
+    fn find(&self, names: &[&[u8]], follows: bool) -> Result<Option<usize>> {
+        let reached = self.reach(names, follows)?;
+        Ok(reached.missing.is_empty().then_some(reached.node))
+    }
+
+    /// Returns the file of these names, which may itself be a symbolic link.
+    fn find_link(&self, names: &[&[u8]], follows: bool) -> Result<Option<usize>> {
+        let Some((name, dirs)) = names.split_last() else {
+            return Ok(Some(ROOT));
+        };
+        let dir = self.find(dirs, follows)?;
+        Ok(dir.and_then(|dir| self.nodes[dir].names.get(*name).copied()))
     }
 
     /// Returns the directory of these names; makes those that are missing.
     fn make_dirs(&mut self, parts: &[&[u8]], time: Stamp) -> Result<usize> {
-        let mut dir = ROOT;
-        for part in parts {
-            dir = match self.nodes[dir].names.get(*part) {
-                Some(&there) => there,
-                None => {
-                    let made = self.push(Node::new(FileKind::Dir, 0o755, time));
-                    self.nodes[dir].names.insert(part.to_vec(), made);
-                    made
-                }
-            };
-            if self.nodes[dir].meta.kind != FileKind::Dir {
-                let kind = self.nodes[dir].meta.kind.word();
-                return Err(Failure::new(format!(
-                    "leads through {}, which is a {kind}",
-                    shown(part)
-                )));
-            }
+        let Reached { mut node, missing } = self.reach(parts, self.is_layered)?;
+        let is_dir = self.is_dir(node);
+        if !is_dir {
+            let kind = self.nodes[node].meta.kind.word();
+            let name = parts[..parts.len() - missing.len()].last().copied();
+            return Err(Failure::new(format!(
+                "leads through {}, which is a {kind}",
+                shown(name.unwrap_or_default())
+            )));
         }
-        Ok(dir)
+        for name in missing {
+            check_part(&name)?;
+            let made = self.push(Node::new(FileKind::Dir, 0o755, time));
+            self.nodes[node].names.insert(name, made);
+            node = made;
+        }
+        Ok(node)
     }
 
     fn add_link(&mut self, target: &[u8], name: &[&[u8]], time: Stamp) -> Result<()> {
         let wrong =
             |why: &str| Failure::new(format!("is a link to {}, which {why}", shown(target)));
-        let mut node = ROOT;
-        for part in parts(target)? {
-            let there = self.nodes[node].names.get(part);
-            node = *there.ok_or_else(|| wrong("is no member before it"))?;
-        }
-        if self.nodes[node].meta.kind == FileKind::Dir {
+        let node = self.find_link(&parts(target)?, self.is_layered)?;
+        let node = node.ok_or_else(|| wrong("is no member before it"))?;
+        if self.is_dir(node) {
             return Err(wrong("is a directory"));
         }
         let Some((name, dirs)) = name.split_last() else {
@@ -202,11 +347,7 @@ impl Archive {
         let there = self.nodes[dir].names.get(*name).copied();
         match there {
             Some(there) if there == node => return Ok(()),
-            Some(there) if self.nodes[there].meta.kind == FileKind::Dir => {
-                return Err(Failure::new("would replace a directory"));
-            }
-            Some(there) => self.nodes[there].meta.nlink -= 1,
-            None => {}
+            there => there.map_or(Ok(()), |there| self.replace(there))?,
         }
         self.nodes[node].meta.nlink += 1;
         self.nodes[dir].names.insert(name.to_vec(), node);
@@ -255,20 +396,21 @@ impl Tree for Archive {
         format!("{}:{}", self.path, shown(path))
     }
 
-    fn at(&self, path: &[u8], _: bool) -> Result<Option<Box<dyn Item + '_>>> {
-        let mut node = ROOT;
-        for part in parts(path)? {
-            match self.nodes[node].names.get(part) {
-                Some(&there) => node = there,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(Box::new(Member {
-            archive: self,
-            node,
-            path: path.to_vec(),
-            way: Vec::new(),
-        })))
+    fn at(&self, path: &[u8], follow: bool) -> Result<Option<Box<dyn Item + '_>>> {
+        let names = parts(path)?;
+        let node = if follow {
+            self.find(&names, true)?
+        } else {
+            self.find_link(&names, true)?
+        };
+        Ok(node.map(|node| -> Box<dyn Item> {
+            Box::new(Member {
+                archive: self,
+                node,
+                path: path.to_vec(),
+                way: Vec::new(),
+            })
+        }))
     }
 
     /// Every directory has one name, and that in one directory.
@@ -383,7 +525,7 @@ impl Item for Member<'_> {
     fn open(&self) -> Result<Box<dyn Source + '_>> {
         let node = self.node();
         Ok(Box::new(Content {
-            file: &self.archive.file,
+            file: &self.archive.files[node.layer],
             pieces: &node.pieces,
             size: node.meta.size,
         }))

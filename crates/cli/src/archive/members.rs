@@ -276,8 +276,7 @@ impl<'a> Entries<'a> {
         if !is_whole || header.cksum().ok() != Some(sum) {
             return Err(
                 Failure::new(format!("has no header of tar at byte {}", self.at)).advise(
-                    "it is to be a tar archive, not compressed: unpack it first, as by `zstd -d` \
-                     or `gunzip`",
+                    "it is to be a tar archive, which may be compressed by gzip, xz and zstd",
                 ),
             );
         }
