@@ -8,6 +8,7 @@ mod export;
 mod look;
 mod mkfs;
 mod part;
+mod tar;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub(crate) use export::{BelowArgs, ExportArgs, NandExport, Way};
 pub(crate) use look::{Aspect, Diff, Du, Find};
 pub(crate) use mkfs::Mkfs;
 pub(crate) use part::PartArgs;
+pub(crate) use tar::Tar;
 
 const TOUR: &str = "\
 Examples:
@@ -80,6 +82,7 @@ pub(crate) enum Command {
     Ls(Ls),
     Cat(Cat),
     Cp(Cp),
+    Tar(Tar),
     Mv(Mv),
     Ln(Ln),
     Rm(Rm),

@@ -33,6 +33,7 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
         Command::Ls(c) => return name_places(&mut c.places, true, &c.part),
         Command::Cat(c) => return name_places(&mut c.places, true, &c.part),
         Command::Cp(c) => return name_places(&mut c.places, false, &c.part),
+        Command::Tar(c) => return name_places(&mut c.places, true, &c.part),
         Command::Mv(c) => return name_places(&mut c.places, false, &c.part),
         Command::Rm(c) => return name_places(&mut c.places, false, &c.part),
         Command::Mkdir(c) => return name_places(&mut c.places, false, &c.part),

@@ -56,6 +56,7 @@ mod shown;
 mod size;
 mod start;
 mod stats;
+mod tar;
 mod tree;
 mod tx;
 mod umount;
@@ -207,6 +208,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Ls(args) => files::ls(args),
         Command::Cat(args) => files::cat(args),
         Command::Cp(args) => copy::run(args),
+        Command::Tar(args) => tar::run(args),
         Command::Mv(args) => names::mv(args),
         Command::Ln(args) => names::ln(args),
         Command::Rm(args) => files::rm(args),

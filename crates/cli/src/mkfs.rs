@@ -111,6 +111,12 @@ fn run_mke2fs(args: &Mkfs, existed: bool, loan: Option<Loan>) -> Result<()> {
 }
 
 fn check_arguments(args: &Mkfs) -> Result<()> {
+    if args.from.is_none() && !(args.which.is_any() && args.owners.is_none()) {
+        return Err(Failure::new(
+            "--tag, --platform, --chown and --owner-map say something of --from, which is missing",
+        )
+        .exit(2));
+    }
     if ![1024, 2048, 4096].contains(&args.block_size.0) {
         return Err(Failure::new(format!(
             "a block size of {} bytes is not supported",

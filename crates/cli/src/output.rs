@@ -63,10 +63,30 @@ impl JsonList {
     }
 }
 
-fn finish(result: io::Result<()>) -> Result<()> {
-    match result.and_then(|()| io::stdout().lock().flush()) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => process::exit(0),
-        Err(e) => Err(Failure::from(e).context("standard output")),
+/// Standard output as a stream.
+pub(crate) struct Stream;
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        end_if_closed(io::stdout().lock().write(bytes))
     }
+
+    fn flush(&mut self) -> io::Result<()> {
+        end_if_closed(io::stdout().lock().flush())
+    }
+}
+
+fn finish(result: io::Result<()>) -> Result<()> {
+    let flushed = result.and_then(|()| io::stdout().lock().flush());
+    end_if_closed(flushed).map_err(|e| Failure::from(e).context("standard output"))
+}
+
+/// Ends the process if nobody reads what it writes.
+fn end_if_closed<T>(result: io::Result<T>) -> io::Result<T> {
+    if let Err(e) = &result
+        && e.kind() == io::ErrorKind::BrokenPipe
+    {
+        process::exit(0);
+    }
+    result
 }

@@ -91,6 +91,11 @@ impl Range {
 }
 
 impl Owners {
+    /// True if every owner stays.
+    pub(crate) fn is_none(&self) -> bool {
+        self.chown.is_none() && self.owner_map.is_empty()
+    }
+
     /// Fails if the owners to be changed are not those that copies get.
     pub(crate) fn check(&self, keeps_owners: bool) -> Result<()> {
         if keeps_owners || self.owner_map.is_empty() {

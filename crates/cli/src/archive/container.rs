@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::str::FromStr;
 
+use clap::Args;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256, Sha512};
@@ -48,16 +49,26 @@ const NAMES: [&str; 2] = [
 const PREFIXES: [&str; 3] = ["", "docker.io/library/", "docker.io/"];
 
 /// Which image is meant, if there are several.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Which {
-    pub(crate) name: Option<String>,
-    pub(crate) platform: Option<Platform>,
+    /// Which container image is taken, of several
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
+    /// For which platform, of a container image for several: OS/ARCHITECTURE[/VARIANT] [default:
+    /// this machine's]
+    #[arg(long)]
+    platform: Option<Platform>,
 }
 
 impl Which {
+    /// True if every image fits.
+    pub(crate) fn is_any(&self) -> bool {
+        self.tag.is_none() && self.platform.is_none()
+    }
+
     /// Fails if one of several images is meant, where there is none.
     pub(super) fn check_any(&self) -> Result<()> {
-        if self.name.is_none() && self.platform.is_none() {
+        if self.is_any() {
             return Ok(());
         }
         Err(Failure::new("is no container image").advise("leave out --tag and --platform"))
@@ -72,7 +83,7 @@ impl Which {
         known.sort();
         known.dedup();
         let list = known.join(", ");
-        let Some(wanted) = &self.name else {
+        let Some(wanted) = &self.tag else {
             if known.len() > 1 {
                 return Err(Failure::new(format!("holds several images: {list}"))
                     .advise("say which one: --tag NAME"));

@@ -15,13 +15,14 @@ use std::os::unix::fs::FileExt;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use tar::{EntryType, Header};
 
+use super::acl::{self, Acl};
 use super::sparse::{BLOCK, Piece, bad_sparse_map, old_sparse_map, sparse_map};
 use crate::failure::{Failure, Result};
 use crate::shown::shown;
 use crate::tree::Stamp;
 
 /// The prefix of extended attributes, as GNU tar and star have it.
-const XATTR: &[u8] = b"SCHILY.xattr.";
+pub(super) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// The longest extended header: more than all attributes that a file of Linux can have.
 const EXTENDED_MAX: u64 = 16 << 20;
@@ -38,6 +39,8 @@ pub(super) struct Entry {
     pub(super) mtime: Option<Stamp>,
     /// In ascending order, each name once.
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Somebody without a number in an ACL that is left out.
+    pub(super) acl_of: Option<String>,
     pub(super) content: Content,
 }
 
@@ -65,6 +68,8 @@ struct Pax {
     sparse_name: Option<Vec<u8>>,
     /// Whether it is a sparse file in this format, or in one that is not known here.
     sparse_is_known: Option<bool>,
+    /// Somebody without a number in an ACL, which counts for nothing then.
+    acl_of: Option<String>,
 }
 
 impl Pax {
@@ -97,7 +102,13 @@ impl Pax {
                 self.sparse_is_known = self.sparse_is_known.or(Some(false));
             }
             key => {
-                if let Some(name) = key.strip_prefix(XATTR) {
+                if let Some((_, name)) = acl::KINDS.iter().find(|(record, _)| *record == key) {
+                    match acl::to_attribute(value)? {
+                        Acl::Mode => {}
+                        Acl::Is(value) => self.take_xattr(name.to_vec(), value),
+                        Acl::Of(who) => self.acl_of = Some(who),
+                    }
+                } else if let Some(name) = key.strip_prefix(XATTR) {
                     self.take_xattr(attribute_name(name), value.to_vec());
                 }
             }
@@ -334,6 +345,7 @@ impl<'a> Entries<'a> {
             gid,
             mtime: pax.mtime,
             xattrs: pax.xattrs,
+            acl_of: pax.acl_of,
             content,
         })
     }

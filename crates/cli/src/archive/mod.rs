@@ -10,9 +10,11 @@
 //!
 //! Nothing of this reaches the host: the tree lives in memory, and its root is its boundary.
 
+mod acl;
 mod container;
 mod layers;
 mod members;
+mod pack;
 mod packed;
 mod sparse;
 
@@ -34,8 +36,18 @@ use container::Inside;
 use members::{Entries, Entry};
 use sparse::Piece;
 
-pub(crate) use container::{Platform, Which};
+pub(crate) use container::Which;
+pub(crate) use pack::Packer;
 pub(crate) use packed::Spool;
+
+/// Returns the path of an archive as messages show it.
+pub(crate) fn shown_path(path: &Path) -> String {
+    if path.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
 
 const ROOT: usize = 0;
 
@@ -48,6 +60,8 @@ pub(crate) struct Archive {
     files: Vec<File>,
     is_layered: bool,
     nodes: Vec<Node>,
+    /// The members whose ACLs are left out, and somebody whom they name.
+    without_acl: Option<(u64, String)>,
 }
 
 struct Node {
@@ -110,7 +124,9 @@ impl Archive {
             added.map_err(|e| e.context(format!("member {}", shown(&member.name))))?;
         }
         let image = Self::image(&Inside::of(&archive, b"/"), path, spool, which, time)?;
-        Ok(image.unwrap_or(archive))
+        let archive = image.unwrap_or(archive);
+        archive.tell();
+        Ok(archive)
     }
 
     /// Opens the container image in a directory; `None` if there is none.
@@ -122,7 +138,19 @@ impl Archive {
         time: Stamp,
     ) -> Result<Option<Self>> {
         let inside = Inside::of(tree, path.as_os_str().as_bytes());
-        Self::image(&inside, path, spool, which, time)
+        let image = Self::image(&inside, path, spool, which, time)?;
+        Ok(image.inspect(Self::tell))
+    }
+
+    /// Tells what of the archive does not count.
+    fn tell(&self) {
+        if let Some((members, who)) = &self.without_acl {
+            let path = &self.path;
+            eprintln!(
+                "stetfs: {path}: ACLs are left out, of {members} of its files: they name users or \
+                 groups, such as {who}, without their numbers"
+            );
+        }
     }
 
     fn image(
@@ -143,10 +171,11 @@ impl Archive {
 
     fn empty(path: &Path, time: Stamp) -> Self {
         let mut archive = Self {
-            path: path.display().to_string(),
+            path: shown_path(path),
             files: Vec::new(),
             is_layered: false,
             nodes: Vec::new(),
+            without_acl: None,
         };
         archive.push(Node::new(FileKind::Dir, 0o755, time));
         archive
@@ -165,6 +194,9 @@ impl Archive {
     }
 
     fn add(&mut self, member: &Entry, time: Stamp) -> Result<()> {
+        if let Some(who) = &member.acl_of {
+            self.without_acl.get_or_insert((0, who.clone())).0 += 1;
+        }
         let parts = parts(&member.name)?;
         let kind = match member.header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => FileKind::File,

@@ -70,12 +70,27 @@ impl Packing {
 /// Where files without names are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Spool {
-    pub(crate) dir: PathBuf,
+    dir: PathBuf,
     /// No progress is shown.
-    pub(crate) quiet: bool,
+    quiet: bool,
 }
 
 impl Spool {
+    /// For what goes into an image: in the image's directory, which will need the same room. For a
+    /// device it is that for temporary files.
+    pub(crate) fn beside(image: &Path, quiet: bool) -> Self {
+        let is_file = image.metadata().is_ok_and(|meta| meta.is_file());
+        let dir = if image.exists() && !is_file {
+            std::env::temp_dir()
+        } else {
+            match image.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+                _ => PathBuf::from("."),
+            }
+        };
+        Self { dir, quiet }
+    }
+
     /// Opens a file, or the standard input (`-`), as one that can be read anywhere.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         let mut file = if path.as_os_str() == "-" {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use crate::archive::{Platform, Which};
+use crate::archive::Which;
 use crate::identity::Uuid;
 use crate::owners::Owners;
 use crate::size::Size;
@@ -75,13 +75,8 @@ pub(crate) struct Mkfs {
         conflicts_with = "extra",
     )]
     pub(crate) from: Option<PathBuf>,
-    /// Which container image --from takes, of several
-    #[arg(long, value_name = "NAME", requires = "from")]
-    pub(crate) tag: Option<String>,
-    /// For which platform, of a container image for several: OS/ARCHITECTURE[/VARIANT] [default:
-    /// this machine's]
-    #[arg(long, value_name = "PLATFORM", requires = "from")]
-    pub(crate) platform: Option<Platform>,
+    #[command(flatten)]
+    pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) owners: Owners,
     /// Leave this much free in a volume that --from sizes
@@ -105,14 +100,4 @@ pub(crate) struct Mkfs {
     /// Further arguments for mke2fs
     #[arg(last = true, value_name = "MKE2FS-ARGUMENTS")]
     pub(crate) extra: Vec<String>,
-}
-
-impl Mkfs {
-    /// Which container image is meant.
-    pub(crate) fn which(&self) -> Which {
-        Which {
-            name: self.tag.clone(),
-            platform: self.platform.clone(),
-        }
-    }
 }

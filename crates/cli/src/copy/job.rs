@@ -86,6 +86,8 @@ pub(super) enum Times {
 pub(super) struct Job<'a> {
     args: &'a Cp,
     times: Times,
+    /// Files that exist are replaced, as by tar(1), and not written into.
+    replaces: bool,
     target: Target<'a>,
     images: Vec<HostId>,
     /// For each file with several names: the ways from the target to where its first name went.
@@ -126,6 +128,9 @@ struct Step<'s> {
     name: &'s [u8],
 }
 
+/// A file that exists where a copy goes.
+type Existing<'s> = (Box<dyn Item + 's>, Meta);
+
 impl Step<'_> {
     fn is_named(&self) -> bool {
         self.parent.is_none()
@@ -146,6 +151,7 @@ impl<'a> Job<'a> {
         Self {
             args,
             times: Times::Kept,
+            replaces: false,
             target,
             images,
             links: HashMap::new(),
@@ -160,6 +166,10 @@ impl<'a> Job<'a> {
 
     pub(super) fn set_times(&mut self, times: Times) {
         self.times = times;
+    }
+
+    pub(super) fn replace(&mut self) {
+        self.replaces = true;
     }
 
     pub(super) fn end(self) -> Left {
@@ -250,6 +260,11 @@ impl<'a> Job<'a> {
         self.args.recursive || self.args.archive
     }
 
+    /// With -r what has no content is copied as what it is.
+    fn has_content(&self, meta: &Meta) -> bool {
+        meta.kind == FileKind::File || !self.recursive()
+    }
+
     pub(super) fn say(&self, what: String) {
         self.bar.suspend(|| eprintln!("stetfs: {what}"));
     }
@@ -279,21 +294,8 @@ impl<'a> Job<'a> {
         if meta.kind == FileKind::Dir && !self.recursive() {
             return Err(is_directory());
         }
-        // With -r what has no content is copied as what it is.
-        let has_content = meta.kind == FileKind::File || !self.recursive();
-        let there = match to.child(name).during(|| step.shown_copy())? {
-            Some(link) if has_content && link.meta()?.kind == FileKind::Symlink => {
-                Some(self.through(origin, step, &*link)?)
-            }
-            there => there,
-        };
-        let mut there = match there {
-            Some(file) => {
-                let other = file.meta().during(|| step.shown_copy())?;
-                Some((file, other))
-            }
-            None => None,
-        };
+        let has_content = self.has_content(&meta);
+        let mut there = self.existing(origin, step)?;
         if let Some((file, other)) = &there {
             if origin.same_tree && other.id == meta.id {
                 return Err(Failure::new("the copy and the original are the same file"));
@@ -302,6 +304,14 @@ impl<'a> Job<'a> {
                 return Ok(());
             }
             self.check_replaced(step, &**file, other)?;
+        }
+        let is_in_the_way = |other: &Meta| other.kind != FileKind::Dir && self.replaces;
+        if there
+            .as_ref()
+            .is_some_and(|(_, other)| is_in_the_way(other))
+        {
+            to.remove_file(name).during(|| step.shown_copy())?;
+            there = None;
         }
         if meta.kind == FileKind::Dir {
             origin.walk.enter(item, step.parent)?;
@@ -354,6 +364,41 @@ impl<'a> Job<'a> {
         self.copy_attributes(step.item, copy, &step.meta)
     }
 
+    /// Returns the file that the copy goes into, or that it replaces.
+    fn existing<'s>(&self, origin: &Origin, step: &Step<'s>) -> Result<Option<Existing<'s>>> {
+        let Some(mut file) = step.to.child(step.name).during(|| step.shown_copy())? else {
+            return Ok(None);
+        };
+        if file.meta()?.kind == FileKind::Symlink {
+            file = self.behind(origin, step, file)?;
+        }
+        let meta = file.meta().during(|| step.shown_copy())?;
+        Ok(Some((file, meta)))
+    }
+
+    /// Returns what the copy goes into where a symbolic link is: the file that it leads to, or the
+    /// link, which is then replaced.
+    fn behind<'s>(
+        &self,
+        origin: &Origin,
+        step: &Step<'s>,
+        link: Box<dyn Item + 's>,
+    ) -> Result<Box<dyn Item + 's>> {
+        let is_dir = step.meta.kind == FileKind::Dir;
+        if self.replaces {
+            // As tar(1) with --keep-directory-symlink: `/lib` stays the link that it is.
+            let led = step.to.followed(step.name)?.filter(|_| is_dir);
+            return Ok(match led {
+                Some(led) if led.meta()?.kind == FileKind::Dir => led,
+                _ => link,
+            });
+        }
+        if self.has_content(&step.meta) {
+            return self.through(origin, step, &*link);
+        }
+        Ok(link)
+    }
+
     /// Returns where the symbolic link in the copy's place leads.
     fn through<'s>(
         &self,
@@ -385,7 +430,8 @@ impl<'a> Job<'a> {
     /// Checks that the copy may replace the existing file, or go into it.
     fn check_replaced(&self, step: &Step<'_>, there: &dyn Item, other: &Meta) -> Result<()> {
         let shown = there.shown();
-        if (other.kind == FileKind::Dir) != (step.meta.kind == FileKind::Dir) {
+        let (is_dir, was_dir) = (step.meta.kind == FileKind::Dir, other.kind == FileKind::Dir);
+        if is_dir != was_dir && (was_dir || !self.replaces) {
             let kind = other.kind.word();
             return Err(Failure::new(format!("{shown} exists and is a {kind}")));
         }
@@ -405,11 +451,7 @@ impl<'a> Job<'a> {
 
     /// Gives a file with several names a further one if it was copied before, and replaces what has
     /// that name.
-    fn link_again(
-        &self,
-        step: &Step<'_>,
-        there: Option<&(Box<dyn Item + '_>, Meta)>,
-    ) -> Result<bool> {
+    fn link_again(&self, step: &Step<'_>, there: Option<&Existing<'_>>) -> Result<bool> {
         let Some(first) = self.links.get(&step.meta.id) else {
             return Ok(false);
         };
@@ -482,6 +524,10 @@ impl<'a> Job<'a> {
             // The owner needed full access while the directory was filled.
             let mode = copy.meta()?.mode & !(!meta.mode & 0o700);
             copy.set_mode(mode).during(|| copy.shown())?;
+        }
+        // A directory behind a link is another one, which only takes what is in this one.
+        if self.replaces && !step.is_named() && is_link(to, name)? {
+            return Ok(());
         }
         self.copy_attributes(dir, copy, &meta)
     }
@@ -578,6 +624,11 @@ fn set_owner(copy: &dyn Item, owners: &Owners) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new("may not be given to another owner").context(copy.shown()))
+}
+
+fn is_link(dir: &dyn Item, name: &[u8]) -> Result<bool> {
+    let there = dir.child(name)?.map(|there| there.meta()).transpose()?;
+    Ok(there.is_some_and(|there| there.kind == FileKind::Symlink))
 }
 
 fn is_directory() -> Failure {

@@ -111,39 +111,51 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
     Ok(job.end())
 }
 
-/// Copies what is in the directory at `path` into the root of the volume in `image`, with all
-/// attributes. Times are those of `repeatable::times`.
+/// A directory of a volume that a whole tree goes into.
+pub(crate) struct Destination<'a> {
+    pub(crate) volume: &'a Volume,
+    pub(crate) path: &'a [u8],
+    /// The file that holds the volume.
+    pub(crate) image: &'a Path,
+    pub(crate) owners: &'a Owners,
+    pub(crate) quiet: bool,
+    /// Files that exist are replaced, as by tar(1), and not written into.
+    pub(crate) replaces: bool,
+}
+
+/// Copies what is in the directory at `path` into a directory of a volume, with all attributes.
+/// Times are those of `repeatable::times`.
 pub(crate) fn fill(
     from: &dyn Tree,
     path: &[u8],
-    volume: &Volume,
-    image: &Path,
+    to: &Destination<'_>,
     latest: Option<Stamp>,
-    owners: &Owners,
-    quiet: bool,
 ) -> Result<()> {
     let args = Cp {
         places: Vec::new(),
         recursive: true,
         archive: true,
         no_clobber: false,
-        owners: owners.clone(),
-        quiet,
+        owners: to.owners.clone(),
+        quiet: to.quiet,
         part: PartArgs::default(),
     };
     more_descriptors();
-    let root = volume.at(b"/", true)?;
-    let root = root.ok_or_else(|| Failure::new("the volume has no root"))?;
+    let dir = to.volume.at(to.path, true)?;
+    let dir = dir.ok_or_else(|| Failure::new("no such directory"))?;
     let place = Target {
-        dir: &*root,
-        path: b"/".to_vec(),
+        dir: &*dir,
+        path: to.path.to_vec(),
         name: None,
         must_be_dir: true,
     };
-    let id = image.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let id = to.image.metadata().map(|meta| (meta.dev(), meta.ino()));
     let images = id.into_iter().collect();
     let mut job = Job::new(&args, place, images, progress(&args));
     job.set_times(Times::Settled(latest));
+    if to.replaces {
+        job.replace();
+    }
     let copied = job.copy_source(from, path, None);
     let left = job.end();
     copied.map_err(|e| e.context(from.shown(path)))?;
@@ -232,6 +244,17 @@ fn image_of(place: &Place) -> Option<PathBuf> {
         Place::Host(_) => None,
         Place::Image { image, .. } => Some(mounts::resolved(image)),
     }
+}
+
+/// Returns a bar for a number of bytes that is not known on a terminal; a hidden one elsewhere.
+pub(crate) fn spinner(quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template("{bytes:>10} {bytes_per_sec} {wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
 }
 
 /// Returns a bar on a terminal; a hidden one elsewhere.

@@ -18,8 +18,8 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_mkfs::{Inodes, Params, Plan};
 
 use super::sizes::{MIB, VOLUME_BLOCKS_MIN};
-use crate::archive::{Archive, Spool, Which};
-use crate::copy::{self, Host};
+use crate::archive::{self, Archive, Spool, Which};
+use crate::copy::{self, Destination, Host};
 use crate::failure::{Explain, Failure, Result};
 use crate::image::Volume;
 use crate::owners::Owners;
@@ -65,7 +65,7 @@ impl Content {
         owners: &Owners,
         epoch: Option<u64>,
     ) -> Result<Self> {
-        let shown = || path.display().to_string();
+        let shown = || archive::shown_path(path);
         let latest = epoch.map(|seconds| (i64::try_from(seconds).unwrap_or(i64::MAX), 0));
         let time = latest.unwrap_or_default();
         let archive = if path.is_dir() {
@@ -109,15 +109,15 @@ impl Content {
     /// Copies everything into the volume.
     pub(super) fn fill(&self, image: &Path, time: u64, quiet: bool) -> Result<()> {
         let volume = Volume::fresh(image, time)?;
-        let copied = copy::fill(
-            &*self.tree,
-            &self.path,
-            &volume,
+        let to = Destination {
+            volume: &volume,
+            path: b"/",
             image,
-            self.latest,
-            &self.owners,
+            owners: &self.owners,
             quiet,
-        );
+            replaces: false,
+        };
+        let copied = copy::fill(&*self.tree, &self.path, &to, self.latest);
         let closed = volume.close();
         copied.and(closed)
     }

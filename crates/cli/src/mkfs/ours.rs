@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use stetfs_format::width::must_fit;
 use stetfs_media::{BlockDev, FileDev};
@@ -100,11 +100,8 @@ pub(super) fn content(
     params: &mut Params,
 ) -> Result<from::Content> {
     let epoch = identity::source_date_epoch()?;
-    let spool = Spool {
-        dir: beside(&args.image),
-        quiet: args.quiet,
-    };
-    let content = from::Content::open(from, &spool, &args.which(), &args.owners, epoch)?;
+    let spool = Spool::beside(&args.image, args.quiet);
+    let content = from::Content::open(from, &spool, &args.which, &args.owners, epoch)?;
     let need = content.measure(args.block_size.0)?;
     let free = args.free.map_or(0, |free| free.0);
     need.apply(params, free, is_sized, |size| journal(args, size))?;
@@ -119,19 +116,6 @@ pub(super) fn content(
         }
     }
     Ok(content)
-}
-
-/// Returns the directory for what is unpacked: that of the image, which will need the same room.
-/// For a device it is that for temporary files.
-fn beside(image: &Path) -> PathBuf {
-    let is_file = image.metadata().is_ok_and(|meta| meta.is_file());
-    if image.exists() && !is_file {
-        return std::env::temp_dir();
-    }
-    match image.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 /// Plans a volume; fails if it cannot be made.

@@ -16,7 +16,7 @@ fn the_list_of_commands() {
         .collect();
     let expected = [
         "mkfs", "mount", "umount", "mounts", "drain", "recover", "fsck", "info", "journal",
-        "stats", "tx", "ls", "cat", "cp", "mv", "ln", "rm", "mkdir", "find", "du", "diff",
+        "stats", "tx", "ls", "cat", "cp", "tar", "mv", "ln", "rm", "mkdir", "find", "du", "diff",
         "schemes", "nand", "below", "crash", "lab",
     ];
     assert_eq!(commands, expected);
@@ -49,7 +49,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 33 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 34 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(

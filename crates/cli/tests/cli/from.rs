@@ -20,7 +20,7 @@ pub(crate) fn stetfs_then(args: &[&str]) -> Ran {
 }
 
 /// Makes a tree with files of each kind. Its times lie before and after the epoch.
-fn tree(lab: &Lab) -> String {
+pub(crate) fn tree(lab: &Lab) -> String {
     let dir = lab.path("tree");
     fs::create_dir_all(dir.join("many/empty")).unwrap();
     fs::create_dir(dir.join("deep")).unwrap();
