@@ -8,6 +8,7 @@ mod export;
 mod look;
 mod mkfs;
 mod part;
+mod resize;
 mod tar;
 
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ pub(crate) use export::{BelowArgs, ExportArgs, NandExport, Way};
 pub(crate) use look::{Aspect, Diff, Du, Find};
 pub(crate) use mkfs::Mkfs;
 pub(crate) use part::PartArgs;
+pub(crate) use resize::{Grow, How as ResizeHow, NewSize, Shrink};
 pub(crate) use tar::Tar;
 
 const TOUR: &str = "\
@@ -75,6 +77,8 @@ pub(crate) enum Command {
     Drain(Drain),
     Recover(Recover),
     Fsck(Fsck),
+    Grow(Grow),
+    Shrink(Shrink),
     Info(Info),
     Journal(Journal),
     Stats(Stats),

@@ -28,6 +28,8 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
         Command::Drain(c) => (&mut c.path, &c.part),
         Command::Recover(c) => (&mut c.image, &c.part),
         Command::Fsck(c) => (&mut c.image, &c.part),
+        Command::Grow(c) => (&mut c.image, &c.how.part),
+        Command::Shrink(c) => (&mut c.image, &c.how.part),
         Command::Info(c) => (&mut c.image, &c.part),
         Command::Journal(c) => (&mut c.image, &c.part),
         Command::Ls(c) => return name_places(&mut c.places, true, &c.part),

@@ -51,6 +51,7 @@ mod partitions;
 mod place;
 mod recover;
 mod repeatable;
+mod resize;
 mod schemes;
 mod shown;
 mod size;
@@ -106,7 +107,7 @@ fn main() -> ExitCode {
     } else if is_helper("umount") {
         umount_helper(arguments)
     } else {
-        command(arguments)
+        command(&arguments)
     };
     match result {
         Ok(code) => code,
@@ -153,19 +154,24 @@ fn parse_helper<P: Parser>(arguments: Vec<OsString>) -> Result<P> {
     })
 }
 
-fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let mut cli = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli,
-        Err(e) => {
-            // fsck(8) has a code of its own for a wrong command line.
-            let is_fsck = arguments.get(1).is_some_and(|a| a == OsStr::new("fsck"));
-            if e.use_stderr() && is_fsck {
-                // If standard error is closed, there is nobody to tell.
-                let _ = e.print();
-                return Ok(ExitCode::from(fsck::EXIT_USAGE));
-            }
-            e.exit()
+/// Reads the command line; the exit code if it is wrong.
+fn parsed(arguments: &[OsString]) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(arguments).map_err(|e| {
+        // fsck(8) has a code of its own for a wrong command line.
+        let is_fsck = arguments.get(1).is_some_and(|a| a == OsStr::new("fsck"));
+        if e.use_stderr() && is_fsck {
+            // If standard error is closed, there is nobody to tell.
+            let _ = e.print();
+            return ExitCode::from(fsck::EXIT_USAGE);
         }
+        e.exit()
+    })
+}
+
+fn command(arguments: &[OsString]) -> Result<ExitCode> {
+    let mut cli = match parsed(arguments) {
+        Ok(cli) => cli,
+        Err(code) => return Ok(code),
     };
     asked::name_parts(&mut cli.command)?;
     if let Command::Mount(args) = &cli.command {
@@ -207,6 +213,8 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Stats(args) => stats::run(args),
         Command::Ls(args) => files::ls(args),
         Command::Cat(args) => files::cat(args),
+        Command::Grow(args) => resize::grow(args),
+        Command::Shrink(args) => resize::shrink(args),
         Command::Cp(args) => copy::run(args),
         Command::Tar(args) => tar::run(args),
         Command::Mv(args) => names::mv(args),

@@ -1,8 +1,9 @@
-//! A volume on a NAND part, lent to tools that work on files.
+//! A volume on a NAND part, or in a part of a file, lent to tools that work on files.
 //!
-//! mke2fs and e2fsck know nothing of flash. They get a sparse copy in the directory for temporary
-//! files. What they change is written back page by page. The beginning, with the superblock, is
-//! written last: a cut in between leaves the volume as a cut of the tool itself would.
+//! mke2fs and e2fsck know nothing of flash; resize2fs cuts a file off where a volume in it ends.
+//! They get a sparse copy in the directory for temporary files. What they change is written back
+//! page by page. The beginning, with the superblock, is written last: a cut in between leaves the
+//! volume as a cut of the tool itself would.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use stetfs_media::{BlockDev, Cause, Class, Survives, Tag};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Explain, Result};
+use crate::part;
 
 /// Bytes that are copied at once, in whole pages of every part.
 const CHUNK: usize = 1 << 20;
@@ -28,9 +30,19 @@ pub(crate) struct Loan {
 impl Loan {
     /// Lends the content of the part in `image`. Returns None if `image` is no file of a part.
     pub(crate) fn of(image: &Path, read_only: bool) -> Result<Option<Self>> {
-        let Some(loan) = Self::open(image, read_only, Survives::PowerLoss)? else {
-            return Ok(None);
-        };
+        match Self::open(image, read_only, Survives::PowerLoss)? {
+            Some(loan) => loan.filled().map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Lends what is in a part of a file.
+    pub(crate) fn of_part(image: &Path) -> Result<Self> {
+        Self::with(image, part::open_device(image)?)?.filled()
+    }
+
+    fn filled(self) -> Result<Self> {
+        let loan = self;
         let mut chunk = vec![0; CHUNK];
         for at in loan.chunks() {
             let chunk = loan.read(at, &mut chunk)?;
@@ -39,7 +51,7 @@ impl Loan {
                 written.during(|| loan.copy.path().display().to_string())?;
             }
         }
-        Ok(Some(loan))
+        Ok(loan)
     }
 
     /// Lends an empty file of the size of the part in `image`. Returns None if `image` is no file
@@ -58,8 +70,15 @@ impl Loan {
             ..MountOptions::default()
         };
         let dev = stetfs::open_device(image, &options, read_only)?;
+        Self::with(image, dev).map(Some)
+    }
+
+    fn with(image: &Path, dev: Arc<dyn BlockDev>) -> Result<Self> {
         // Tools show the copy's name.
-        let mut name = image.file_name().unwrap_or_default().to_owned();
+        let mut name = part::file_of(image)
+            .file_name()
+            .unwrap_or_default()
+            .to_owned();
         name.push(".");
         let copy = NamedTempFile::with_prefix(&name)
             .and_then(|copy| copy.as_file().set_len(dev.size()).map(|()| copy))
@@ -67,7 +86,7 @@ impl Loan {
             .or_advise(|| {
                 "TMPDIR is where it goes; there has to be room for the volume".to_owned()
             })?;
-        Ok(Some(Self { dev, copy }))
+        Ok(Self { dev, copy })
     }
 
     /// Returns the path of the copy.
@@ -82,6 +101,9 @@ impl Loan {
 
     /// Writes what has changed to the part.
     pub(crate) fn give_back(self) -> Result<()> {
+        // The tool may have made it shorter.
+        let length = self.copy.as_file().set_len(self.dev.size());
+        length.during(|| self.copy.path().display().to_string())?;
         let (mut old, mut new) = (vec![0; CHUNK], vec![0; CHUNK]);
         let chunks = self.chunks().skip(1).chain(self.chunks().take(1));
         for at in chunks {

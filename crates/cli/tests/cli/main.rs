@@ -35,6 +35,7 @@ mod parts;
 #[cfg(feature = "crash")]
 mod program;
 mod recover;
+mod resize;
 mod run;
 mod served;
 #[cfg(feature = "crash")]

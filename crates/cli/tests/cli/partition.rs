@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 /// Makes `disk.img` of 100 MiB with a table that sfdisk makes from a script, and a volume in each
 /// partition of Linux's type. Returns the image, and number and range of each partition, as sfdisk
 /// says.
-fn disk(lab: &Lab, script: &str) -> (String, Vec<(u64, u64, u64)>) {
+pub(crate) fn disk(lab: &Lab, script: &str) -> (String, Vec<(u64, u64, u64)>) {
     let image = lab.str("disk.img");
     let file = fs::File::create(&image).unwrap();
     file.set_len(100 * MIB).unwrap();
@@ -41,17 +41,18 @@ fn disk(lab: &Lab, script: &str) -> (String, Vec<(u64, u64, u64)>) {
     (image, list)
 }
 
-const GPT: &str = "label: gpt\nsize=20M, name=\"the first\"\nsize=30M, type=U\nsize=30M\n";
+pub(crate) const GPT: &str =
+    "label: gpt\nsize=20M, name=\"the first\"\nsize=30M, type=U\nsize=30M\n";
 const MBR: &str = "label: dos\nx1: size=20M\nx2: size=60M, type=5\nx5: size=20M\nx6: size=20M\n";
 
 #[track_caller]
-fn assert_clean_at(image: &str, offset: u64) {
+pub(crate) fn assert_clean_at(image: &str, offset: u64) {
     let ran = tool("e2fsck", &["-fn", &format!("{image}?offset={offset}")]);
     assert_eq!(ran.code, 0, "{ran:#?}");
 }
 
 /// Returns the bytes outside of a range.
-fn outside(image: &str, start: u64, size: u64) -> Vec<u8> {
+pub(crate) fn outside(image: &str, start: u64, size: u64) -> Vec<u8> {
     let mut bytes = fs::read(image).unwrap();
     bytes[start as usize..(start + size) as usize].fill(0);
     bytes
