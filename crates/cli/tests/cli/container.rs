@@ -132,7 +132,7 @@ impl Layout {
 
     /// Returns the names in the image, sorted.
     fn names(&self) -> Vec<String> {
-        assert_clean(&self.image());
+        assert_clean(self.image());
         let found = stetfs(&["find", &format!("{}:/", self.image())]).ok();
         let names = found.lines().filter_map(|line| line.split_once(":/"));
         let names = names.map(|(_, name)| name.trim_start_matches('/').to_owned());
@@ -299,7 +299,7 @@ fn the_image_for_the_platform_is_taken() {
 fn what_is_not_as_its_digest_says_is_refused() {
     let layout = Layout::new();
     let layer = layout.layer(&[file("f")]);
-    layout.index(&[layout.manifest(&[layer.clone()], "")]);
+    layout.index(&[layout.manifest(std::slice::from_ref(&layer), "")]);
     layout.make(&[]).ok();
     let sum = layer.split("sha256:").nth(1).unwrap();
     let path = format!("blobs/sha256/{}", &sum[..64]);
