@@ -32,6 +32,10 @@ pub(crate) fn run(args: &Tar) -> Result<()> {
 }
 
 fn create(args: &Tar) -> Result<()> {
+    if !args.which.is_any() {
+        let what = "--tag and --platform say which container image -x unpacks";
+        return Err(Failure::new(what).exit(2));
+    }
     let mut volumes = Volumes::new(false);
     for place in &args.places {
         volumes.of(place)?;

@@ -187,6 +187,13 @@ impl FromStr for Platform {
     }
 }
 
+/// What says that this is an image layout.
+#[derive(Deserialize)]
+struct Layout {
+    #[serde(rename = "imageLayoutVersion")]
+    _version: String,
+}
+
 #[derive(Deserialize)]
 struct Index {
     manifests: Vec<Descriptor>,
@@ -310,9 +317,11 @@ pub(super) fn layers(
     spool: &Spool,
     which: &Which,
 ) -> Result<Option<Vec<File>>> {
-    if inside.file("oci-layout")?.is_some()
-        && let Some(index) = inside.description("index.json")?
-    {
+    if inside.description::<Layout>("oci-layout")?.is_some() {
+        let index = inside.description("index.json")?;
+        let index = index.ok_or_else(|| {
+            Failure::new("has the file oci-layout of a container image, and no index.json of one")
+        })?;
         return of_layout(inside, index, spool, which).map(Some);
     }
     match inside.description::<Vec<Saved>>("manifest.json")? {

@@ -94,6 +94,11 @@ impl Spool {
     /// Opens a file, or the standard input (`-`), as one that can be read anywhere.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         let mut file = if path.as_os_str() == "-" {
+            if io::stdin().is_terminal() {
+                return Err(Failure::new("is a terminal, which has no archive")
+                    .advise("name the archive, or send it through a pipe")
+                    .exit(2));
+            }
             File::from(io::stdin().as_fd().try_clone_to_owned()?)
         } else {
             File::open(path)?

@@ -132,6 +132,7 @@ fn gnu_tar_unpacks_what_was_packed() {
     stetfs(&["tar", "-c", &image, "-f", &image]).fails(2, &["is the image"]);
     stetfs(&["tar", "-c", &format!("{image}:/none"), "-f", &again]).fails(1, &["none"]);
     stetfs(&["tar", &image]).fails(2, &["--create"]);
+    stetfs(&["tar", "-c", &image, "--tag", "x"]).fails(2, &["--tag"]);
     assert_clean(&image);
 }
 

@@ -333,6 +333,9 @@ fn what_is_not_as_its_digest_says_is_refused() {
     layout.index(&[]);
     layout.make(&[]).fails(1, &["holds no container image"]);
 
+    fs::write(layout.dir.join("index.json"), "{").unwrap();
+    layout.make(&[]).fails(1, &["oci-layout", "no index.json"]);
+
     // A directory and an archive that are no images are what they are.
     fs::remove_file(layout.dir.join("oci-layout")).unwrap();
     layout
