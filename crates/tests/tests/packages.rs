@@ -65,13 +65,7 @@ fn what_is_installed_is_compiled_once() {
 fn the_command_has_what_it_needs() {
     skip_unless!(needs(false, false, &["cargo"]));
     let command = packages(&COMMAND);
-    for name in [
-        "proptest",
-        "zstd",
-        "lz4_flex",
-        "rusqlite",
-        "plotters",
-    ] {
+    for name in ["proptest", "zstd", "lz4_flex", "rusqlite", "plotters"] {
         let begin = format!("{name} v");
         let is_it = |package: &&String| package.starts_with(&begin);
         assert_eq!(command.keys().find(is_it), None);
