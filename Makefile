@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs bench-images lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-tx: build ## What `stetfs tx` adds to a command, and what the server takes
 
 bench-fuse2fs: build ## stetfs called as fuse2fs beside the fuse2fs of e2fsprogs (WHEELS=DIR with wheels for pip; ROUNDS=5)
 	@scripts/bench-fuse2fs.sh $(STETFS) $(or $(WHEELS),$(error WHEELS= a directory with wheels for pip)) $(or $(ROUNDS),5)
+
+bench-images: build ## A hundred thousand files into an image by each way there is: ours, mke2fs, debugfs, fuse2fs, the kernel (ROUNDS=5, FILES=100000)
+	@scripts/bench-images.sh $(STETFS) $(or $(ROUNDS),5) $(or $(FILES),100000)
 
 bench-crash: build ## States that `stetfs crash -- PROGRAM` judges in a second, and how much recording slows a program (ROUNDS=3)
 	@scripts/bench-crash.sh $(STETFS) $(or $(ROUNDS),3)
