@@ -1,6 +1,7 @@
 //! The command as users meet it: run as a process, judged by e2fsprogs, man, and, where possible, a
 //! mount.
 
+mod action;
 mod archive;
 mod as_coreutils;
 mod below;
