@@ -202,6 +202,8 @@ fn nothing_lies_about() {
         "LICENSE-MIT",
         "LICENSE-APACHE",
         ".gitignore",
+        // Where GitHub looks for it.
+        "action.yml",
     ];
     let is_known = |path: &PathBuf| {
         let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
