@@ -104,8 +104,9 @@ impl Node {
 
 /// Where names lead.
 struct Reached {
-    /// The last file on the way.
+    /// The last file on the way, and its name.
     node: usize,
+    name: Vec<u8>,
     /// The names behind it, of which there is nothing.
     missing: VecDeque<Vec<u8>>,
 }
@@ -295,6 +296,7 @@ impl Archive {
         let mut missing: VecDeque<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
         // The directories on the way, for `..` in the target of a link.
         let mut way = vec![ROOT];
+        let mut last = Vec::new();
         let mut links = 0;
         while let Some(name) = missing.front() {
             let here = *way.last().unwrap_or(&ROOT);
@@ -306,7 +308,7 @@ impl Archive {
             let Some(&there) = self.nodes[here].names.get(name) else {
                 break;
             };
-            missing.pop_front();
+            last = missing.pop_front().unwrap_or_default();
             let node = &self.nodes[there];
             if !follows || node.meta.kind != FileKind::Symlink {
                 way.push(there);
@@ -324,8 +326,11 @@ impl Archive {
                 missing.push_front(part.to_vec());
             }
         }
-        let node = *way.last().unwrap_or(&ROOT);
-        Ok(Reached { node, missing })
+        Ok(Reached {
+            node: *way.last().unwrap_or(&ROOT),
+            name: last,
+            missing,
+        })
     }
 
     /// Returns the file to which the names lead, or the last of them; `None` if there is none.
@@ -345,14 +350,16 @@ impl Archive {
 
     /// Returns the directory of these names; makes those that are missing.
     fn make_dirs(&mut self, parts: &[&[u8]], time: Stamp) -> Result<usize> {
-        let Reached { mut node, missing } = self.reach(parts, self.is_layered)?;
-        let is_dir = self.is_dir(node);
-        if !is_dir {
+        let Reached {
+            mut node,
+            name,
+            missing,
+        } = self.reach(parts, self.is_layered)?;
+        if !self.is_dir(node) {
             let kind = self.nodes[node].meta.kind.word();
-            let name = parts[..parts.len() - missing.len()].last().copied();
+            let name = shown(&name);
             return Err(Failure::new(format!(
-                "leads through {}, which is a {kind}",
-                shown(name.unwrap_or_default())
+                "leads through {name}, which is a {kind}"
             )));
         }
         for name in missing {

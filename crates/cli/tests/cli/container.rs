@@ -226,6 +226,11 @@ fn layers_hide_what_is_below_them() {
             &[(("l", b'2', "l"), &b""[..]), file("l/x")],
             "too many symbolic links",
         ),
+        // A link whose target has more names than there are on the way to it.
+        (
+            &[(("l", b'2', "a/one/x/y/z"), &b""[..]), file("l/f")],
+            "leads through one, which is a file",
+        ),
         (
             &[(("l", b'2', "m/../.."), &b""[..]), file("l/x")],
             "l/x: ..: this cannot be",
