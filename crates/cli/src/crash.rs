@@ -2,13 +2,12 @@
 //! not run; programs have further ones (`program.rs`).
 
 use std::fs;
-use std::io::{self, IsTerminal};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::io::Errno;
 use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
 use stetfs_crash::case::Case;
@@ -35,6 +34,7 @@ mod shown;
 use crate::args::crash::{Crash, CrashCommand, CrashMerge, Ops};
 use crate::failure::{Failure, Result};
 use crate::output;
+use crate::progress;
 use ending::{EXIT_INTERRUPTED, Interrupt, exit, told};
 
 /// Exit code: it could not run.
@@ -278,16 +278,8 @@ fn campaign(
 }
 
 fn bar(name: &str, turns: u64) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let style = "{prefix} {bar:20} {pos}/{len} turns, {msg}, {eta} left";
-    let bar = ProgressBar::with_draw_target(Some(turns), target);
-    if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style);
-    }
+    let form = "{prefix} {bar:20} {pos}/{len} turns, {msg}, {eta} left";
+    let bar = progress::bar(form, Some(turns), false);
     bar.set_prefix(name.to_owned());
     bar.enable_steady_tick(Duration::from_millis(500));
     bar

@@ -1,9 +1,8 @@
 //! `stetfs drain`: brings home the content of a scheme's cache in persistent memory.
 
-use std::io::IsTerminal;
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::Value;
 use stetfs::MountOptions;
 use stetfs_fuse::Command;
@@ -11,7 +10,7 @@ use stetfs_fuse::Command;
 use crate::args::Drain;
 use crate::disk::Disk;
 use crate::failure::{Explain, Result};
-use crate::{answer, image, mounts, output};
+use crate::{answer, image, mounts, output, progress};
 
 pub(crate) fn run(args: &Drain) -> Result<()> {
     let path = &args.path;
@@ -87,14 +86,7 @@ pub(crate) fn mounted(dir: &Path, left: Left) -> Result<u64> {
     Ok(bar.position())
 }
 
-/// Returns a bar on a terminal; a hidden one elsewhere.
 fn bar(blocks: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::hidden());
-    }
-    let bar = ProgressBar::new(blocks);
-    let style =
-        ProgressStyle::with_template("{pos:>10} of {len} blocks written home {bar:30} {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    let form = "{pos:>10} of {len} blocks written home {bar:30} {eta}";
+    progress::bar(form, Some(blocks), false)
 }

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stetfs_format::Time;
 
 use crate::failure::{Explain, Failure, Result};
+use crate::tree::Stamp;
 
 /// The variable by which builds that can be repeated set the time of what they make
 /// (<https://reproducible-builds.org/specs/source-date-epoch/>).
@@ -77,6 +78,12 @@ pub(crate) fn source_date_epoch() -> Result<Option<u64>> {
         .advise("it is in seconds since 1970, as `date +%s` prints them")
         .exit(2)),
     }
+}
+
+/// Returns the time that no file may be later than: that of `SOURCE_DATE_EPOCH`, if it is set.
+pub(crate) fn latest() -> Result<Option<Stamp>> {
+    let seconds = source_date_epoch()?;
+    Ok(seconds.map(|seconds| (seconds.cast_signed(), 0)))
 }
 
 #[cfg(test)]

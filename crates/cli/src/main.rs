@@ -49,6 +49,7 @@ mod owners;
 mod part;
 mod partitions;
 mod place;
+mod progress;
 mod recover;
 mod repeatable;
 mod resize;

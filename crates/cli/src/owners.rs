@@ -6,8 +6,14 @@
 use std::str::FromStr;
 
 use clap::Args;
+use stetfs_format::acl::{Acl, AclEntry, Tag};
 
 use crate::failure::{Failure, Result};
+
+/// The attribute that holds a file's ACL.
+pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds the ACL that new files of a directory get.
+pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Owners of copies, as the command line has them.
 #[derive(Args, Clone, Debug, Default)]
@@ -139,29 +145,27 @@ impl Owners {
             return;
         }
         match name {
-            b"system.posix_acl_access" | b"system.posix_acl_default" => self.adapt_acl(value),
+            ACL_ACCESS | ACL_DEFAULT => self.adapt_acl(value),
             b"security.capability" => self.adapt_capability(value),
             _ => {}
         }
     }
 
-    /// Source: linux/posix_acl_xattr.h: four bytes of version, then tag, permissions and number of
-    /// each entry.
-    fn adapt_acl(&self, value: &mut [u8]) {
-        const USER: u16 = 2;
-        const GROUP: u16 = 8;
-        let Some((_, entries)) = value.split_first_chunk_mut::<4>() else {
+    /// Leaves what is no ACL as it is.
+    fn adapt_acl(&self, value: &mut Vec<u8>) {
+        let Ok(Some(acl)) = Acl::decode_xattr(value) else {
             return;
         };
-        let (entries, _) = entries.as_chunks_mut::<8>();
-        for [tag_low, tag_high, _, _, id @ ..] in entries {
-            let old = u32::from_le_bytes(*id);
-            let new = match u16::from_le_bytes([*tag_low, *tag_high]) {
-                USER => self.user(old),
-                GROUP => self.group(old),
-                _ => continue,
-            };
-            *id = new.to_le_bytes();
+        let moved = acl.entries().iter().map(|entry| AclEntry {
+            tag: match entry.tag {
+                Tag::User(id) => Tag::User(self.user(id)),
+                Tag::Group(id) => Tag::Group(self.group(id)),
+                other => other,
+            },
+            ..*entry
+        });
+        if let Ok(acl) = Acl::new(moved) {
+            *value = acl.encode_xattr();
         }
     }
 
@@ -234,14 +238,27 @@ mod tests {
     #[test]
     fn owners_in_attributes_are_moved() {
         let owners = map(&["100000:0:65536"]);
-        let entry = |tag: u8, id: u32| [&[tag, 0, 7, 0][..], &id.to_le_bytes()].concat();
         let acl = |ids: [u32; 3]| {
-            let entries = [entry(1, u32::MAX), entry(2, ids[0]), entry(8, ids[1])];
-            [vec![2, 0, 0, 0], entries.concat(), entry(2, ids[2])].concat()
+            let mut value = vec![2, 0, 0, 0];
+            let ids = ids.map(u32::to_le_bytes);
+            let none = [0xff; 4];
+            for (tag, id) in [
+                (0x01, none),
+                (0x02, ids[0]),
+                (0x02, ids[1]),
+                (0x04, none),
+                (0x08, ids[2]),
+                (0x10, none),
+                (0x20, none),
+            ] {
+                value.extend([tag, 0, 7, 0]);
+                value.extend(id);
+            }
+            value
         };
-        let mut value = acl([100_005, 100_006, 7]);
-        owners.adapt(b"system.posix_acl_access", &mut value);
-        assert_eq!(value, acl([5, 6, 7]));
+        let mut value = acl([100_005, 7, 100_006]);
+        owners.adapt(ACL_ACCESS, &mut value);
+        assert_eq!(value, acl([5, 7, 6]));
 
         let caps = |revision: u8| [vec![1, 0, 0, revision], vec![9; 16]].concat();
         for (root, expected) in [
@@ -254,7 +271,7 @@ mod tests {
         }
         // What is not as it should be stays.
         for broken in [vec![], vec![2, 0], caps(3), vec![3; 25]] {
-            for name in [&b"security.capability"[..], b"system.posix_acl_default"] {
+            for name in [&b"security.capability"[..], ACL_DEFAULT] {
                 let mut value = broken.clone();
                 owners.adapt(name, &mut value);
                 assert_eq!(value, broken);

@@ -57,7 +57,7 @@ pub(crate) fn grow(args: &Grow) -> Result<()> {
         volume.set_length(wanted)?;
     }
     if wanted > volume.size {
-        volume.resize(wanted, &args.how)?;
+        volume.lend(|file| volume.resize(file, wanted, &args.how))?;
     }
     volume.end(&args.how)
 }
@@ -68,16 +68,19 @@ pub(crate) fn shrink(args: &Shrink) -> Result<()> {
         return Err(volume.is_already().advise("to make it larger: stetfs grow"));
     }
     volume.make_ready(&args.how)?;
-    match args.size {
-        Some(Size(size)) => volume.shrink_to(size, &args.how)?,
-        None => volume.shrink_most(&args.how)?,
-    }
-    if let Some(Size(free)) = args.free {
-        let wanted = volume.size_now()?.saturating_add(free).min(volume.size);
-        volume.resize(wanted / volume.block * volume.block, &args.how)?;
-    }
+    volume.lend(|file| {
+        match args.size {
+            Some(Size(size)) => volume.shrink_to(file, size, &args.how)?,
+            None => volume.shrink_most(file, &args.how)?,
+        }
+        let Some(Size(free)) = args.free else {
+            return Ok(());
+        };
+        let wanted = size_of(file)?.saturating_add(free).min(volume.size);
+        volume.resize(file, wanted / volume.block * volume.block, &args.how)
+    })?;
     if volume.is_file {
-        volume.set_length(volume.size_now()?)?;
+        volume.set_length(size_of(&args.image)?)?;
     }
     volume.end(&args.how)
 }
@@ -151,28 +154,34 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// Bytes of the volume as it is now.
-    fn size_now(&self) -> Result<u64> {
-        Ok(Disk::open(self.image)?.superblock.volume_bytes())
+    /// Does the work on a file that has the volume alone. A part of a file is lent as a copy:
+    /// resize2fs would cut the file off behind it.
+    fn lend(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        if !part::is_part(self.image) {
+            return work(self.image);
+        }
+        let loan = Loan::of_part(self.image)?;
+        work(loan.path())?;
+        loan.give_back().during(|| self.image.display().to_string())
     }
 
-    fn shrink_to(&self, size: u64, how: &ResizeHow) -> Result<()> {
-        let least = self.least()?;
+    fn shrink_to(&self, file: &Path, size: u64, how: &ResizeHow) -> Result<()> {
+        let least = self.least(file)?;
         if size < least {
             return Err(self.fails(format!("cannot be smaller than {}", Size(least))));
         }
-        self.resize(size / self.block * self.block, how)
+        self.resize(file, size / self.block * self.block, how)
     }
 
     /// Makes the volume smaller until resize2fs finds nothing more: it expects more of its first
     /// rounds than it needs.
-    fn shrink_most(&self, how: &ResizeHow) -> Result<()> {
+    fn shrink_most(&self, file: &Path, how: &ResizeHow) -> Result<()> {
         for _ in 0..ROUNDS {
-            let least = self.least()?;
-            if least >= self.size_now()? {
+            let least = self.least(file)?;
+            if least >= size_of(file)? {
                 break;
             }
-            self.resize(least, how)?;
+            self.resize(file, least, how)?;
         }
         Ok(())
     }
@@ -186,12 +195,12 @@ impl<'a> Volume<'a> {
     }
 
     /// The least number of bytes that the volume can have, as resize2fs says.
-    fn least(&self) -> Result<u64> {
+    fn least(&self, file: &Path) -> Result<u64> {
         let mut tool = e2fsprogs::command("resize2fs")?;
         // The number is behind the last colon, in every language.
         let output = tool
             .arg("-P")
-            .arg(part::for_e2fsprogs(self.image)?)
+            .arg(file)
             .output()
             .during(|| "resize2fs".to_owned())?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -200,19 +209,8 @@ impl<'a> Volume<'a> {
         Ok(blocks.saturating_mul(self.block))
     }
 
-    /// Makes the volume of this size, in bytes.
-    fn resize(&self, bytes: u64, how: &ResizeHow) -> Result<()> {
-        if !part::is_part(self.image) {
-            return self.resize_file(self.image, bytes, how);
-        }
-        // A part of a file is resized as a copy: resize2fs would cut the file off behind it.
-        let loan = Loan::of_part(self.image)?;
-        self.resize_file(loan.path(), bytes, how)?;
-        let shown = || self.image.display().to_string();
-        loan.give_back().during(shown)
-    }
-
-    fn resize_file(&self, file: &Path, bytes: u64, how: &ResizeHow) -> Result<()> {
+    /// Makes the volume in the file of this size, in bytes.
+    fn resize(&self, file: &Path, bytes: u64, how: &ResizeHow) -> Result<()> {
         let mut tool = e2fsprogs::command("resize2fs")?;
         let is_watched = io::stderr().is_terminal() && !how.quiet;
         if is_watched {
@@ -268,6 +266,11 @@ impl<'a> Volume<'a> {
         let shown = self.image.display();
         output::line(format_args!("{shown}: {}", now.summary()))
     }
+}
+
+/// Bytes of the volume as it is now.
+fn size_of(file: &Path) -> Result<u64> {
+    Ok(Disk::open(file)?.superblock.volume_bytes())
 }
 
 #[cfg(test)]

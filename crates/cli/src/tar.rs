@@ -3,13 +3,10 @@
 //! As with cp, a file that cannot be read is named and left out, and the exit code says so.
 //! `archive/` reads and writes archives; `copy/` has what becomes of one file of an archive.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-use indicatif::ProgressBar;
 
 use crate::archive::{self, Archive, Packer, Spool};
 use crate::args::Tar;
@@ -20,8 +17,9 @@ use crate::identity;
 use crate::image::Volume;
 use crate::output;
 use crate::part;
+use crate::progress;
 use crate::shown::shown;
-use crate::tree::{FileKind, Item, Stamp, Tree};
+use crate::tree::{FileKind, Item, Tree};
 
 pub(crate) fn run(args: &Tar) -> Result<()> {
     if args.create {
@@ -41,14 +39,8 @@ fn create(args: &Tar) -> Result<()> {
         volumes.of(place)?;
     }
     let out = open_output(args)?;
-    let bar = copy::spinner(args.quiet);
-    let left_out = RefCell::new(0_u32);
-    let mut tell = |failure: Failure| {
-        *left_out.borrow_mut() += 1;
-        bar.suspend(|| failure.tell());
-    };
-    let progress = |item: &dyn Item, bytes: u64| show(&bar, item, bytes);
-    let mut packer = Packer::new(out, &args.owners, &mut tell, &progress);
+    let bar = progress::bar(progress::BYTES, None, args.quiet);
+    let mut packer = Packer::new(out, &args.owners, &bar);
     let base = args.directory.as_deref().unwrap_or("/").as_bytes();
     let packed = args.places.iter().try_for_each(|place| {
         let (volume, path) = (volumes.opened(place), place.in_image().1);
@@ -60,20 +52,12 @@ fn create(args: &Tar) -> Result<()> {
     let packed = packed.and_then(|()| packer.end());
     bar.finish_and_clear();
     volumes.close()?;
-    packed?;
-    match *left_out.borrow() {
+    match packed? {
         0 => Ok(()),
         1 => Err(Failure::new("1 file is not in the archive as it is")),
         n => Err(Failure::new(format!(
             "{n} files are not in the archive as they are"
         ))),
-    }
-}
-
-fn show(bar: &ProgressBar, item: &dyn Item, bytes: u64) {
-    bar.inc(bytes);
-    if bytes == 0 && !bar.is_hidden() {
-        bar.set_message(item.shown());
     }
 }
 
@@ -138,7 +122,7 @@ fn extract(args: &Tar) -> Result<()> {
     let (image, path) = place.in_image();
     let from = args.file.as_deref().unwrap_or(Path::new("-"));
     let spool = Spool::beside(part::file_of(image), args.quiet);
-    let latest = latest()?;
+    let latest = identity::latest()?;
     // Before the image is opened: this may wait for whoever writes the archive.
     let archive = Archive::open(from, &spool, &args.which, latest.unwrap_or_default());
     let archive = archive.during(|| archive::shown_path(from))?;
@@ -160,12 +144,6 @@ fn extract(args: &Tar) -> Result<()> {
     let unpacked = copy::fill(&archive, b"/", &to, latest);
     let closed = volume.close();
     unpacked.and(closed)
-}
-
-/// Returns the time of `SOURCE_DATE_EPOCH`, if it is set.
-fn latest() -> Result<Option<Stamp>> {
-    let seconds = identity::source_date_epoch()?;
-    Ok(seconds.map(|seconds| (i64::try_from(seconds).unwrap_or(i64::MAX), 0)))
 }
 
 #[cfg(test)]

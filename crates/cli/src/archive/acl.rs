@@ -1,35 +1,27 @@
 //! ACLs as archives have them: as text, a line for each entry.
 //!
 //! Sources: acl(5), "ACL Text Forms"; star(4) and bsdtar's tar(5) for `SCHILY.acl.access` and
-//! `SCHILY.acl.default`, where a number may stand behind a name; linux/posix_acl_xattr.h for the
-//! attributes of files.
+//! `SCHILY.acl.default`, where a number may stand behind a name.
+
+use stetfs_format::acl::{Acl, AclEntry, Tag};
 
 use crate::failure::{Failure, Result};
+use crate::owners::{ACL_ACCESS, ACL_DEFAULT};
 use crate::shown::shown;
 
 /// The record of an archive, and the attribute of a file.
 pub(super) const KINDS: [(&[u8], &[u8]); 2] = [
-    (b"SCHILY.acl.access", b"system.posix_acl_access"),
-    (b"SCHILY.acl.default", b"system.posix_acl_default"),
+    (b"SCHILY.acl.access", ACL_ACCESS),
+    (b"SCHILY.acl.default", ACL_DEFAULT),
 ];
 
-/// The version of the attributes.
-const VERSION: u32 = 2;
-/// In an entry that names nobody.
-const NOBODY: u32 = u32::MAX;
-
-/// Words for an entry, its short form, its tag, and that of one that names somebody.
-const TAGS: [(&str, &str, u16, Option<u16>); 4] = [
-    ("user", "u", 0x01, Some(0x02)),
-    ("group", "g", 0x04, Some(0x08)),
-    ("mask", "m", 0x10, None),
-    ("other", "o", 0x20, None),
-];
-const BITS: [(u16, char); 3] = [(4, 'r'), (2, 'w'), (1, 'x')];
+/// Words for an entry, and their short forms.
+const WORDS: [(&str, &str); 4] = [("user", "u"), ("group", "g"), ("mask", "m"), ("other", "o")];
+const BITS: [(u8, char); 3] = [(4, 'r'), (2, 'w'), (1, 'x')];
 
 /// What the text of an ACL says.
 #[derive(Debug, PartialEq)]
-pub(super) enum Acl {
+pub(super) enum Said {
     /// No more than a mode.
     Mode,
     /// This attribute.
@@ -38,8 +30,8 @@ pub(super) enum Acl {
     Of(String),
 }
 
-/// Reads the text of an ACL.
-pub(super) fn to_attribute(text: &[u8]) -> Result<Acl> {
+/// Reads the text of the ACL that is in the attribute `name`.
+pub(super) fn to_attribute(name: &[u8], text: &[u8]) -> Result<Said> {
     let wrong = || Failure::new(format!("has the ACL `{}`", shown(text)));
     let lines = str::from_utf8(text)
         .map_err(|_| wrong())?
@@ -49,70 +41,64 @@ pub(super) fn to_attribute(text: &[u8]) -> Result<Acl> {
     for line in lines.filter(|line| !line.is_empty()) {
         match entry(line).ok_or_else(wrong)? {
             Ok(entry) => entries.push(entry),
-            Err(who) => return Ok(Acl::Of(who)),
+            Err(who) => return Ok(Said::Of(who)),
         }
     }
-    if entries.len() <= 3 {
-        return Ok(Acl::Mode);
+    // Owner, group and the others: that is the mode, or what new files get.
+    if entries.is_empty() || entries.len() == 3 && name == ACL_ACCESS {
+        return Ok(Said::Mode);
     }
-    // The kernel wants them in this order.
-    entries.sort_by_key(|(tag, _, id)| (*tag, *id));
-    let mut value = VERSION.to_le_bytes().to_vec();
-    for (tag, bits, id) in entries {
-        value.extend(tag.to_le_bytes());
-        value.extend(bits.to_le_bytes());
-        value.extend(id.to_le_bytes());
-    }
-    Ok(Acl::Is(value))
+    entries.sort_by_key(|entry| entry.tag);
+    let acl = Acl::new(entries).map_err(|e| wrong().context(e))?;
+    Ok(Said::Is(acl.encode_xattr()))
 }
 
-/// Reads `TAG:WHO:RIGHTS` or `TAG:WHO:RIGHTS:NUMBER`: tag, rights and number, or
-/// the name that has none.
-fn entry(line: &str) -> Option<Result<(u16, u16, u32), String>> {
+/// Reads `TAG:WHO:RIGHTS` or `TAG:WHO:RIGHTS:NUMBER`: an entry, or the name that has no number.
+fn entry(line: &str) -> Option<Result<AclEntry, String>> {
     let mut fields = line.split(':').map(str::trim);
     let word = fields.next()?;
-    let (_, _, tag, named) = TAGS.iter().find(|row| word == row.0 || word == row.1)?;
+    let (word, _) = WORDS.iter().find(|row| word == row.0 || word == row.1)?;
     let mut who = fields.next()?;
     let mut rights = fields.next();
     // The mask and the others may be written with one colon.
-    if rights.is_none() && named.is_none() {
+    if rights.is_none() && matches!(*word, "mask" | "other") {
         (who, rights) = ("", Some(who));
     }
-    let mut bits = 0;
+    let mut perm = 0;
     for c in rights?.chars().filter(|c| *c != '-') {
-        bits |= BITS.iter().find(|(_, letter)| *letter == c)?.0;
+        perm |= BITS.iter().find(|(_, letter)| *letter == c)?.0;
     }
-    if who.is_empty() {
-        return Some(Ok((*tag, bits, NOBODY)));
-    }
-    let tag = (*named)?;
-    let number = fields.next().unwrap_or(who);
-    let id = number.parse().map_err(|_| who.to_owned());
-    Some(id.map(|id| (tag, bits, id)))
+    let number = fields.next().unwrap_or(who).parse();
+    let tag = match (*word, who, number) {
+        ("user", "", _) => Tag::UserObj,
+        ("group", "", _) => Tag::GroupObj,
+        ("mask", "", _) => Tag::Mask,
+        ("other", "", _) => Tag::Other,
+        ("user", _, Ok(id)) => Tag::User(id),
+        ("group", _, Ok(id)) => Tag::Group(id),
+        ("user" | "group", ..) => return Some(Err(who.to_owned())),
+        _ => return None,
+    };
+    Some(Ok(AclEntry { tag, perm }))
 }
 
 /// Returns the text of an ACL; `None` if the attribute is none.
 pub(super) fn to_text(value: &[u8]) -> Option<String> {
-    let (version, entries) = value.split_first_chunk::<4>()?;
-    let (entries, rest) = entries.as_chunks::<8>();
-    if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
-        return None;
-    }
-    let mut text = String::new();
-    for [a, b, c, d, id @ ..] in entries {
-        let (tag, bits) = (u16::from_le_bytes([*a, *b]), u16::from_le_bytes([*c, *d]));
-        let is_it = |row: &&(&str, &str, u16, Option<u16>)| row.2 == tag || row.3 == Some(tag);
-        let row = TAGS.iter().find(is_it)?;
-        let who = if row.2 == tag {
-            String::new()
-        } else {
-            u32::from_le_bytes(*id).to_string()
+    let acl = Acl::decode_xattr(value).ok()??;
+    let line = |entry: &AclEntry| {
+        let (word, who) = match entry.tag {
+            Tag::UserObj => ("user", String::new()),
+            Tag::User(id) => ("user", id.to_string()),
+            Tag::GroupObj => ("group", String::new()),
+            Tag::Group(id) => ("group", id.to_string()),
+            Tag::Mask => ("mask", String::new()),
+            Tag::Other => ("other", String::new()),
         };
-        let right = |(bit, letter): (u16, char)| if bits & bit != 0 { letter } else { '-' };
+        let right = |(bit, letter): (u8, char)| if entry.perm & bit != 0 { letter } else { '-' };
         let rights: String = BITS.map(right).iter().collect();
-        text.push_str(&format!("{}:{who}:{rights}\n", row.0));
-    }
-    Some(text)
+        format!("{word}:{who}:{rights}\n")
+    };
+    Some(acl.entries().iter().map(line).collect())
 }
 
 #[cfg(test)]
@@ -123,21 +109,38 @@ mod tests {
 
     #[test]
     fn text_and_attribute_say_the_same() {
-        let Acl::Is(value) = to_attribute(TEXT.as_bytes()).unwrap() else {
+        let Said::Is(value) = to_attribute(ACL_ACCESS, TEXT.as_bytes()).unwrap() else {
             panic!("an ACL");
         };
         assert_eq!(value.len(), 4 + 6 * 8);
         assert_eq!(to_text(&value).unwrap(), TEXT);
         // In other words and in another order; a name with its number.
         let other = "o:---,u::rw,m:rwx, g:wheel:-w-:7,g::r-x #effective,user:lisa:r--:5";
-        let is = to_attribute(other.as_bytes()).unwrap();
-        assert_eq!(is, Acl::Is(value.clone()));
+        let is = to_attribute(ACL_ACCESS, other.as_bytes()).unwrap();
+        assert_eq!(is, Said::Is(value.clone()));
         let mode = b"user::rw-\ngroup::r--\nother::r--";
-        assert_eq!(to_attribute(mode).unwrap(), Acl::Mode);
-        let named = to_attribute(b"user:lisa:r").unwrap();
-        assert_eq!(named, Acl::Of("lisa".to_owned()));
-        for wrong in ["user:", "nobody::r", "user::rz", "mask:5:r", "user", "\x7f"] {
-            assert!(to_attribute(wrong.as_bytes()).is_err(), "{wrong}");
+        assert_eq!(to_attribute(ACL_ACCESS, mode).unwrap(), Said::Mode);
+        // A directory's new files get it.
+        assert!(matches!(
+            to_attribute(ACL_DEFAULT, mode).unwrap(),
+            Said::Is(_)
+        ));
+        let named = to_attribute(ACL_ACCESS, b"user:lisa:r").unwrap();
+        assert_eq!(named, Said::Of("lisa".to_owned()));
+        for wrong in [
+            "user:",
+            "nobody::r",
+            "user::rz",
+            "mask:5:r",
+            "user",
+            "\x7f",
+            "user:5:r",
+            "u::r,u:5:r,g::r,o::r",
+        ] {
+            assert!(
+                to_attribute(ACL_ACCESS, wrong.as_bytes()).is_err(),
+                "{wrong}"
+            );
         }
         for wrong in [
             &b"x"[..],

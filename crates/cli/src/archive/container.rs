@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::str::FromStr;
 
 use clap::Args;
@@ -199,7 +199,7 @@ struct Index {
     manifests: Vec<Descriptor>,
 }
 
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Descriptor {
     #[serde(default)]
@@ -346,16 +346,11 @@ fn of_layout(inside: &Inside<'_>, index: Index, spool: &Spool, which: &Which) ->
         chosen = of_platform(images, which)?;
     }
     let manifest: Manifest = inside.described(&chosen)?;
-    let all = manifest.layers.len();
-    let mut layers = Vec::new();
-    for (n, layer) in manifest.layers.iter().enumerate() {
+    unpack(&manifest.layers, |layer, what| {
         check_type(&layer.media_type)?;
         let item = inside.blob(layer)?;
-        let what = format!("layer {} of {all}", n + 1);
-        let unpacked = spool.unpacked(Reading::of(&*item)?, layer.size, &what);
-        layers.push(unpacked.map_err(|e| e.context(what))?);
-    }
-    Ok(layers)
+        spool.unpacked(Reading::of(&*item)?, Some(layer.size), what)
+    })
 }
 
 /// Returns the first of the images for the platform that is meant. If none is named, the only image
@@ -418,24 +413,24 @@ fn of_saved(
             digests.len()
         )));
     }
-    let mut layers = Vec::new();
-    for (n, (name, digest)) in image.layers.iter().zip(&digests).enumerate() {
+    let layers: Vec<_> = image.layers.iter().zip(&digests).collect();
+    unpack(&layers, |(name, digest), what| {
         let item = inside.file(name)?.ok_or_else(|| gone(name))?;
-        let what = format!("layer {} of {all}", n + 1);
-        let unpacked = spool.unpacked(Reading::of(&*item)?, item.meta()?.size, &what);
-        let layer = unpacked.and_then(|layer| {
-            check_digest(
-                digest,
-                Whole {
-                    file: &layer,
-                    at: 0,
-                },
-            )?;
-            Ok(layer)
-        });
-        layers.push(layer.map_err(|e| e.context(what))?);
-    }
-    Ok(layers)
+        let mut layer = spool.unpacked(Reading::of(&*item)?, Some(item.meta()?.size), what)?;
+        layer.rewind()?;
+        check_digest(digest, &layer)?;
+        Ok(layer)
+    })
+}
+
+/// Unpacks the layers, each of which is called what it is.
+fn unpack<T>(layers: &[T], one: impl Fn(&T, &str) -> Result<File>) -> Result<Vec<File>> {
+    let all = layers.len();
+    let unpacked = layers.iter().zip(1..).map(|(layer, n)| {
+        let what = format!("layer {n} of {all}");
+        one(layer, &what).map_err(|e| e.context(what))
+    });
+    unpacked.collect()
 }
 
 /// Returns where the layout has the content of a digest.
@@ -507,20 +502,6 @@ impl Read for Reading<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = self.source.read(self.at, out);
         let n = n.map_err(|e| io::Error::other(e.to_string()))?;
-        self.at += usize_as_u64(n);
-        Ok(n)
-    }
-}
-
-/// A file from its beginning to its end, wherever its own offset is.
-struct Whole<'a> {
-    file: &'a File,
-    at: u64,
-}
-
-impl Read for Whole<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let n = std::os::unix::fs::FileExt::read_at(self.file, out, self.at)?;
         self.at += usize_as_u64(n);
         Ok(n)
     }

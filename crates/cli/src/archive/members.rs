@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use tar::{EntryType, Header};
 
-use super::acl::{self, Acl};
+use super::acl::{self, Said};
 use super::sparse::{BLOCK, Piece, bad_sparse_map, old_sparse_map, sparse_map};
 use crate::failure::{Failure, Result};
 use crate::shown::shown;
@@ -103,10 +103,10 @@ impl Pax {
             }
             key => {
                 if let Some((_, name)) = acl::KINDS.iter().find(|(record, _)| *record == key) {
-                    match acl::to_attribute(value)? {
-                        Acl::Mode => {}
-                        Acl::Is(value) => self.take_xattr(name.to_vec(), value),
-                        Acl::Of(who) => self.acl_of = Some(who),
+                    match acl::to_attribute(name, value)? {
+                        Said::Mode => {}
+                        Said::Is(value) => self.take_xattr(name.to_vec(), value),
+                        Said::Of(who) => self.acl_of = Some(who),
                     }
                 } else if let Some(name) = key.strip_prefix(XATTR) {
                     self.take_xattr(attribute_name(name), value.to_vec());

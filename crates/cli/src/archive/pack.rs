@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 
+use indicatif::ProgressBar;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use tar::{EntryType, Header};
 
@@ -35,10 +36,9 @@ pub(crate) struct Packer<'a, W> {
     owners: &'a Owners,
     /// For each file with several names: the name of the member that has its content.
     links: HashMap<(u64, u64), Vec<u8>>,
-    /// What becomes of a file that cannot be packed, or only in part.
-    tell: &'a mut dyn FnMut(Failure),
-    /// Is called with each file and with the number of bytes of each step.
-    progress: &'a dyn Fn(&dyn Item, u64),
+    bar: &'a ProgressBar,
+    /// Files that were not packed, or only in part.
+    left_out: u32,
     buffer: Vec<u8>,
     /// Bytes that the files yet to come can hold.
     left: u64,
@@ -66,18 +66,13 @@ impl Records {
 }
 
 impl<'a, W: Write> Packer<'a, W> {
-    pub(crate) fn new(
-        out: W,
-        owners: &'a Owners,
-        tell: &'a mut dyn FnMut(Failure),
-        progress: &'a dyn Fn(&dyn Item, u64),
-    ) -> Self {
+    pub(crate) fn new(out: W, owners: &'a Owners, bar: &'a ProgressBar) -> Self {
         Self {
             out,
             owners,
             links: HashMap::new(),
-            tell,
-            progress,
+            bar,
+            left_out: 0,
             buffer: vec![0; CHUNK],
             left: 0,
         }
@@ -94,10 +89,12 @@ impl<'a, W: Write> Packer<'a, W> {
         self.add_one(&mut Walk::new(tree), item, None, name)
     }
 
-    /// Writes the archive's end: two blocks of zeros.
-    pub(crate) fn end(mut self) -> Result<()> {
+    /// Writes the archive's end: two blocks of zeros. Returns how many files are not in it as they
+    /// are.
+    pub(crate) fn end(mut self) -> Result<u32> {
         self.put(&[0; 2 * BLOCK])?;
-        self.out.flush().during(of_archive)
+        self.out.flush().during(of_archive)?;
+        Ok(self.left_out)
     }
 
     fn add_one(
@@ -118,7 +115,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let (meta, names) = match read() {
             Ok(read) => read,
             Err(e) => {
-                self.leave_out(item, e);
+                self.tell(e.context(item.shown()));
                 return Ok(());
             }
         };
@@ -126,7 +123,7 @@ impl<'a, W: Write> Packer<'a, W> {
             return self.add_file(item, &meta, name);
         }
         if let Err(e) = walk.enter(item, parent) {
-            self.leave_out(item, e);
+            self.tell(e.context(item.shown()));
             return Ok(());
         }
         self.add_file(item, &meta, &[name, b"/"].concat())?;
@@ -134,19 +131,22 @@ impl<'a, W: Write> Packer<'a, W> {
             match item.child(part) {
                 Ok(Some(child)) => self.add_one(walk, &*child, Some(item), &join(name, part))?,
                 Ok(None) => {}
-                Err(e) => (self.tell)(e.context(shown_below(item, part))),
+                Err(e) => self.tell(e.context(shown_below(item, part))),
             }
         }
         walk.leave();
         Ok(())
     }
 
-    fn leave_out(&mut self, item: &dyn Item, failure: Failure) {
-        (self.tell)(failure.context(item.shown()));
+    fn tell(&mut self, failure: Failure) {
+        self.left_out += 1;
+        self.bar.suspend(|| failure.tell());
     }
 
     fn add_file(&mut self, item: &dyn Item, meta: &Meta, name: &[u8]) -> Result<()> {
-        (self.progress)(item, 0);
+        if !self.bar.is_hidden() {
+            self.bar.set_message(item.shown());
+        }
         let kind = match meta.kind {
             FileKind::File => EntryType::Regular,
             FileKind::Dir => EntryType::Directory,
@@ -155,7 +155,8 @@ impl<'a, W: Write> Packer<'a, W> {
             FileKind::Char => EntryType::Char,
             FileKind::Block => EntryType::Block,
             FileKind::Socket => {
-                self.leave_out(item, Failure::new("is a socket, which no archive can hold"));
+                let failure = Failure::new("is a socket, which no archive can hold");
+                self.tell(failure.context(item.shown()));
                 return Ok(());
             }
         };
@@ -175,7 +176,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let (target, content) = match described {
             Ok(described) => described,
             Err(e) => {
-                self.leave_out(item, e);
+                self.tell(e.context(item.shown()));
                 return Ok(());
             }
         };
@@ -291,17 +292,16 @@ impl<'a, W: Write> Packer<'a, W> {
 
     /// Writes a file's content.
     fn content(&mut self, item: &dyn Item, content: Content<'_>) -> Result<()> {
-        let progress = self.progress;
-        if let Some(e) = self.bytes(content, &|n| progress(item, n))? {
+        if let Some(e) = self.bytes(content)? {
             let failure = Failure::new(format!("{e}; the archive has zeros instead"));
-            self.leave_out(item, failure);
+            self.tell(failure.context(item.shown()));
         }
         Ok(())
     }
 
     /// Writes bytes; returns why some could not be read, if so. They become zeros: the header has
     /// promised them.
-    fn bytes(&mut self, mut content: Content<'_>, step: &dyn Fn(u64)) -> Result<Option<Failure>> {
+    fn bytes(&mut self, mut content: Content<'_>) -> Result<Option<Failure>> {
         self.put(&content.map)?;
         let len = content.len();
         let mut failure = None;
@@ -318,7 +318,7 @@ impl<'a, W: Write> Packer<'a, W> {
                 }
                 self.out.write_all(chunk).during(of_archive)?;
                 at += usize_as_u64(want);
-                step(usize_as_u64(want));
+                self.bar.inc(usize_as_u64(want));
             }
         }
         self.pad(len)?;
@@ -522,8 +522,8 @@ mod tests {
     fn what_cannot_be_read_becomes_zeros() {
         let of = |has: u64, left: u64| {
             let (mut out, owners) = (Vec::new(), Owners::default());
-            let mut tell = |_| ();
-            let mut packer = Packer::new(&mut out, &owners, &mut tell, &|_, _| ());
+            let bar = ProgressBar::hidden();
+            let mut packer = Packer::new(&mut out, &owners, &bar);
             packer.left = left;
             let content = Content {
                 source: Box::new(Short(has)),
@@ -531,7 +531,7 @@ mod tests {
                 ranges: vec![(0, 5000)],
                 map: Vec::new(),
             };
-            let failure = packer.bytes(content, &|_| ()).unwrap();
+            let failure = packer.bytes(content).unwrap();
             assert_eq!(out.len(), 5120);
             (failure.map(|failure| failure.to_string()), out)
         };

@@ -1,22 +1,25 @@
 //! What is compressed, or comes through a pipe, as a file that can be read anywhere: unpacked into
 //! a file without a name.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lzma_rust2::XzReader;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 use crate::failure::{Explain, Failure, Result};
+use crate::progress;
 
 /// Bytes that are read, or unpacked, at once.
 pub(super) const CHUNK: usize = 1 << 18;
+/// Bytes by which compressed data is recognised.
+const HEAD: u64 = 6;
 /// The most memory that unpacking by xz may take, in KiB: what `xz -9` needs, fifteen times.
 const XZ_MEMORY_KIB: u32 = 1 << 20;
 
@@ -106,27 +109,34 @@ impl Spool {
         let kind = file.metadata()?.file_type();
         let is_file = kind.is_file() && file.stream_position()? == 0;
         if !is_file {
-            return self.unpacked(file, 0, path.display());
+            return self.unpacked(file, None, path.display());
         }
-        let len = file.metadata()?.len();
-        let mut head = [0; 6];
-        let got = fill(&mut file, &mut head)?;
+        let mut head = Vec::new();
+        (&file).take(HEAD).read_to_end(&mut head)?;
         file.rewind()?;
-        if Packing::of(&head[..got]).is_none() {
+        if Packing::of(&head).is_none() {
             return Ok(file);
         }
-        self.unpacked(file, len, path.display())
+        let len = file.metadata()?.len();
+        self.unpacked(file, Some(len), path.display())
     }
 
     /// Unpacks what is read, or copies it if it is not compressed. `len` is how many bytes come, if
     /// that is known.
-    pub(super) fn unpacked(&self, from: impl Read, len: u64, what: impl ToString) -> Result<File> {
-        let bar = self.bar(len, what.to_string());
+    pub(super) fn unpacked(
+        &self,
+        from: impl Read,
+        len: Option<u64>,
+        what: impl Display,
+    ) -> Result<File> {
+        let form = len.map_or(progress::BYTES, |_| progress::BYTES_OF);
+        let bar = progress::bar(form, len, self.quiet);
+        bar.set_message(format!("reading {what}"));
         let mut from = BufReader::with_capacity(CHUNK, bar.wrap_read(from));
-        let mut head = [0; 6];
-        let got = fill(&mut from, &mut head)?;
-        let packing = Packing::of(&head[..got]);
-        let mut from = head[..got].chain(from);
+        let mut head = Vec::new();
+        from.by_ref().take(HEAD).read_to_end(&mut head)?;
+        let packing = Packing::of(&head);
+        let mut from = head.chain(from);
         let file = match packing {
             None => self.keep(&mut from),
             Some(packing) => self.keep(&mut packing.reader(from)?).map_err(|e| {
@@ -151,37 +161,6 @@ impl Spool {
             }
         }
     }
-
-    fn bar(&self, len: u64, what: String) -> ProgressBar {
-        if self.quiet || !io::stderr().is_terminal() {
-            return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        }
-        let (bar, form) = match len {
-            0 => (ProgressBar::no_length(), "{bytes:>10} {spinner} {wide_msg}"),
-            len => (
-                ProgressBar::new(len),
-                "{bytes:>10} of {total_bytes} {bar:30} {bytes_per_sec} {wide_msg}",
-            ),
-        };
-        let style = ProgressStyle::with_template(form);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(format!("reading {what}"));
-        bar
-    }
-}
-
-/// Reads until `out` is full or nothing more comes; returns how many bytes came.
-fn fill(from: &mut impl Read, out: &mut [u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < out.len() {
-        match from.read(&mut out[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(done)
 }
 
 /// What the frames of Zstandard hold, one behind the other. Some hold nothing of it: those that

@@ -24,13 +24,10 @@ use super::content::Copier;
 use crate::args::Cp;
 use crate::failure::{Explain, Failure, Result};
 use crate::image::creation_mask;
-use crate::owners::Owners;
+use crate::owners::{ACL_ACCESS, ACL_DEFAULT, Owners};
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Stamp, Tree, Walk, descend, shown_below};
 use crate::{place, repeatable};
-
-/// The attributes that hold a file's ACLs; only directories have the second one.
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// Device and inode of a file of this machine.
 pub(super) type HostId = (u64, u64);
@@ -305,32 +302,24 @@ impl<'a> Job<'a> {
             }
             self.check_replaced(step, &**file, other)?;
         }
-        let is_in_the_way = |other: &Meta| other.kind != FileKind::Dir && self.replaces;
-        if there
-            .as_ref()
-            .is_some_and(|(_, other)| is_in_the_way(other))
-        {
-            to.remove_file(name).during(|| step.shown_copy())?;
-            there = None;
-        }
-        if meta.kind == FileKind::Dir {
-            origin.walk.enter(item, step.parent)?;
-            let there = there.as_ref().map(|(dir, _)| &**dir);
-            let done = self.copy_dir(origin, step, there);
-            origin.walk.leave();
-            return done;
-        }
         if self.args.archive && meta.nlink > 1 && self.link_again(step, there.as_ref())? {
             return Ok(());
         }
-        let is_replaced = there.as_ref().is_some_and(|(_, other)| {
-            self.recursive() && (!has_content || self.args.archive && other.nlink > 1)
-        });
-        if is_replaced {
+        let is_replaced = |(_, other): &Existing<'_>| {
+            other.kind != FileKind::Dir
+                && (self.replaces || !has_content || self.args.archive && other.nlink > 1)
+        };
+        if there.as_ref().is_some_and(is_replaced) {
             to.remove_file(name).during(|| step.shown_copy())?;
             there = None;
         }
         let there = there.as_ref().map(|(file, _)| &**file);
+        if meta.kind == FileKind::Dir {
+            origin.walk.enter(item, step.parent)?;
+            let done = self.copy_dir(origin, step, there);
+            origin.walk.leave();
+            return done;
+        }
         if has_content {
             return self.copy_content(origin, step, there);
         }
@@ -585,7 +574,7 @@ impl<'a> Job<'a> {
         }
         if meta.kind != FileKind::Symlink {
             // Remove what the directory's default ACL added; the original has none of it.
-            for acl in ACLS {
+            for acl in [ACL_ACCESS, ACL_DEFAULT] {
                 if !xattrs.iter().any(|(name, _)| name == acl) {
                     copy.remove_xattr(acl).during(shown_copy)?;
                 }

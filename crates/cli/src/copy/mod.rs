@@ -12,12 +12,11 @@ mod job;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
-use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::{Cp, PartArgs};
@@ -28,6 +27,7 @@ use crate::mounts;
 use crate::owners::Owners;
 use crate::part;
 use crate::place::{self, Place};
+use crate::progress;
 use crate::tree::{FileKind, Item, Stamp, Tree};
 pub(crate) use host::Host;
 use job::{HostId, Job, Left, Target, Times};
@@ -87,14 +87,11 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
         name,
         must_be_dir: path.ends_with(b"/"),
     };
-    let mut job = Job::new(args, place, trees.images(), progress(args));
+    let mut job = Job::new(args, place, trees.images(), bar(args.quiet));
     if to.is_image()
-        && let Some(seconds) = identity::source_date_epoch()?
+        && let Some(latest) = identity::latest()?
     {
-        job.set_times(Times::Settled(Some((
-            i64::try_from(seconds).unwrap_or(i64::MAX),
-            0,
-        ))));
+        job.set_times(Times::Settled(Some(latest)));
     }
     for (n, source) in sources.iter().enumerate() {
         let from = trees.of(source);
@@ -151,7 +148,7 @@ pub(crate) fn fill(
     };
     let id = to.image.metadata().map(|meta| (meta.dev(), meta.ino()));
     let images = id.into_iter().collect();
-    let mut job = Job::new(&args, place, images, progress(&args));
+    let mut job = Job::new(&args, place, images, bar(to.quiet));
     job.set_times(Times::Settled(latest));
     if to.replaces {
         job.replace();
@@ -246,26 +243,6 @@ fn image_of(place: &Place) -> Option<PathBuf> {
     }
 }
 
-/// Returns a bar for a number of bytes that is not known on a terminal; a hidden one elsewhere.
-pub(crate) fn spinner(quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{bytes:>10} {bytes_per_sec} {wide_msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
-
-/// Returns a bar on a terminal; a hidden one elsewhere.
-fn progress(args: &Cp) -> ProgressBar {
-    if args.quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template(
-        "{bytes:>10} of {total_bytes} {bar:30} {bytes_per_sec} {wide_msg}",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+fn bar(quiet: bool) -> ProgressBar {
+    progress::bar(progress::BYTES_OF, Some(0), quiet)
 }

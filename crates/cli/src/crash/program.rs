@@ -1,7 +1,6 @@
 //! `stetfs crash -- PROGRAM`: what a power cut does to a user's program.
 
 use std::fs;
-use std::io::{self, IsTerminal};
 use std::num::NonZero;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use stetfs_crash::sharing::Shard;
 use stetfs_format::width::usize_as_u64;
@@ -36,6 +35,7 @@ use super::{ending, findings, place};
 use crate::args::crash::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
 use crate::output;
+use crate::progress;
 
 /// Exit code: the check fails without a power cut, or gives two answers for one state.
 pub(super) const EXIT_CHECK: u8 = 3;
@@ -606,16 +606,8 @@ fn tell(bar: &ProgressBar, progress: &Progress<'_>) {
 }
 
 fn bar(model: &str) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(None, target);
-    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:20} {pos}/{len} moments, {msg}")
-    {
-        bar.set_style(style);
-    }
+    let form = "{prefix} {bar:20} {pos}/{len} moments, {msg}";
+    let bar = progress::bar(form, None, false);
     bar.set_prefix(model.to_owned());
     bar.enable_steady_tick(Duration::from_millis(500));
     bar

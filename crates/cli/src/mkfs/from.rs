@@ -63,10 +63,9 @@ impl Content {
         spool: &Spool,
         which: &Which,
         owners: &Owners,
-        epoch: Option<u64>,
+        latest: Option<Stamp>,
     ) -> Result<Self> {
         let shown = || archive::shown_path(path);
-        let latest = epoch.map(|seconds| (i64::try_from(seconds).unwrap_or(i64::MAX), 0));
         let time = latest.unwrap_or_default();
         let archive = if path.is_dir() {
             Archive::open_dir(&Host, path, spool, which, time)

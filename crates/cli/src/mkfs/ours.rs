@@ -99,15 +99,15 @@ pub(super) fn content(
     is_sized: bool,
     params: &mut Params,
 ) -> Result<from::Content> {
-    let epoch = identity::source_date_epoch()?;
+    let latest = identity::latest()?;
     let spool = Spool::beside(&args.image, args.quiet);
-    let content = from::Content::open(from, &spool, &args.which, &args.owners, epoch)?;
+    let content = from::Content::open(from, &spool, &args.which, &args.owners, latest)?;
     let need = content.measure(args.block_size.0)?;
     let free = args.free.map_or(0, |free| free.0);
     need.apply(params, free, is_sized, |size| journal(args, size))?;
     need.check_room(&plan(args, params)?)
         .map_err(|e| e.context(args.image.display()))?;
-    if epoch.is_some() {
+    if latest.is_some() {
         if args.uuid.is_none() {
             params.uuid = need.uuid(params, "volume");
         }
