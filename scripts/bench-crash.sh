@@ -6,16 +6,8 @@
 set -euo pipefail
 stetfs=$(realpath "${1:?usage: scripts/bench-crash.sh STETFS [ROUNDS]}")
 rounds=${2:-3}
-# In memory, as the recording volume is: what a disk takes for a flush is no concern of either.
-dir=$(mktemp -d -p /dev/shm)
-mounted=
-finish() {
-    [ -z "$mounted" ] || "$stetfs" umount "$dir/mnt" || true
-    rm -rf "$dir"
-}
-trap finish EXIT
-
-median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+# shellcheck source=scripts/bench.sh
+. "$(dirname "$0")/bench.sh"
 # A number in a report.
 number() { sed -nE "s/.*\"$2\": ?([0-9.]+).*/\1/p" "$1" | head -n 1; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
@@ -60,16 +52,13 @@ done
 echo "judged with /bin/true:         $(median <"$dir/asked") states a second, of $(number "$dir/asked.json" judged)"
 echo "equal to one that was judged:  $(median <"$dir/known") states a second, of $(number "$dir/known.json" states)"
 
-mkdir "$dir/mnt"
 for options in rw nowriteback; do
     for ((n = 0; n < rounds; n++)); do
         "$stetfs" mkfs --force "$dir/volume.img" --size 64M >/dev/null 2>&1
-        "$stetfs" mount -o $options "$dir/volume.img" "$dir/mnt" 2>/dev/null
-        mounted=yes
-        python3 "$dir/program.py" "$dir/mnt" "$dir/seconds"
+        "$stetfs" mount -o $options "$dir/volume.img" "$at" 2>/dev/null
+        python3 "$dir/program.py" "$at" "$dir/seconds"
         cat "$dir/seconds" >>"$dir/$options"
-        "$stetfs" umount "$dir/mnt"
-        mounted=
+        "$stetfs" umount "$at"
     done
 done
 for ((n = 0; n < rounds; n++)); do

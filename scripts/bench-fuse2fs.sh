@@ -15,18 +15,11 @@ stetfs=$(realpath "${1:?usage: scripts/bench-fuse2fs.sh STETFS WHEELS [ROUNDS]}"
 wheels=$(realpath "${2:?where are the wheels?}")
 rounds=${3:-5} tree=${TREE:-$(dirname "$(dirname "$(realpath "$0")")")} size=${SIZE:-3G}
 export PATH=$PATH:/usr/sbin:/sbin
-dir=$(mktemp -d "${SCRATCH:-/tmp}/bench-fuse2fs-XXXXXX")
-at=$dir/mnt
-unmount() { ! mountpoint -q "$at" || umount "$at" 2>/dev/null || fusermount3 -u "$at"; }
-finish() {
-    cd /
-    unmount || true
-    rm -rf --one-file-system "$dir"
-}
-trap finish EXIT
-median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+SCRATCH=${SCRATCH:-/tmp}
+# shellcheck source=scripts/bench.sh
+. "$(dirname "$0")/bench.sh"
 
-mkdir "$at" "$dir/bin"
+mkdir "$dir/bin"
 ln -s "$stetfs" "$dir/bin/fuse2fs"
 declare -A program=([e2fsprogs]=$(command -v fuse2fs) [stetfs]=$dir/bin/fuse2fs)
 options=rw

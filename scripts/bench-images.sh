@@ -12,18 +12,12 @@ stetfs=$(realpath "${1:?usage: scripts/bench-images.sh STETFS [ROUNDS] [FILES]}"
 rounds=${2:-5} files=${3:-100000} size=${SIZE:-8G}
 source=$(dirname "$(dirname "$(realpath "$0")")")
 export PATH=$PATH:/usr/sbin:/sbin
-dir=$(mktemp -d "${SCRATCH:-/tmp}/bench-images-XXXXXX")
-at=$dir/mnt image=$dir/image
-unmount() { ! mountpoint -q "$at" || umount "$at" 2>/dev/null || fusermount3 -u "$at"; }
-finish() {
-    cd /
-    unmount || true
-    rm -rf --one-file-system "$dir"
-}
-trap finish EXIT
-median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+SCRATCH=${SCRATCH:-/tmp}
+# shellcheck source=scripts/bench.sh
+. "$(dirname "$0")/bench.sh"
+image=$dir/image
 
-mkdir "$at" "$dir/tree" "$dir/one"
+mkdir "$dir/tree" "$dir/one"
 git -C "$source" archive --format=tar HEAD | tar -x -C "$dir/one"
 each=$(find "$dir/one" -type f | wc -l)
 for ((n = 0; n * each < files; n++)); do cp -r "$dir/one" "$dir/tree/$n"; done

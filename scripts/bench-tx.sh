@@ -8,15 +8,9 @@
 set -euo pipefail
 stetfs=$(realpath "${1:?usage: scripts/bench-tx.sh STETFS [ROUNDS [FILES]]}")
 rounds=${2:-5} files=${3:-1000} options=${STETFS_OPTIONS:-scheme=stet}
-dir=$(mktemp -d -p /dev/shm)
-at=$dir/mnt/d
-finish() {
-    ! mountpoint -q "$dir/mnt" || "$stetfs" umount "$dir/mnt" || true
-    rm -rf --one-file-system "$dir"
-}
-trap finish EXIT
-
-median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+# shellcheck source=scripts/bench.sh
+. "$(dirname "$0")/bench.sh"
+into=$at/d
 # Files of 2 KB; it ends with its last argument.
 cat >"$dir/write.py" <<'PY'
 import os, sys
@@ -30,17 +24,17 @@ command() {
     case $1$2 in
         empty0) words=(true) ;;
         empty1) words=(false) ;;
-        *) words=(python3 "$dir/write.py" "$at" "$files" "$2") ;;
+        *) words=(python3 "$dir/write.py" "$into" "$files" "$2") ;;
     esac
 }
 # run ROW WAY CODE BEFORE...: once, with these words before the command, in a new directory.
 run() {
     local row=$1 way=$2 code=$3 from to is=0
     shift 3
-    rm -rf "$at"
-    mkdir "$at"
-    [ "$row" != rewrite ] || python3 "$dir/write.py" "$at" "$files" 0
-    sync "$dir/mnt"
+    rm -rf "$into"
+    mkdir "$into"
+    [ "$row" != rewrite ] || python3 "$dir/write.py" "$into" "$files" 0
+    sync "$at"
     command "$row" "$code"
     from=$(date +%s%N)
     "$@" "${words[@]}" || is=$?
@@ -49,15 +43,14 @@ run() {
     awk -v ns=$((to - from)) 'BEGIN { printf "%.2f\n", ns / 1e6 }' >>"$dir/$row.$way"
 }
 
-mkdir "$dir/mnt"
 "$stetfs" mkfs "$dir/volume.img" --size 512M >/dev/null
-"$stetfs" mount -o "$options" "$dir/volume.img" "$dir/mnt"
+"$stetfs" mount -o "$options" "$dir/volume.img" "$at"
 printf '%-8s %-7s %9s %9s %9s %9s %9s\n' '' layer plain tx added failed server
 for row in empty create rewrite; do
     for ((n = 0; n < rounds; n++)); do
         run $row plain 0 env
         for layer in volume memory; do
-            tx=(env "$stetfs" tx --layer $layer "$at" --)
+            tx=(env "$stetfs" tx --layer $layer "$into" --)
             run $row $layer.tx 0 "${tx[@]}"
             run $row $layer.failed 1 "${tx[@]}"
             run $row $layer.traced 0 strace -qq -T -e trace=ioctl -o "$dir/trace" "${tx[@]}"
