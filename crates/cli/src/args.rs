@@ -82,6 +82,7 @@ pub(crate) enum Command {
     Info(Info),
     Journal(Journal),
     Stats(Stats),
+    Wear(Wear),
     Tx(Tx),
     Ls(Ls),
     Cat(Cat),
@@ -479,6 +480,32 @@ pub(crate) struct Stats {
     // A mount point may follow it without them: see `stats.rs`.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub(crate) watch: Option<OsString>,
+}
+
+/// Show who writes to a mounted volume, and how long a device would last at this rate
+///
+/// Pages that the kernel writes later count for the program that has opened the file; what is
+/// counted is what programs asked for, and the syncs that make commits. What the device received is
+/// counted where stetfs gives it away: what an SSD writes beyond that, it knows itself.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs wear --tbw 600 mnt            since the mount, for an SSD of 600 TBW
+  stetfs wear --seconds 60 mnt         what a minute writes
+  stetfs wear --json mnt | jq -r '.files[].path'")]
+pub(crate) struct Wear {
+    /// The mount point, or anything in it
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Measure for SECONDS from now on, instead of since the mount
+    #[arg(short, long)]
+    pub(crate) seconds: Option<f64>,
+    /// The endurance of the device, in terabytes, as its datasheet has it (TBW)
+    #[arg(long, value_name = "TB")]
+    pub(crate) tbw: Option<f64>,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// List files of an image that is not mounted

@@ -212,6 +212,7 @@ fn command(arguments: &[OsString]) -> Result<ExitCode> {
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),
         Command::Stats(args) => stats::run(args),
+        Command::Wear(args) => stats::wear::run(args),
         Command::Ls(args) => files::ls(args),
         Command::Cat(args) => files::cat(args),
         Command::Grow(args) => resize::grow(args),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 mod counters;
 mod prometheus;
+pub(crate) mod wear;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value};

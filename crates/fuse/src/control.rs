@@ -1,9 +1,10 @@
-//! Talks to the server of a mounted volume through the mount itself, by three extended attributes
+//! Talks to the server of a mounted volume through the mount itself, by four extended attributes
 //! that no file has.
 //!
 //! | name | how | what |
 //! |---|---|---|
 //! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
+//! | `system.stetfs.writers` | the same | which programs have written how much, and to which files, JSON |
 //! | `system.stetfs.atomic_write_max` | `getxattr` on a file, by anybody | in digits, see below |
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
@@ -23,6 +24,8 @@ use stetfs::Shutdown;
 
 /// The attribute with the counters, to read.
 pub(crate) const STATS: &str = "system.stetfs.stats";
+/// The attribute with what programs have written, to read.
+pub(crate) const WRITERS: &str = "system.stetfs.writers";
 /// The attribute with the largest atomic write, which programs read.
 pub(crate) const ATOMIC: &str = "system.stetfs.atomic_write_max";
 /// The attribute for commands, to write.
@@ -74,8 +77,37 @@ impl Command {
 /// # Errors
 /// `Unsupported` if the path is on no stetfs mount; otherwise the system's error.
 pub fn query_stats(path: &Path) -> io::Result<String> {
+    query(path, STATS)
+}
+
+/// Returns which programs have written how much to the mounted volume that `path` is on, and to
+/// which of its files, as JSON. Only the heaviest are told, the heaviest first:
+///
+/// ```json
+/// {
+///     "all": {"bytes": 4196, "syncs": 1},
+///     "programs": [{"name": "sqlite3", "bytes": 4196, "syncs": 1}],
+///     "files": [
+///         {"inode": 12, "programs": [{"name": "sqlite3", "bytes": 4096, "syncs": 1}]},
+///         {"dir": 2, "name": "a.log", "programs": [{"name": "sqlite3", "bytes": 100, "syncs": 0}]}
+///     ]
+/// }
+/// ```
+///
+/// A file that was made since the mount has the name that it was made by, and the inode of its
+/// directory, as long as it is open; it may be told twice. `bytes` were written; `syncs` are calls
+/// of fsync(2) and fdatasync(2), and direct writes that are synchronous.
+///
+/// # Errors
+/// `Unsupported` if the path is on no stetfs mount, or on one whose files the kernel serves;
+/// otherwise the system's error.
+pub fn query_writers(path: &Path) -> io::Result<String> {
+    query(path, WRITERS)
+}
+
+fn query(path: &Path, what: &str) -> io::Result<String> {
     let mut value = vec![0; VALUE_MAX];
-    match rustix::fs::getxattr(path, STATS, &mut value[..]) {
+    match rustix::fs::getxattr(path, what, &mut value[..]) {
         Ok(len) => {
             value.truncate(len);
             String::from_utf8(value).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))

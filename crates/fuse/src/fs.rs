@@ -68,8 +68,8 @@ impl<B: Backend> FsServer<B> {
                     | What::ReadDir { .. }
                     | What::ReadDirPlus { .. }
                     | What::Write { .. }
-                    | What::FSync { .. }
-                    | What::FSyncDir { .. }
+                    | What::FSync(_)
+                    | What::FSyncDir(_)
                     | What::SyncFs
                     | What::Release { .. }
                     | What::Forget
@@ -106,12 +106,15 @@ impl<B: Backend> FsServer<B> {
             What::Create(m, name) => {
                 let c = self.creator(from, m.umask);
                 let (entry, open) = self.create_open(&c, dir, name, m.mode, m.flags)?;
+                self.writers
+                    .made(open.fh, from.pid, entry.ino, Some((dir, name)));
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
             }
             What::TmpFile(m) => {
                 let c = self.creator(from, m.umask);
                 let (entry, open) = self.create_unnamed(&c, dir, m.mode, m.flags)?;
+                self.writers.made(open.fh, from.pid, entry.ino, None);
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
             }
@@ -154,11 +157,16 @@ impl<B: Backend> FsServer<B> {
                 answer.bytes(&target)
             }
             What::Access(a) => self.check_access(ino, a.mask),
-            What::Open(o) => answer.record(&self.open_file(from, ino, o.flags)?),
+            What::Open(o) => {
+                let open = self.open_file(from, ino, o.flags)?;
+                self.writers.opened(open.fh, from.pid, ino);
+                answer.record(&open)
+            }
             What::Release(r) => self.release_file(ino, r.fh),
             What::Read(r) => self.read_file(ino, &r, answer),
             What::CopyFileRange { from: r, is_64 } => {
                 let bytes_copied = self.copy(from, &r)?;
+                self.writers.copied(from.pid, &r, bytes_copied);
                 if is_64 {
                     return answer.record(&abi::CopyFileRangeOut { bytes_copied });
                 }
@@ -276,6 +284,7 @@ impl<B: Backend> Server for FsServer<B> {
         }
         self.fs.asked_by(from.pid);
         self.layer.note(request);
+        self.writers.note(request);
         match &request.what {
             // There is nothing to do for these; directories are read by cookies that need no state.
             What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
@@ -286,8 +295,9 @@ impl<B: Backend> Server for FsServer<B> {
             What::GetAttr(g) if g.getattr_flags & abi::GETATTR_FH != 0 => {
                 return self.attributes_for_handle(from, g.fh, ticket, answer);
             }
-            What::FSync { datasync } | What::FSyncDir { datasync } => {
-                return self.sync_file(inode(from.nodeid), *datasync, ticket);
+            What::FSync(s) | What::FSyncDir(s) => {
+                let datasync = s.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+                return self.sync_file(inode(from.nodeid), datasync, ticket);
             }
             What::FAllocate(f) => return self.allocate(from, f, ticket),
             What::LSeek(s) => return self.seek(from.nodeid, s, ticket, answer),

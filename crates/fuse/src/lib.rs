@@ -42,6 +42,7 @@ mod pages;
 mod room;
 mod server;
 mod settle;
+mod writers;
 mod xattrs;
 
 pub mod backend;
@@ -62,7 +63,7 @@ pub use crate::ioctl::numbers::SHUTDOWN_WITH_MODE;
 pub use crate::session::end::{Ended, SessionError};
 pub use backend::Backend;
 pub use companion::run_if_asked;
-pub use control::{Command, command, query_stats};
+pub use control::{Command, command, query_stats, query_writers};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use mount::error::MountError;
 pub use mount::{check_dir, inherited_session, remount};

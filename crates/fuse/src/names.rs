@@ -77,7 +77,9 @@ impl<B: Backend> FsServer<B> {
             New::Node(mode, rdev)
         };
         let change = Change::Make((parent, name.as_bytes()), new);
-        self.change_in(c, parent, &change).map(Entry::from)
+        let made = self.change_in(c, parent, &change)?;
+        self.writers.is_new(made.ino);
+        Ok(Entry::from(made))
     }
 
     pub(crate) fn make_link(

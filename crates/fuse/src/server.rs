@@ -28,6 +28,7 @@ use crate::tx::groups::Groups;
 use crate::tx::layer::Layer;
 use crate::wire::Notifier;
 use crate::wire::abi::{self, Opcode};
+use crate::writers::Writers;
 
 /// The largest write that the kernel sends at once, in bytes.
 const MAX_REQUEST: u32 = 1 << 20;
@@ -62,6 +63,7 @@ pub(crate) struct FsServer<B> {
     /// The largest write(2), in bytes, that is always one request.
     one_request: AtomicU32,
     pub(crate) requests: Requests,
+    pub(crate) writers: Writers,
 }
 
 /// The end of the file system: when the kernel says so or when the session is over, whichever comes
@@ -150,6 +152,7 @@ impl<B: Backend> FsServer<B> {
             over_io_uring: AtomicBool::new(false),
             one_request: AtomicU32::new(0),
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
+            writers: Writers::default(),
         }
     }
 

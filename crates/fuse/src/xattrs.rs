@@ -28,6 +28,11 @@ impl<B: Backend> FsServer<B> {
             self.administrator(from)?;
             return self.stats_json().map(String::into_bytes);
         }
+        if name == control::WRITERS {
+            self.administrator(from)?;
+            let told = self.writers.json().map_err(|_| Errno::IO)?;
+            return Ok(told.into_bytes());
+        }
         if name == control::ATOMIC {
             let max = if self.fs.is_atomic(ino) {
                 self.marked_write_max()

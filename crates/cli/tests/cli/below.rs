@@ -173,6 +173,12 @@ fn what_a_killed_server_leaves_is_removed() {
     front.up();
     let stats = front.stats();
     let dir = stats["server"]["dir"].as_str().unwrap();
+    // Who writes to the files, only the kernel knows.
+    let wear = json(&stetfs(&["wear", "--json", &front.mnt]).ok());
+    assert!(
+        wear["programs"].is_null() && wear["scheme"] == "stet",
+        "{wear}"
+    );
     front.kill();
     front.up();
     assert!(!Path::new(dir).exists(), "{dir}");

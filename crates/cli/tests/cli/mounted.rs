@@ -9,8 +9,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, symlink};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool, wait_until};
 
@@ -827,4 +830,96 @@ fn a_server_in_the_foreground_says_when_it_is_ready() {
         assert!(server.wait().unwrap().success());
         assert_clean(&m.image);
     }
+}
+
+/// What `wear --json` says of a program or a file: bytes and syncs.
+#[track_caller]
+fn counts(report: &Value, list: &str, key: &str, name: &str) -> (u64, u64) {
+    let rows = report[list].as_array().unwrap();
+    let row = rows.iter().find(|row| row[key] == name);
+    let row = row.unwrap_or_else(|| panic!("{name}: {report:#}"));
+    (
+        row["bytes"].as_u64().unwrap(),
+        row["syncs"].as_u64().unwrap(),
+    )
+}
+
+#[test]
+fn wear_tells_who_writes_what() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let sh = |script: &str| tool("sh", &["-c", script, "sh", &m.dir]).ok();
+    let path = |name: &str| format!("{}/{name}", m.dir);
+    let file = |report: &Value, name: &str| counts(report, "files", "path", &path(name));
+    let program = |report: &Value, name: &str| counts(report, "programs", "name", name);
+    // Else whole pages count.
+    m.up(&["-o", "nowriteback"]);
+    fs::create_dir(path("dir")).unwrap();
+    let many = "for n in 1 2 3 4 5 6 7; do
+            head -c 10000 /dev/zero >$1/dir/new
+            rm $1/dir/new
+        done";
+    sh(many);
+    sh("dd if=/dev/zero of=$1/dir/a bs=4096 count=3 oflag=dsync status=none");
+    sh("dd if=/dev/zero of=$1/dir/a bs=1000 count=1 conv=notrunc,fsync status=none");
+    sh("cp $1/dir/a $1/copy; cp /dev/null $1/b");
+    sh("for n in 1 2 3; do echo line | tee -a $1/b; sync $1/b; done");
+    // Asked for anywhere in the mount.
+    let report = json(&stetfs(&["wear", "--json", "--tbw", "1", &path("dir")]).ok());
+    assert_eq!(file(&report, "dir/new"), (70_000, 0), "made seven times");
+    assert_eq!(program(&report, "head"), (70_000, 0));
+    assert_eq!(file(&report, "dir/a"), (3 * 4096 + 1000, 4));
+    assert_eq!(program(&report, "dd"), (3 * 4096 + 1000, 4));
+    assert_eq!(file(&report, "copy"), (3 * 4096, 0));
+    assert_eq!(program(&report, "cp"), (3 * 4096, 0));
+    assert_eq!(file(&report, "b"), (15, 3));
+    assert_eq!(program(&report, "tee"), (15, 0));
+    assert_eq!(program(&report, "sync"), (0, 3));
+    // The rate is that of the meter, and so is what is left of the terabyte.
+    let number = |key: &str| report[key].as_f64().unwrap();
+    let a_year = number("written") / number("seconds") * 365.25 * 86_400.0 / 1e12;
+    assert!(
+        (number("tb_a_year") / a_year - 1.0).abs() < 1e-6,
+        "{report:#}"
+    );
+    assert!((number("years") * a_year - 1.0).abs() < 1e-6, "{report:#}");
+
+    // By inode, with the name that it has now; and of one that has none any more.
+    m.down();
+    m.up(&[]);
+    sh("exec 3>>$1/b
+        rm $1/dir/a; cp $1/b $1/dir/c; mv $1/b $1/dir/d
+        echo 12345 >&3; sync $1/dir/d");
+    let report = json(&stetfs(&["wear", "--json", &m.dir]).ok());
+    let (bytes, syncs) = file(&report, "dir/d");
+    assert!((6..=4096).contains(&bytes) && syncs == 1, "{report:#}");
+    assert_eq!(file(&report, "dir/c"), (15, 0));
+    assert_eq!(report["years"], Value::Null);
+
+    // Only what comes from now on.
+    let is_over = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                sh("dd if=/dev/zero of=$1/later bs=5000 count=1 status=none");
+            }
+        });
+        let report = stetfs(&["wear", "--json", "--seconds", "1", &m.dir]);
+        is_over.store(true, Ordering::Relaxed);
+        json(&report.ok())
+    });
+    let later = file(&report, "later");
+    assert!(later.0 > 0 && later == program(&report, "dd"), "{report:#}");
+    assert_eq!(report["files"].as_array().unwrap().len(), 1, "{report:#}");
+    let shown = stetfs(&["wear", &m.dir]).ok();
+    assert!(
+        shown.contains("TB a year") && shown.contains(&path("later")),
+        "{shown}"
+    );
+    m.down();
+
+    // There is nobody to ask.
+    stetfs(&["wear", &m.dir]).fails(1, &["not on a mounted stetfs volume"]);
 }

@@ -272,8 +272,8 @@ impl Server for ExportFs {
                 answer.record(&abi::WriteOut { size, padding: 0 })?;
             }
             // Each write is durable when it is answered: the kernel asks no more.
-            What::FSync { .. } if !self.dev.dev().volatile_cache() => return Err(Errno::NOSYS),
-            What::FSync { .. } => {
+            What::FSync(_) if !self.dev.dev().volatile_cache() => return Err(Errno::NOSYS),
+            What::FSync(_) => {
                 let _busy = self.pulse.begin();
                 self.flushes.fetch_add(1, Ordering::Relaxed);
                 self.dev.flush().map_err(|e| errno(&e))?;

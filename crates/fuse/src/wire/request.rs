@@ -67,12 +67,8 @@ pub(crate) enum What<'a> {
     Write(abi::WriteIn, &'a [u8]),
     StatFs,
     Release(abi::ReleaseIn),
-    FSync {
-        datasync: bool,
-    },
-    FSyncDir {
-        datasync: bool,
-    },
+    FSync(abi::FSyncIn),
+    FSyncDir(abi::FSyncIn),
     SyncFs,
     SetXattr {
         name: &'a OsStr,
@@ -191,11 +187,6 @@ impl<'a> Body<'a> {
         bytemuck::try_cast_slice(self.0.get(..len)?).ok()
     }
 
-    fn datasync(&mut self) -> Option<bool> {
-        let from: abi::FSyncIn = self.record()?;
-        Some(from.fsync_flags & abi::FSYNC_FDATASYNC != 0)
-    }
-
     fn what(&mut self, opcode: Opcode) -> Option<What<'a>> {
         Some(match opcode {
             Opcode::Lookup => What::Lookup { name: self.name()? },
@@ -228,12 +219,8 @@ impl<'a> Body<'a> {
             Opcode::Write => self.write()?,
             Opcode::StatFs => What::StatFs,
             Opcode::Release => What::Release(self.record()?),
-            Opcode::FSync => What::FSync {
-                datasync: self.datasync()?,
-            },
-            Opcode::FSyncDir => What::FSyncDir {
-                datasync: self.datasync()?,
-            },
+            Opcode::FSync => What::FSync(self.record()?),
+            Opcode::FSyncDir => What::FSyncDir(self.record()?),
             Opcode::SyncFs => What::SyncFs,
             Opcode::SetXattr => self.set_xattr()?,
             Opcode::GetXattr => What::GetXattr {
