@@ -199,6 +199,11 @@ impl Below {
         self.core.counters.read()
     }
 
+    /// Why nothing is written any more; `None` if it is.
+    pub fn stopped(&self) -> Option<String> {
+        self.core.check().err().map(|error| error.to_string())
+    }
+
     /// Makes everything durable, brings it home, and leaves a plain image. Nobody uses the device
     /// any more.
     ///

@@ -243,11 +243,17 @@ pub(crate) struct Umount {
 #[command(after_help = "\
 Examples:
   stetfs mounts
+  stetfs mounts --check /srv/a || systemctl restart stetfs@a
   stetfs mounts --json | jq -r '.mounts[] | [.image, .options] | @tsv'")]
 pub(crate) struct Mounts {
     /// Print as JSON, with all mount options
     #[arg(long)]
     pub(crate) json: bool,
+    /// Say what is wrong with a volume, and exit with 1 if anything is: its server does not answer,
+    /// an error has stopped it, damage was found, or nothing is mounted on DIR. All volumes unless
+    /// there is a DIR
+    #[arg(long, value_name = "DIR", num_args = 0.., value_hint = ValueHint::DirPath)]
+    pub(crate) check: Option<Vec<PathBuf>>,
 }
 
 /// Write home the content of a cache in persistent memory (schemes ubj, tinca, spindle)

@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use rustix::io::Errno;
 use serde::Serialize;
+use serde_json::Value;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_fuse::question::Question;
+use stetfs_media::lock_holder;
 
 use crate::args::Mounts;
 use crate::below::front;
-use crate::failure::{Explain, Result};
+use crate::failure::{Explain, Failure, Result};
 use crate::mount::Server;
+use crate::mounts::resolved;
 use crate::output;
 
 /// How long a server may take to answer.
@@ -26,6 +30,9 @@ struct Row {
     /// mount.
     kind: String,
     read_only: bool,
+    /// What is wrong, with `--check`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
     /// The server's answer, if this user may ask it and it answers.
     #[serde(flatten)]
     server: Option<Said>,
@@ -56,7 +63,21 @@ impl Said {
 
 pub(crate) fn run(args: &Mounts) -> Result<()> {
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
-    let ours: Vec<&MountEntry> = all.iter().filter(|entry| entry.is_stetfs()).collect();
+    let mut ours: Vec<&MountEntry> = all.iter().filter(|entry| entry.is_stetfs()).collect();
+    let checked: Vec<PathBuf> = args
+        .check
+        .iter()
+        .flatten()
+        .map(|dir| resolved(dir))
+        .collect();
+    // Where the mount is that is shown for a mount of ours.
+    let dir_of = |entry: &MountEntry| {
+        let above = front::mounted_above(&all, &entry.dir);
+        above.unwrap_or(entry).dir.clone()
+    };
+    if !checked.is_empty() {
+        ours.retain(|entry| checked.contains(&dir_of(entry)));
+    }
     let asked: Vec<_> = ours.iter().map(|entry| Question::ask(&entry.dir)).collect();
     let answers = asked.into_iter().map(|question| {
         // A server that answered this question will answer the next one.
@@ -73,16 +94,62 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
         Row {
             image: entry.image(),
             dir: shown.dir.clone(),
+            problem: args.check.as_ref().and_then(|_| {
+                let of_server = problem(entry, answers);
+                of_server.or_else(|| above.and_then(front::problem))
+            }),
             kind: shown.kind.clone(),
             read_only: shown.has("ro"),
             server,
         }
     });
     let rows: Vec<Row> = rows.collect();
+    show(args, &rows)?;
+    let missing = checked
+        .iter()
+        .filter(|dir| rows.iter().all(|row| row.dir != **dir));
+    let missing = missing.map(|dir| (dir, "no stetfs volume is mounted here"));
+    let wrong = rows
+        .iter()
+        .filter_map(|row| Some((&row.dir, row.problem.as_deref()?)));
+    let mut result = Ok(());
+    for (dir, what) in missing.chain(wrong) {
+        Failure::new(what).context(dir.display()).tell();
+        result = Err(Failure::said());
+    }
+    result
+}
+
+/// Says what is wrong with a mounted volume.
+fn problem(entry: &MountEntry, answers: bool) -> Option<String> {
+    let dir = entry.dir.display();
+    if !answers {
+        let process =
+            lock_holder(&entry.image()).map(|holder| format!(" (process {})", holder.pid));
+        return Some(format!(
+            "its server{} does not answer",
+            process.unwrap_or_default()
+        ));
+    }
+    let stats = match stetfs_fuse::query_stats(&entry.dir) {
+        Ok(stats) => serde_json::from_str(&stats).unwrap_or(Value::Null),
+        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            return Some(format!("its server is dead: stetfs umount {dir}"));
+        }
+        Err(e) => return Some(format!("its server cannot be asked: {e}")),
+    };
+    if let Some(why) = stats["stopped"].as_str() {
+        return Some(format!("nothing is written any more: {why}"));
+    }
+    (stats["has_errors"] == true)
+        .then(|| "damage was found: unmount it, and stetfs fsck IMAGE".to_owned())
+}
+
+fn show(args: &Mounts, rows: &[Row]) -> Result<()> {
     if args.json {
         #[derive(Serialize)]
-        struct All {
-            mounts: Vec<Row>,
+        struct All<'a> {
+            mounts: &'a [Row],
         }
         return output::json(&All { mounts: rows });
     }
@@ -94,7 +161,7 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(["image", "mounted on", "scheme", "data=", "access"]);
-    for row in &rows {
+    for row in rows {
         let said = row.server.as_ref();
         table.add_row([
             row.image.display().to_string().as_str(),

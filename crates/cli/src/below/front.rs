@@ -257,6 +257,17 @@ pub(crate) fn mounted_above<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a
         .find(|entry| backing_file(entry).is_some_and(|file| file.parent() == Some(dir)))
 }
 
+/// Says what the kernel has found wrong with a volume that it has mounted.
+pub(crate) fn problem(above: &MountEntry) -> Option<String> {
+    let device = above.source.file_name()?;
+    let path = Path::new("/sys/fs/ext4").join(device).join("errors_count");
+    let errors: u64 = fs::read_to_string(path).ok()?.trim_end().parse().ok()?;
+    (errors > 0).then(|| {
+        let device = above.source.display();
+        format!("the kernel has found errors (dmesg, {device}): unmount it, and stetfs fsck IMAGE")
+    })
+}
+
 /// The file of the loop device on which something is mounted.
 fn backing_file(entry: &MountEntry) -> Option<PathBuf> {
     fact(entry, "backing_file").map(PathBuf::from)

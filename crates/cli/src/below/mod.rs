@@ -131,6 +131,7 @@ fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exporte
                 "cache": scheme.cache().map(|cache| cache.stats()),
                 "actions": scheme.actions(),
                 "journal": seen.stats(),
+                "stopped": seen.stopped(),
                 "recovery": report,
                 "front": "kernel",
             })

@@ -185,6 +185,30 @@ fn what_a_killed_server_leaves_is_removed() {
     front.down();
 }
 
+#[test]
+fn damage_that_the_kernel_finds_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let front = Front::new(&["-t", "ext4", "-b", "4096"], "scheme=stet");
+    let check = || stetfs(&["mounts", "--check", &front.mnt]);
+    front.up();
+    fs::create_dir(front.path(0)).unwrap();
+    assert!(check().ok().contains(&front.mnt));
+    front.down();
+    let name = Path::new(&front.path(0)).file_name().unwrap().to_owned();
+    let zap = format!("zap_block -f /{} -p 255 0", name.display());
+    tool("debugfs", &["-w", "-R", &zap, &front.image]).ok();
+    front.up();
+    assert!(
+        fs::read_dir(front.path(0))
+            .unwrap()
+            .any(|entry| entry.is_err())
+    );
+    check().fails(1, &["the kernel has found errors"]);
+    bounded("umount", &[&front.mnt]).ok();
+}
+
 /// The journal of a volume whose server was killed: what a scheme below wrote in JBD2's format is
 /// shown as debugfs shows it, and a log of the scheme's own is said to be one.
 #[test]

@@ -923,3 +923,47 @@ fn wear_tells_who_writes_what() {
     // There is nobody to ask.
     stetfs(&["wear", &m.dir]).fails(1, &["not on a mounted stetfs volume"]);
 }
+
+#[test]
+fn the_health_of_volumes_is_checked() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let check = || stetfs(&["mounts", "--check", &m.dir]);
+    check().fails(1, &[&m.dir, "no stetfs volume is mounted here"]);
+    m.up(&[]);
+    fs::create_dir(m.file("dir")).unwrap();
+    assert!(check().ok().contains(&m.dir));
+    let pid = json(&stetfs(&["stats", "--json", &m.dir]).ok())["server"]["pid"].to_string();
+    tool("kill", &["-STOP", &pid]).ok();
+    let silent = check();
+    tool("kill", &["-CONT", &pid]).ok();
+    let server = format!("its server (process {pid}) does not answer");
+    silent.fails(1, &[&server]);
+    m.down();
+
+    tool(
+        "debugfs",
+        &["-w", "-R", "zap_block -f /dir -p 255 0", &m.image],
+    )
+    .ok();
+    m.up(&[]);
+    assert!(
+        fs::read_dir(m.file("dir"))
+            .unwrap()
+            .any(|entry| entry.is_err())
+    );
+    check().fails(1, &["damage was found"]);
+    fs::remove_file(&m.image).unwrap();
+    let file = fs::File::create(m.file("more")).unwrap();
+    file.write_all_at(b"more", 0).unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    check().fails(1, &["nothing is written any more", &m.image]);
+    let all = json(&stetfs(&["mounts", "--json", "--check"]).out);
+    let all = all["mounts"].as_array().unwrap();
+    let row = all.iter().find(|row| row["dir"] == m.dir.as_str()).unwrap();
+    assert!(row["problem"].as_str().unwrap().contains(&m.image), "{row}");
+    stetfs(&["umount", &m.dir]).fails(1, &["was removed"]);
+}
