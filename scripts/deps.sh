@@ -19,7 +19,7 @@ needed_test=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fs
 wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sfdisk:fdisk sqlite3:sqlite3 getfacl:acl getfattr:attr git:git
     tar:tar diff:diffutils fio:fio dbench:dbench postmark:postmark stress-ng:stress-ng mandoc:mandoc xz:xz-utils
     parallel:parallel pkg-config:pkg-config fakeroot:fakeroot chattr:e2fsprogs python3:python3 setpriv:util-linux qemu-io:qemu-utils nbdinfo:libnbd-bin mkfs.xfs:xfsprogs
-    xfs_io:xfsprogs mkfs.btrfs:btrfs-progs umoci:umoci)
+    xfs_io:xfsprogs mkfs.btrfs:btrfs-progs umoci:umoci /lib/systemd/systemd:systemd)
 needed_bench=("${needed_test[@]}" fio:fio)
 wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench:dbench postmark:postmark
     fs_mark:fsmark stress-ng:stress-ng mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs getfattr:attr)

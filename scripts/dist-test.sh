@@ -70,6 +70,7 @@ units() {
     mkdir -p "$root/tmp/units"
     # The command and the manual are looked for in the root of this machine.
     sed "s|=stetfs |=$root/usr/bin/stetfs |" "$root/usr/$unit" >"$root/tmp/units/stetfs@.service"
+    cp -r "$root/usr/$unit.d" "$root/tmp/units/"
     systemd-analyze --man=no verify "$root/tmp/units/stetfs@.service"
 }
 

@@ -19,6 +19,7 @@ zsh_completion=$dest$prefix/share/zsh/site-functions
 fish_completion=$dest$prefix/share/fish/vendor_completions.d
 units=$dest$prefix/lib/systemd
 unit='stetfs@.service'
+limits=$unit.d/hardening.conf
 # mount -t fuse.stetfs runs /sbin/mount.fuse.stetfs; umount of such a mount runs /sbin/umount.fuse.stetfs, which
 # waits for the image. Mounts of a block device are of the type fuseblk.stetfs; mount(8) and umount(8) look for helpers of that
 # name when they are remounted or unmounted. All are this one program, told apart by the name it is called by.
@@ -48,8 +49,9 @@ if [ "${1:-}" = --links ]; then
 fi
 if [ "${1:-}" = --remove ]; then
     rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib"/libstetfs.so{,.[0-9]*} "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \
-        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse{,blk}.stetfs.8 "$man/man8/mount.stetfs.8" "$units"/{system,user}/"$unit" \
+        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse{,blk}.stetfs.8 "$man/man8/mount.stetfs.8" "$units"/{system,user}/"$unit" "$units/system/$limits" \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
+    rmdir --ignore-fail-on-non-empty "$units/system/$unit.d" 2>/dev/null || true
     exit 0
 fi
 
@@ -117,6 +119,7 @@ install -d "$bash_completion" "$zsh_completion" "$fish_completion"
 for manager in system user; do
     install -D -m644 "$(dirname "$0")/../packaging/systemd/$unit" "$units/$manager/$unit"
 done
+install -D -m644 "$(dirname "$0")/../packaging/systemd/$limits" "$units/system/$limits"
 
 link_helpers
 echo "installed ${installed[*]}"

@@ -15,6 +15,7 @@ use stetfs_fuse::FILE_NAME;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
 
+use super::stay::Stay;
 use crate::args::Mount;
 use crate::export::loops::{Place, attach};
 use crate::failure::{Explain, Failure, Result};
@@ -81,6 +82,7 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
         )));
     }
     let (ours, mut kernels) = sort(&args.options);
+    let stay = args.foreground.then(Stay::begin).transpose()?;
     let place = Place::make()?;
     // Then jbd2 writes nothing home that is not in its journal, and flushes say nothing new.
     let named = MountOptions::parse(&ours.join(","));
@@ -105,7 +107,11 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
             device.path.display()
         );
     }
-    Ok(())
+    let Some(stay) = stay else { return Ok(()) };
+    let stats = stats_of(&place.dir.join(FILE_NAME)).unwrap_or_default();
+    let server = stats["server"]["pid"].as_i64();
+    let server = server.and_then(|pid| i32::try_from(pid).ok());
+    stay.until_over(&device.path, &args.dir, server.unwrap_or_default())
 }
 
 /// Answers a remount. mount(8) passes the options of /etc/fstab, and those to change. The kernel's

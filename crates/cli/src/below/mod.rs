@@ -5,6 +5,7 @@
 
 pub(crate) mod front;
 mod slow;
+mod stay;
 
 use std::ffi::OsString;
 use std::path::Path;

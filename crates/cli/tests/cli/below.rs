@@ -3,11 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
+use crate::run::{Lab, Ran, STETFS, assert_clean, has, json, stetfs, tool, wait_until};
 
 /// Runs a program for a minute at most.
 fn bounded(program: &str, args: &[&str]) -> Ran {
@@ -183,6 +186,62 @@ fn what_a_killed_server_leaves_is_removed() {
     front.up();
     assert!(!Path::new(dir).exists(), "{dir}");
     front.down();
+}
+
+/// What a unit of systemd waits for, and how it learns of the end.
+#[test]
+fn in_the_foreground_it_stays_until_the_mount_is_over() {
+    if !can_mount() {
+        return;
+    }
+    let front = Front::new(&["-t", "ext4", "-b", "4096"], "scheme=stet");
+    let path = front.lab.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    socket.set_read_timeout(patience).unwrap();
+    let up = || {
+        let words = [
+            "mount",
+            "-fq",
+            "-o",
+            &front.options,
+            &front.image,
+            &front.mnt,
+        ];
+        let mut staying = Command::new(STETFS);
+        let staying = staying.args(words).env("NOTIFY_SOCKET", &path).spawn();
+        let mut message = [0; 100];
+        let len = socket.recv(&mut message).unwrap();
+        assert_eq!(&message[..len], b"READY=1");
+        staying.unwrap()
+    };
+    let mut staying = up();
+    front.write(0..4);
+    bounded("umount", &[&front.mnt]).ok();
+    assert!(staying.wait().unwrap().success());
+    assert_clean(&front.image);
+
+    let mut staying = up();
+    front.check(0..4);
+    let open = File::open(front.path(0)).unwrap();
+    tool("kill", &["-TERM", &staying.id().to_string()]).ok();
+    wait_until("it is unmounted", || fs::metadata(front.path(0)).is_err());
+    assert!(staying.try_wait().unwrap().is_none());
+    drop(open);
+    assert!(staying.wait().unwrap().success());
+    assert_clean(&front.image);
+
+    let mut staying = up();
+    front.write(4..8);
+    let server = front.stats()["server"]["pid"].to_string();
+    tool("kill", &["-KILL", &server]).ok();
+    assert_eq!(staying.wait().unwrap().code(), Some(69));
+    assert!(fs::metadata(front.path(0)).is_err(), "nothing is mounted");
+    let mut staying = up();
+    front.check(0..8);
+    stetfs(&["umount", &front.mnt]).ok();
+    assert!(staying.wait().unwrap().success());
+    assert_clean(&front.image);
 }
 
 #[test]

@@ -47,3 +47,4 @@ mod twice;
 mod tx;
 mod tx_memory;
 mod unchecked;
+mod unit;
