@@ -163,7 +163,8 @@ Mount options, for -o (name or name=value, separated by commas):
                                       in units of 1 KiB (131072 for block 32768 of 4 KiB); a mount
                                       that writes makes the first one anew
   loop, noloop                        (root) attach a loop device that stands for the image, so that
-                                      sync(2) reaches the mount (Linux 6.18); default: if possible
+                                      sync(2) reaches the mount (Linux 6.18); default: if possible,
+                                      and not in a container, which may be killed as a whole
   transport=auto|uring|dev            how requests come from the kernel: by io_uring, each served on
                                       the processor of its caller (Linux 6.14, where root has
                                       switched it on), or by /dev/fuse; default: io_uring if

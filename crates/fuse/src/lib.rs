@@ -66,7 +66,7 @@ pub use companion::run_if_asked;
 pub use control::{Command, command, query_stats, query_writers};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use mount::error::MountError;
-pub use mount::{check_dir, inherited_session, remount};
+pub use mount::{check_dir, inherited_session, is_in_private_namespace, remount};
 pub use mountinfo::{FS_TYPE, FS_TYPE_BLOCK};
 pub use options::{Allow, FuseOptions, OnBlock, Options, Transport, adjusts_libfuse};
 pub use session::{Standing, prepare_process, serve};

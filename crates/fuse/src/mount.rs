@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -152,7 +153,12 @@ pub(crate) fn mount(
 
 /// Mounts as root: on a block device if that is wanted and possible.
 fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
-    if options.on_block == OnBlock::Never {
+    let wants_block = match options.on_block {
+        OnBlock::Never => false,
+        OnBlock::Auto => !is_in_private_namespace(),
+        OnBlock::Must => true,
+    };
+    if !wants_block {
         return mount_type(image, FS_TYPE, dir, options);
     }
     let label = match Label::attach(image, options.read_only) {
@@ -179,6 +185,25 @@ fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Owne
         }
         done => done,
     }
+}
+
+/// True if this process may take its mount namespace with it when it dies, as in a container.
+///
+/// Everything in a container is killed at once. If the server is the last that leaves, the kernel
+/// unmounts on its behalf. On a block device it then waits for the server's answer to DESTROY, with
+/// the server's own thread, and before it closes the server's descriptors: for ever, and sync(2) of
+/// the whole machine with it (`fuse_kill_sb_blk`, `exit_task_work`).
+pub fn is_in_private_namespace() -> bool {
+    /// The first namespace of processes (the kernel's `PID_NS_INIT_INO`).
+    const FIRST: u64 = 0xeffffffc;
+    let ino = |path: &str| Path::new(path).metadata().map(|meta| meta.ino()).ok();
+    if ino("/proc/self/ns/pid") != Some(FIRST) {
+        return true;
+    }
+    // The first process, and the kernel's first thread: nobody but root may look at them, and the
+    // first process may refuse that.
+    let of_first = ino("/proc/1/ns/mnt").or_else(|| ino("/proc/2/ns/mnt"));
+    of_first.is_some() && of_first != ino("/proc/self/ns/mnt")
 }
 
 fn mount_type(

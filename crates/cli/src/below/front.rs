@@ -81,6 +81,12 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
             "mount option \"{FRONT}kernel\" needs root: the kernel itself mounts the volume"
         )));
     }
+    if stetfs_fuse::is_in_private_namespace() {
+        eprintln!(
+            "stetfs: {FRONT}kernel in a container: unmount before it is killed, or the kernel may \
+                wait for the server for ever"
+        );
+    }
     let (ours, mut kernels) = sort(&args.options);
     let stay = args.foreground.then(Stay::begin).transpose()?;
     let place = Place::make()?;

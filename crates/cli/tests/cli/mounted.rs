@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool, wait_until};
+use crate::run::{
+    Lab, Ran, STETFS, assert_clean, debugfs, has, json, sha256, stetfs, tool, wait_until,
+};
 
 /// True if FUSE mounts can be made here.
 pub(crate) fn can_mount() -> bool {
@@ -966,4 +968,26 @@ fn the_health_of_volumes_is_checked() {
     let row = all.iter().find(|row| row["dir"] == m.dir.as_str()).unwrap();
     assert!(row["problem"].as_str().unwrap().contains(&m.image), "{row}");
     stetfs(&["umount", &m.dir]).fails(1, &["was removed"]);
+}
+
+/// A container may be killed as a whole. If the server were the last of it to go, the kernel would
+/// wait for ever for its answer to the unmount of a block device, and all of sync(2) with it.
+#[test]
+fn in_a_container_it_is_no_mount_of_a_block_device() {
+    if !can_mount() || !rustix::process::geteuid().is_root() || !has("unshare") {
+        return;
+    }
+    let m = Mount::new();
+    let script = r#"
+        "$1" mount -q "$2" "$3" && findmnt -n -o FSTYPE "$3" && "$1" umount "$3"
+    "#;
+    for namespaces in ["-m", "-mpf"] {
+        let words = [namespaces, "--mount-proc", "sh", "-c", script, "sh"];
+        let ran = tool(
+            "unshare",
+            &[&words[..], &[STETFS, &m.image, &m.dir]].concat(),
+        );
+        assert_eq!(ran.ok(), "fuse.stetfs\n", "{namespaces}");
+        assert_clean(&m.image);
+    }
 }
