@@ -25,6 +25,15 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
             }
             return Ok(());
         }
+        Command::Mkfs(c) => {
+            if let Some(wish) = wish(&c.part) {
+                part::name(&mut c.image, wish)?;
+                if let part::Image::Whole(node) = part::find(&c.image)? {
+                    c.image = node.into_owned();
+                }
+            }
+            return Ok(());
+        }
         Command::Drain(c) => (&mut c.path, &c.part),
         Command::Recover(c) => (&mut c.image, &c.part),
         Command::Fsck(c) => (&mut c.image, &c.part),

@@ -21,6 +21,7 @@ use crate::flash::loan::Loan;
 use crate::holds::{self, Holds};
 use crate::info::VolumeInfo;
 use crate::mounts;
+use crate::part;
 use crate::size::Size;
 use crate::{disk, output};
 use sizes::{VOLUME_BLOCKS_MIN, wanted_journal};
@@ -30,13 +31,21 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let shown = image.display();
     check_arguments(args)?;
 
-    let existed = image.exists();
+    let is_part = part::is_part(image);
+    if is_part {
+        part::find(image)?;
+    }
+    let existed = is_part || image.exists();
     if existed {
         check_overwrite(args)?;
     } else {
         holds::check_new(image)?;
     }
-    let loan = Loan::blank(image)?;
+    let loan = match (is_part, args.extra.is_empty()) {
+        (false, _) => Loan::blank(image)?,
+        (true, true) => None,
+        (true, false) => Some(Loan::blank_part(image)?),
+    };
     let made = if args.extra.is_empty() {
         make(args, existed, loan)
     } else {
@@ -60,7 +69,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
 fn make(args: &Mkfs, existed: bool, loan: Option<Loan>) -> Result<()> {
     let image = &args.image;
     let shown = || image.display().to_string();
-    let is_file = loan.is_none() && (!existed || image.metadata().during(shown)?.is_file());
+    let is_file = loan.is_none() && (!existed || is_whole_file(image).during(shown)?);
     let is_measured = args.from.is_some() && args.size.is_none() && is_file;
     let size = if is_measured {
         VOLUME_BLOCKS_MIN * args.block_size.0
@@ -139,9 +148,10 @@ fn check_arguments(args: &Mkfs) -> Result<()> {
 /// Fails if the image must not be overwritten.
 fn check_overwrite(args: &Mkfs) -> Result<()> {
     let image = &args.image;
-    let kind = image
+    let file = part::file_of(image);
+    let kind = file
         .metadata()
-        .during(|| image.display().to_string())?
+        .during(|| file.display().to_string())?
         .file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Failure::new(format!(
@@ -160,9 +170,14 @@ fn check_overwrite(args: &Mkfs) -> Result<()> {
     }
 }
 
+/// True for a file, whose length is the volume's; false for a device, and for a part of a file.
+fn is_whole_file(image: &Path) -> Result<bool> {
+    Ok(!part::is_part(image) && image.metadata()?.is_file())
+}
+
 /// Returns what the image holds; `None` if it is empty. For a NAND part, looks at its device.
 fn contents(image: &Path) -> Result<Option<Holds>> {
-    if NandFile::is_at(image) {
+    if NandFile::is_at(image) || part::is_part(image) {
         holds::what_on(&*disk::look_at(image)?)
     } else {
         holds::what(image)
@@ -198,12 +213,17 @@ fn wanted_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
             Size(block)
         )));
     }
-    let is_file = part.is_none() && (!existed || image.metadata()?.is_file());
+    let is_file = part.is_none() && (!existed || is_whole_file(image)?);
     if !is_file {
         let device = capacity(image, part)?;
         if size > device {
+            let what = if part::is_part(image) {
+                "part"
+            } else {
+                "device"
+            };
             return Err(Failure::new(format!(
-                "{} is more than the device has ({})",
+                "{} is more than the {what} has ({})",
                 Size(size),
                 Size(device)
             )));
@@ -227,11 +247,14 @@ fn set_size(args: &Mkfs, existed: bool, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// The size of a file, block device or NAND part, in bytes.
+/// The size of a file, a part of a file, a block device or a NAND part, in bytes.
 fn capacity(image: &Path, part: Option<&Loan>) -> Result<u64> {
     use std::io::{Seek, SeekFrom};
     if let Some(part) = part {
         return Ok(part.size());
+    }
+    if let part::Image::Part(extent) = part::find(image)? {
+        return Ok(extent.range.size);
     }
     Ok(File::open(image)?.seek(SeekFrom::End(0))?)
 }

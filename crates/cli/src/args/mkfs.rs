@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
+use super::part::PartArgs;
 use crate::archive::Which;
 use crate::identity::Uuid;
 use crate::owners::Owners;
@@ -31,6 +32,7 @@ Examples:
   stetfs mkfs disk.img --size 1G --scheme stet   mounted with that scheme unless another is named
   stetfs mkfs root.img --from rootfs --free 200M   with the content of a directory
   stetfs mkfs root.img --from rootfs.tar.zst       or of an archive
+  stetfs mkfs disk.img --partition 2 --from rootfs   in a partition of a disk image
   podman save alpine | stetfs mkfs root.img --from -   or of a container image
   stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
 pub(crate) struct Mkfs {
@@ -97,6 +99,8 @@ pub(crate) struct Mkfs {
     /// Print what was made as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Further arguments for mke2fs
     #[arg(last = true, value_name = "MKE2FS-ARGUMENTS")]
     pub(crate) extra: Vec<String>,

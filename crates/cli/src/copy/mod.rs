@@ -146,7 +146,9 @@ pub(crate) fn fill(
         name: None,
         must_be_dir: true,
     };
-    let id = to.image.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let id = part::file_of(to.image)
+        .metadata()
+        .map(|meta| (meta.dev(), meta.ino()));
     let images = id.into_iter().collect();
     let mut job = Job::new(&args, place, images, bar(to.quiet));
     job.set_times(Times::Settled(latest));

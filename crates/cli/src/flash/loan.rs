@@ -38,7 +38,7 @@ impl Loan {
 
     /// Lends what is in a part of a file.
     pub(crate) fn of_part(image: &Path) -> Result<Self> {
-        Self::with(image, part::open_device(image)?)?.filled()
+        Self::blank_part(image)?.filled()
     }
 
     fn filled(self) -> Result<Self> {
@@ -59,6 +59,11 @@ impl Loan {
     pub(crate) fn blank(image: &Path) -> Result<Option<Self>> {
         // After a crash, mkfs is run again; so no page has to wait for the host's medium.
         Self::open(image, false, Survives::ProcessCrash)
+    }
+
+    /// Lends an empty file of the size of a part of a file.
+    pub(crate) fn blank_part(image: &Path) -> Result<Self> {
+        Self::with(image, part::open_device(image)?)
     }
 
     fn open(image: &Path, read_only: bool, durability: Survives) -> Result<Option<Self>> {

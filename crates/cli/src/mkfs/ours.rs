@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use stetfs_format::width::must_fit;
 use stetfs_media::{BlockDev, FileDev};
@@ -14,6 +15,7 @@ use crate::archive::Spool;
 use crate::args::Mkfs;
 use crate::failure::{Explain, Failure, Result};
 use crate::identity;
+use crate::part;
 
 /// Returns what the arguments ask for.
 pub(super) fn params(args: &Mkfs, size: u64) -> Result<Params> {
@@ -100,7 +102,7 @@ pub(super) fn content(
     params: &mut Params,
 ) -> Result<from::Content> {
     let latest = identity::latest()?;
-    let spool = Spool::beside(&args.image, args.quiet);
+    let spool = Spool::beside(part::file_of(&args.image), args.quiet);
     let content = from::Content::open(from, &spool, &args.which, &args.owners, latest)?;
     let need = content.measure(args.block_size.0)?;
     let free = args.free.map_or(0, |free| free.0);
@@ -134,13 +136,23 @@ pub(super) fn plan(args: &Mkfs, params: &Params) -> Result<Plan> {
     })
 }
 
-/// Writes a volume into a file that reads as zeros, or on a block device.
+/// Writes a volume into a file that reads as zeros, on a block device, or into a part of a file.
 pub(super) fn write(params: &Params, plan: Plan, target: &Path) -> Result<()> {
     let shown = || target.display().to_string();
-    let dev = FileDev::options().direct(None).open(target)?;
-    let kind = target.metadata().during(shown)?.file_type();
-    if !kind.is_block_device() {
-        return plan.write(&dev).during(shown);
+    let is_part = part::is_part(target);
+    let dev: Arc<dyn BlockDev> = if is_part {
+        part::open_device(target)?
+    } else {
+        Arc::new(FileDev::options().direct(None).open(target)?)
+    };
+    if !is_part
+        && !target
+            .metadata()
+            .during(shown)?
+            .file_type()
+            .is_block_device()
+    {
+        return plan.write(&*dev).during(shown);
     }
     // The device's memory need not keep the old content. Many devices cannot discard; and what a
     // discarded block then holds is not known.
@@ -150,7 +162,7 @@ pub(super) fn write(params: &Params, plan: Plan, target: &Path) -> Result<()> {
         ..params.clone()
     };
     Plan::new(&params)
-        .and_then(|plan| plan.write(&dev))
+        .and_then(|plan| plan.write(&*dev))
         .during(shown)
 }
 

@@ -164,6 +164,54 @@ fn every_command_works_in_a_partition_and_only_there() {
 }
 
 #[test]
+fn a_volume_is_made_in_a_partition() {
+    if !has("sfdisk") {
+        return;
+    }
+    let lab = Lab::in_memory();
+    let tree = lab.str("tree");
+    fs::create_dir_all(format!("{tree}/dir")).unwrap();
+    fs::write(format!("{tree}/dir/file"), vec![7; 2 << 20]).unwrap();
+    let (image, list) = disk(&lab, GPT);
+    let (_, start, size) = list[1];
+    let before = outside(&image, start, size);
+    let mkfs = |args: &[&str]| stetfs(&[&["mkfs", "--partition", "2", &image][..], args].concat());
+    mkfs(&[]).fails(1, &["holds an ext4", "--force"]);
+    mkfs(&["--force", "--size", "31M"]).fails(1, &["31 MiB is more than the part has (30 MiB)"]);
+    stetfs(&["mkfs", "--partition", "4", &image]).fails(1, &["has no partition 4"]);
+    stetfs(&["mkfs", &format!("{}?partition=1", lab.str("none"))]).fails(1, &["none"]);
+    let part = format!("{image}?partition=2");
+    // By us, filled; smaller than the partition; by mke2fs.
+    let ways: [(&[&str], u64); 3] = [
+        (&["--from", &tree], size),
+        (&["--from", &tree, "--size", "20M", "-L", "small"], 20 * MIB),
+        (&["--", "-O", "^metadata_csum", "-L", "theirs"], size),
+    ];
+    for (args, bytes) in ways {
+        mkfs(&[&["--force"], args].concat()).ok();
+        let told = json(&stetfs(&["info", "--json", &part]).ok());
+        assert_eq!(told["size"], bytes / 4096 * 4096, "{told}");
+        assert_clean_at(&image, start);
+        assert!(outside(&image, start, size) == before, "{args:?}");
+        if args[0] == "--from" {
+            let diff = stetfs(&["diff", &part, &tree, "--ignore", "owner,times,mode"]);
+            assert_eq!(
+                diff.out,
+                format!("only in {part}: lost+found (directory)\n")
+            );
+        } else {
+            stetfs(&["cp", "-r", &tree, &format!("{part}:/")]).ok();
+            assert_clean_at(&image, start);
+        }
+    }
+    // Where nothing is; the copy of the table is at the end.
+    let rest = format!("{image}?offset={}", 90 * MIB);
+    stetfs(&["mkfs", &rest]).fails(1, &["partition table (GPT)"]);
+    stetfs(&["mkfs", &format!("{rest}&size={}", 9 * MIB)]).ok();
+    assert_clean_at(&image, 90 * MIB);
+}
+
+#[test]
 fn a_damaged_gpt_is_read_from_its_copy() {
     if !has("sfdisk") {
         return;
