@@ -84,7 +84,7 @@ pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     if stetfs_fuse::is_in_private_namespace() {
         eprintln!(
             "stetfs: {FRONT}kernel in a container: unmount before it is killed, or the kernel may \
-                wait for the server for ever"
+                wait for the server, and sync(2) of the whole machine with it"
         );
     }
     let (ours, mut kernels) = sort(&args.options);

@@ -60,6 +60,8 @@ pub(super) struct ExportFs {
     opens: AtomicU64,
     /// Who is told that nobody has it open any more.
     closed: Option<mpsc::Sender<Event>>,
+    /// Seconds after which the kernel gives up a request that is not answered; 0: never.
+    request_timeout: u16,
 }
 
 impl ExportFs {
@@ -69,6 +71,7 @@ impl ExportFs {
         dir: &Path,
         (stats, pulse): (Stats, Arc<Pulse>),
         closed: Option<mpsc::Sender<Event>>,
+        patience: Option<Duration>,
     ) -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         Self {
@@ -82,6 +85,9 @@ impl ExportFs {
             flushes: AtomicU64::new(0),
             opens: AtomicU64::new(0),
             closed,
+            request_timeout: patience.map_or(0, |patience| {
+                u16::try_from(patience.as_secs()).unwrap_or(u16::MAX)
+            }),
         }
     }
 
@@ -223,12 +229,14 @@ impl ExportFs {
 
 impl Server for ExportFs {
     fn agree(&self, offer: &Offer) -> Terms {
+        let mut capabilities = CAPABILITIES;
+        capabilities.set(Capabilities::REQUEST_TIMEOUT, self.request_timeout > 0);
         Terms {
-            capabilities: CAPABILITIES,
+            capabilities,
             readahead: offer.readahead,
             max_request: MAX_REQUEST,
             max_background: MAX_BACKGROUND,
-            request_timeout: 0,
+            request_timeout: self.request_timeout,
             time_step_ns: 1,
         }
     }

@@ -48,6 +48,9 @@ use crate::session::{GRACE, catch_signals, let_go, start, start_companion, unmou
 use file::ExportFs;
 use watchdog::Pulse;
 
+/// How many times the watchdog's limit the kernel waits for an answer (Linux 6.14).
+const PATIENCE: u32 = 10;
+
 /// How a device is exported.
 pub struct ExportOptions {
     /// After how long without progress the connection is aborted; `None`: never.
@@ -88,7 +91,10 @@ pub fn export(
     let (tell, events) = mpsc::channel();
     let closed = options.until_closed.then(|| tell.clone());
     let facts = (options.stats, pulse.clone());
-    let server = ExportFs::new(dev.clone(), source, dir, facts, closed);
+    // Much longer than the watchdog's limit, which counts only while nothing is answered. This one
+    // is for a kernel that waits for a server of which nobody is left.
+    let patience = options.watchdog.map(|limit| PATIENCE * limit);
+    let server = ExportFs::new(dev.clone(), source, dir, facts, closed, patience);
     let signals = catch_signals(&tell)?;
     let New { fd, mounted, .. } = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
     if let Some(companion) = &mut companion {
