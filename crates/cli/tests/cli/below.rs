@@ -100,7 +100,9 @@ impl Front {
         let pid = Pid::from_raw(server["pid"].as_i64().unwrap() as i32).unwrap();
         let dir = server["dir"].as_str().unwrap();
         kill_process(pid, Signal::KILL).unwrap();
-        bounded("umount", &[&self.mnt]);
+        // A process that another test is about to start may have a file of the mount for a moment.
+        let is_unmounted = || bounded("umount", &[&self.mnt]).code == 0;
+        wait_until("the mount to be idle", is_unmounted);
         let is_gone = || !Path::new(dir).join("device").exists();
         wait_until("the server's directory to be empty", is_gone);
     }
