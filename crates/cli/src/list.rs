@@ -63,29 +63,29 @@ impl Said {
 
 pub(crate) fn run(args: &Mounts) -> Result<()> {
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
-    let mut ours: Vec<&MountEntry> = all.iter().filter(|entry| entry.is_stetfs()).collect();
+    // With the mount that the kernel has on a device of ours, which is shown instead.
+    let ours = all.iter().filter(|entry| entry.is_stetfs());
+    let mut ours: Vec<(&MountEntry, Option<&MountEntry>)> = ours
+        .map(|entry| (entry, front::mounted_above(&all, &entry.dir)))
+        .collect();
     let checked: Vec<PathBuf> = args
         .check
         .iter()
         .flatten()
         .map(|dir| resolved(dir))
         .collect();
-    // Where the mount is that is shown for a mount of ours.
-    let dir_of = |entry: &MountEntry| {
-        let above = front::mounted_above(&all, &entry.dir);
-        above.unwrap_or(entry).dir.clone()
-    };
     if !checked.is_empty() {
-        ours.retain(|entry| checked.contains(&dir_of(entry)));
+        ours.retain(|(entry, above)| checked.contains(&above.unwrap_or(entry).dir));
     }
-    let asked: Vec<_> = ours.iter().map(|entry| Question::ask(&entry.dir)).collect();
+    let asked: Vec<_> = ours
+        .iter()
+        .map(|(entry, _)| Question::ask(&entry.dir))
+        .collect();
     let answers = asked.into_iter().map(|question| {
         // A server that answered this question will answer the next one.
         question.is_ok_and(|mut question| question.is_answered(PATIENCE))
     });
-    let rows = ours.iter().zip(answers).map(|(entry, answers)| {
-        // If the kernel has a mount on a device of ours, list that one.
-        let above = front::mounted_above(&all, &entry.dir);
+    let rows = ours.iter().zip(answers).map(|(&(entry, above), answers)| {
         let shown = above.unwrap_or(entry);
         let server = match above {
             Some(above) => Said::of_kernel(above, &entry.dir),

@@ -233,7 +233,9 @@ impl Default for Writers {
 impl Writers {
     /// Notes a handle, if it was opened for writing.
     pub(crate) fn opened(&self, handle: u64, pid: u32, ino: InodeNo) {
-        self.0.lock().opened(handle, pid, File::Inode(ino));
+        if writes(handle) {
+            self.0.lock().opened(handle, pid, File::Inode(ino));
+        }
     }
 
     /// Notes a handle of a new file, and the file's name if it has one.
@@ -243,7 +245,9 @@ impl Writers {
         });
         let mut tables = self.0.lock();
         tables.files.entries.remove(&File::Inode(ino));
-        tables.opened(handle, pid, file);
+        if writes(handle) {
+            tables.opened(handle, pid, file);
+        }
     }
 
     /// Forgets the file that had the number of a new one.
@@ -270,7 +274,7 @@ impl Writers {
             What::FSync(from) | What::FSyncDir(from) => {
                 self.count(ino, from.fh, Some(pid), Count { bytes: 0, syncs: 1 });
             }
-            What::Release(from) => self.0.lock().closed(from.fh),
+            What::Release(from) if writes(from.fh) => self.0.lock().closed(from.fh),
             _ => {}
         }
     }
@@ -324,15 +328,13 @@ impl Writers {
 
 impl Tables {
     fn opened(&mut self, handle: u64, pid: u32, file: File) {
-        if How::from_bits_truncate(handle).contains(How::WRITES) {
-            let opener = Opener {
-                file,
-                pid,
-                user: None,
-                count: Count::default(),
-            };
-            self.openers.insert(handle, opener);
-        }
+        let opener = Opener {
+            file,
+            pid,
+            user: None,
+            count: Count::default(),
+        };
+        self.openers.insert(handle, opener);
     }
 
     fn closed(&mut self, handle: u64) {
@@ -394,6 +396,11 @@ impl Tables {
         };
         programs[at].1 += count;
     }
+}
+
+/// True for a handle that was opened for writing.
+fn writes(handle: u64) -> bool {
+    How::from_bits_truncate(handle).contains(How::WRITES)
 }
 
 /// Returns the name of the process that a thread belongs to; `?` if it cannot be seen from here.

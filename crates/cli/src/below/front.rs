@@ -15,7 +15,7 @@ use stetfs_fuse::FILE_NAME;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
 
-use super::stay::Stay;
+use super::stay::{self, Stay};
 use crate::args::Mount;
 use crate::export::loops::{Place, attach};
 use crate::failure::{Explain, Failure, Result};
@@ -301,20 +301,7 @@ fn fact(entry: &MountEntry, name: &str) -> Option<String> {
 pub(crate) fn umount(dir: &Path, file: &Path, lazy: bool, patience: Duration) -> Result<()> {
     let stats = stats_of(file);
     let image = stats.and_then(|stats| stats["server"]["image"].as_str().map(PathBuf::from));
-    let mut umount = Command::new("umount");
-    let done = umount
-        .args(lazy.then_some("-l"))
-        .arg(dir)
-        .stdin(Stdio::null())
-        .output()
-        .during(|| "umount(8)".to_owned())?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        return Err(
-            Failure::new(said.trim().trim_start_matches("umount: ").to_owned())
-                .advise(format!("see who uses it: fuser -vm {}", dir.display())),
-        );
-    }
+    stay::umount(dir, lazy)?;
     if lazy {
         return Ok(());
     }

@@ -73,7 +73,7 @@ impl Stay {
             return Ok(());
         }
         // Nothing is behind this mount any more.
-        umount(dir, &["-l"])?;
+        umount(dir, true)?;
         let failure = Failure::new(format!("{}: its server has died", dir.display()));
         Err(failure
             .advise("mount it again: everything that was fsynced is in the image")
@@ -90,24 +90,32 @@ fn is_there(device: &Path, dir: &Path) -> Result<bool> {
 
 /// Unmounts, if need be later.
 fn end(device: &Path, dir: &Path) -> Result<()> {
-    if umount(dir, &[]).is_ok() {
+    if umount(dir, false).is_ok() {
         return Ok(());
     }
     if is_there(device, dir)? {
         let dir = dir.display();
         eprintln!("stetfs: {dir}: files are open; it ends when they are closed");
     }
-    let done = umount(dir, &["-l"]);
+    let done = umount(dir, true);
     if is_there(device, dir)? { done } else { Ok(()) }
 }
 
-fn umount(dir: &Path, how: &[&str]) -> Result<()> {
+/// Has umount(8) unmount the kernel's ext4 from `dir`; at its last use, if `lazy`.
+pub(super) fn umount(dir: &Path, lazy: bool) -> Result<()> {
     let mut umount = Command::new("umount");
-    let done = umount.args(how).arg(dir).stdin(Stdio::null()).output();
-    let done = done.during(|| "umount(8)".to_owned())?;
+    let done = umount
+        .args(lazy.then_some("-l"))
+        .arg(dir)
+        .stdin(Stdio::null())
+        .output()
+        .during(|| "umount(8)".to_owned())?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    Err(Failure::new(said.trim().to_owned()))
+    Err(
+        Failure::new(said.trim().trim_start_matches("umount: ").to_owned())
+            .advise(format!("see who uses it: fuser -vm {}", dir.display())),
+    )
 }
