@@ -10,14 +10,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Lab, Ran, STETFS, assert_clean, has, json, stetfs, tool, wait_until};
-
-/// Runs a program for a minute at most.
-fn bounded(program: &str, args: &[&str]) -> Ran {
-    let mut all = vec!["--kill-after=5", "60", program];
-    all.extend(args);
-    tool("timeout", &all)
-}
+use crate::run::{
+    Lab, STETFS, assert_clean, bounded, has, json, stetfs, tool, unmount, wait_until,
+};
 
 fn can_mount() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -100,9 +95,7 @@ impl Front {
         let pid = Pid::from_raw(server["pid"].as_i64().unwrap() as i32).unwrap();
         let dir = server["dir"].as_str().unwrap();
         kill_process(pid, Signal::KILL).unwrap();
-        // A process that another test is about to start may have a file of the mount for a moment.
-        let is_unmounted = || bounded("umount", &[&self.mnt]).code == 0;
-        wait_until("the mount to be idle", is_unmounted);
+        unmount(&self.mnt);
         let is_gone = || !Path::new(dir).join("device").exists();
         wait_until("the server's directory to be empty", is_gone);
     }
@@ -164,7 +157,7 @@ fn what_was_synced_survives_the_servers_death_under_every_scheme() {
         // The kernel alone reads what is left.
         tool("mount", &["-o", "loop,ro", &front.image, &front.mnt]).ok();
         front.check(0..16);
-        crate::run::unmount(&front.mnt);
+        unmount(&front.mnt);
     }
 }
 
@@ -219,7 +212,7 @@ fn in_the_foreground_it_stays_until_the_mount_is_over() {
     };
     let mut staying = up();
     front.write(0..4);
-    bounded("umount", &[&front.mnt]).ok();
+    unmount(&front.mnt);
     assert!(staying.wait().unwrap().success());
     assert_clean(&front.image);
 
@@ -267,7 +260,7 @@ fn damage_that_the_kernel_finds_is_told() {
             .any(|entry| entry.is_err())
     );
     check().fails(1, &["the kernel has found errors"]);
-    bounded("umount", &[&front.mnt]).ok();
+    unmount(&front.mnt);
 }
 
 /// The journal of a volume whose server was killed: what a scheme below wrote in JBD2's format is
@@ -366,7 +359,7 @@ fn it_is_remounted_grown_checked_and_unmounted_as_any_ext4() {
     remount("remount,data=ordered,memory=1M").fails(1, &["memory=1M,data=ordered", same]);
     front.write(8..16);
     // umount(8) is enough.
-    bounded("umount", &[&front.mnt]).ok();
+    unmount(&front.mnt);
     wait_until("the image to be clean", || {
         tool("e2fsck", &["-fn", &front.image]).code == 0
     });

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::FallocateFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Lab, STETFS, bounded, has, json, stetfs, wait_until};
+use crate::run::{Lab, STETFS, bounded, has, json, stetfs, unmount, wait_until};
 
 fn can_export(programs: &[&str], root: bool) -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -97,7 +97,7 @@ impl Export {
 
     #[track_caller]
     fn umount(&self) {
-        bounded("umount", &[&self.mnt]).ok();
+        unmount(&self.mnt);
     }
 
     #[track_caller]

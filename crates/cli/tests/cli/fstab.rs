@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::mounted::Mount;
-use crate::run::{Ran, assert_clean, stetfs, tool, wait_until};
+use crate::run::{Ran, assert_clean, stetfs, tool, unmount, wait_until};
 use crate::twice::{self, Loop};
 
 /// Options of ext4(5), of the kernel's table (`ext4_param_specs`) and of mount(8), with right and
@@ -74,7 +74,7 @@ fn what_the_kernels_ext4_takes_is_taken() {
             !is_busy
         });
         if asked.code == 0 {
-            crate::run::unmount(&kernel);
+            unmount(&kernel);
             taken.push(option);
         } else {
             refused.push((option, asked.err));
@@ -220,7 +220,7 @@ fn the_image_is_what_is_shown() {
         // For everybody else the image is the file that it was.
         assert!(fs::metadata(&m.image).unwrap().is_file(), "{how}");
         // The image's name unmounts it, too.
-        tool("umount", &[&m.image]).ok();
+        unmount(&m.image);
         wait_until("the image is released", || !twice::is_locked(&m.image));
         assert_clean(&m.image);
     }

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 
 use crate::fakeroot::NOBODY;
 use crate::mounted::{Mount, can_mount};
-use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, has, stetfs, tool, wait_until};
+use crate::run::{
+    Lab, Ran, STETFS, assert_clean, debugfs, has, stetfs, tool, unmount_by, wait_until,
+};
 
 /// A volume, a mount point, and the program by its other name.
 struct Fuse2fs {
@@ -58,7 +60,7 @@ fn it_mounts_goes_to_the_background_and_unmounts() {
     let open = fs::File::open(f.m.file("file")).unwrap();
     assert_ne!(tool("fusermount3", &["-u", &f.m.dir]).code, 0);
     drop(open);
-    tool("fusermount3", &["-u", &f.m.dir]).ok();
+    unmount_by("fusermount3", &["-u", &f.m.dir]);
     wait_until("the image is released", || !crate::twice::is_locked(&image));
     assert_clean(&image);
     assert_eq!(debugfs(&image, "cat /file"), "text");
@@ -162,7 +164,7 @@ fn an_image_that_needs_recovery_is_recovered_or_left_alone() {
         f.up(options);
         assert_eq!(fs::exists(f.m.file("synced")).unwrap(), shows, "{options}");
         assert!(fs::write(f.m.file("new"), "x").is_err(), "{options}");
-        tool("fusermount3", &["-u", &f.m.dir]).ok();
+        unmount_by("fusermount3", &["-u", &f.m.dir]);
         wait_until("it is released", || !crate::twice::is_locked(&f.m.image));
         assert!(
             fs::read(&f.m.image).unwrap() == before,

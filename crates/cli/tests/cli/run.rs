@@ -86,14 +86,26 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// Calls umount(8) as soon as nobody uses the mount.
+/// Calls umount(8) until nobody uses the mount.
+#[track_caller]
 pub(crate) fn unmount(dir: &str) {
-    wait_until(&format!("{dir} is unmounted"), || {
-        tool("umount", &[dir]).code == 0
+    unmount_by("umount", &[dir]);
+}
+
+/// Calls a program that unmounts until nobody uses the mount: each process that another test starts
+/// has copies of this one's descriptors until it is another program, and so may have a file of the
+/// mount after the test has closed it.
+#[track_caller]
+pub(crate) fn unmount_by(program: &str, args: &[&str]) {
+    wait_until(&format!("{program} {args:?}"), || {
+        let ran = bounded(program, args);
+        assert!(ran.code == 0 || ran.err.contains("busy"), "{ran:#?}");
+        ran.code == 0
     });
 }
 
 /// Waits until `is_so` is true, at most two minutes.
+#[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {

@@ -11,7 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Lab, STETFS, assert_clean, bounded, has, json, stetfs, tool, wait_until};
+use crate::run::{
+    Lab, STETFS, assert_clean, bounded, has, json, stetfs, tool, unmount, wait_until,
+};
 
 /// Where the superblock's label is: in a block that has changed only if its transaction is there.
 const LABEL: u64 = 1024 + 0x78;
@@ -410,11 +412,11 @@ fn a_loop_device_ends_its_server() {
     bounded("mount", &["-o", "data=journal", device, &mnt]).ok();
     fs::write(format!("{mnt}/file"), [7; 10_000]).unwrap();
     bounded("sync", &[&format!("{mnt}/file")]).ok();
-    bounded("umount", &[&mnt]).ok();
+    unmount(&mnt);
     // The device is there without a mount, and the server with it.
     bounded("mount", &["-o", "data=journal", device, &mnt]).ok();
     assert_eq!(fs::read(format!("{mnt}/file")).unwrap(), [7; 10_000]);
-    bounded("umount", &[&mnt]).ok();
+    unmount(&mnt);
     bounded("losetup", &["-d", device]).ok();
     wait_until("the image is plain", || {
         tool("e2fsck", &["-fn", &image]).code == 0
