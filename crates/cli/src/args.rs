@@ -74,6 +74,7 @@ pub(crate) enum Command {
     Mount(Mount),
     Umount(Umount),
     Mounts(Mounts),
+    Upgrade(Upgrade),
     Drain(Drain),
     Recover(Recover),
     Fsck(Fsck),
@@ -216,6 +217,32 @@ pub(crate) struct Mount {
     /// Set for the server process that a background mount starts.
     #[arg(long, hide = true)]
     pub(crate) server: bool,
+    /// Set for a server that takes over from another program, which has left it this descriptor.
+    #[arg(long, hide = true, value_name = "DESCRIPTOR")]
+    pub(crate) takes_over: Option<u32>,
+    /// Something of this mount ends with this process: no other program takes over.
+    #[arg(skip)]
+    pub(crate) is_last: bool,
+}
+
+/// Have this program serve a mount that another version of it serves
+///
+/// Files stay open; programs that use the mount see a pause. The process stays the same: it runs
+/// this program's file from then on, with the same mount options. What it needs is committed
+/// first, so if the new program fails, the mount ends as by a crash, and nothing is lost.
+///
+/// It is refused, and the mount goes on as it was, while a transaction is open (`stetfs tx`, F2FS's
+/// atomic writes), and for a mount that uses io_uring, has no journal or has multiple-mount
+/// protection. Counters begin anew.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs upgrade mnt                       after a new version of the package was installed
+  ./target/release/stetfs upgrade mnt      any other version")]
+pub(crate) struct Upgrade {
+    /// The mount point
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
 }
 
 /// Unmount, and wait until the image is released and clean

@@ -54,6 +54,7 @@ mod recover;
 mod repeatable;
 mod resize;
 mod schemes;
+mod serve;
 mod shown;
 mod size;
 mod start;
@@ -63,6 +64,7 @@ mod tree;
 mod tx;
 mod umount;
 mod unlike;
+mod upgrade;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -206,6 +208,7 @@ fn command(arguments: &[OsString]) -> Result<ExitCode> {
         Command::Lab(args) => return Err(beside::run("stetfs-lab", &args.args)),
         Command::Tx(args) => return tx::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Upgrade(args) => upgrade::run(args),
         Command::Mounts(args) => list::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Recover(args) => recover::run(args),

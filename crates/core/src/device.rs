@@ -231,7 +231,9 @@ fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(
 pub fn open_overlay(path: &Path, options: &MountOptions) -> Result<Media, OpenError> {
     let home = open_device(path, options, true)?;
     let found = Found::on(&*home, path, options)?;
-    let private = PmemOptions::default().private(true);
+    let private = PmemOptions::default()
+        .private(true)
+        .mounted(options.in_use.is_some());
     let home: Arc<dyn BlockDev> = if found.options.dax {
         drop(home);
         Arc::new(PmemDev::new(Arc::new(private.open(path)?)))
@@ -366,12 +368,14 @@ pub fn open_device(
         let pmem = PmemOptions::default()
             .survives(options.durability)
             .read_only(read_only)
+            .mounted(options.in_use.is_some())
             .open(path)?;
         return Ok(Arc::new(PmemDev::new(Arc::new(pmem))));
     }
     let file = FileOptions::default()
         .direct(options.direct)
         .read_only(read_only)
+        .mounted(options.in_use.is_some())
         .open(path)?;
     Ok(Arc::new(file))
 }
@@ -391,6 +395,7 @@ fn open_flash(
     let nand = NandFile::options()
         .synchronous(options.durability == Survives::PowerLoss)
         .read_only(read_only)
+        .mounted(options.in_use.is_some())
         .open(path)
         .map_err(|e| failed(e.into()))?;
     let mount = FtlMount {

@@ -27,13 +27,13 @@ use crate::namei::{create, rename, unlink};
 use crate::options::{AtomicFiles, MountOptions};
 use crate::scope::Scope;
 use crate::types::{
-    Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, OpenFlags, RenameFlags,
-    SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
+    Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, InUse, OpenFlags,
+    RenameFlags, SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
 };
 use crate::volume::{ROOT_INO, Volume, VolumeState};
 use crate::{
-    atomic, attr, blocks, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir,
-    seek, sync, xattr,
+    atomic, attr, blocks, copy, damage, fallocate, file, in_use, mount, namei, open, path, perm,
+    readdir, seek, sync, xattr,
 };
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
@@ -466,6 +466,12 @@ impl Fs {
     /// Ends one [`open`](Self::open) or [`create`](Self::create).
     pub fn release(&self, ino: InodeNo) -> Result<()> {
         self.run(|vol| open::release(vol, ino))
+    }
+
+    /// Returns every inode that is in use, for a program that goes on with the volume
+    /// ([`MountOptions::in_use`]). Nobody may change anything meanwhile.
+    pub fn in_use(&self) -> Vec<InUse> {
+        in_use::all(&self.0)
     }
 
     /// From now on keeps the number and attributes of an inode that loses its last name until

@@ -42,6 +42,18 @@ impl Held {
         true
     }
 
+    /// Returns whether an inode is held.
+    pub(crate) fn has(&self, ino: InodeNo) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.inodes.lock().contains(&ino)
+    }
+
+    /// Holds an inode that another program has held. Its count of opens says so already.
+    pub(crate) fn restore(&self, ino: InodeNo) {
+        let mut inodes = self.inodes.lock();
+        inodes.insert(ino);
+        self.count.store(inodes.len(), Ordering::Relaxed);
+    }
+
     /// Notes that the cache above has forgotten the inode. Returns true if it was held and must be
     /// released now. Takes no lock when nothing is held.
     #[must_use]

@@ -61,6 +61,7 @@ mod group;
 mod held;
 mod htree;
 mod icache;
+mod in_use;
 mod inode;
 mod mapping;
 mod mount;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use stetfs_media::Survives;
 
 use crate::clock::Clock;
+use crate::types::InUse;
 use value::{OptionError, parse_size, parse_u32};
 
 /// How a volume is mounted.
@@ -112,6 +113,9 @@ pub struct MountOptions {
     /// cache; `None`: a 64th of `memory`. A caller that caches file contents itself, as the kernel
     /// does above a mount, sets less.
     pub kept_read: Option<u64>,
+    /// What another program has had in use that hands the volume over in the middle of its mount
+    /// ([`crate::Fs::in_use`]): files without a name among them stay. `None`: the mount begins.
+    pub in_use: Option<Vec<InUse>>,
     /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
     /// Options of ext4 that were given and change nothing here.
@@ -206,6 +210,7 @@ impl Default for MountOptions {
             clock: Clock::System,
             inodes: None,
             kept_read: None,
+            in_use: None,
             scheme_options: Vec::new(),
             unused: Vec::new(),
         }

@@ -1,6 +1,7 @@
 //! Arguments and results of the public operations.
 
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{InodeNo, Time};
@@ -309,6 +310,22 @@ pub struct FiemapExtent {
     pub length: u64,
     /// Its properties.
     pub flags: FiemapFlags,
+}
+
+/// An inode that is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    /// Its number.
+    pub ino: u32,
+    /// How many times it is open.
+    pub opens: u32,
+    /// It has lost its last name, and is kept until the cache above forgets it; that is one of
+    /// `opens`.
+    pub is_held: bool,
+    /// It was made without a name, and can get one.
+    pub is_nameable: bool,
+    /// It was truncated to nothing, and its new data gets a place when it is closed.
+    pub places_on_close: bool,
 }
 
 /// What `setxattr` does about an existing attribute.

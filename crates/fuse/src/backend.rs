@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, Group, OpenFlags, Result,
-    Shutdown, StatFs, Whence, WriteFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, Group, InUse, OpenFlags,
+    Result, Shutdown, StatFs, Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
 
@@ -300,6 +300,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
         None
     }
 
+    /// As [`Fs::in_use`].
+    fn in_use(&self) -> Vec<InUse> {
+        Vec::new()
+    }
+
     /// Begins the mount: from now on [`Self::forget`] is called.
     fn begin(&self) {}
 
@@ -407,6 +412,10 @@ impl Backend for Fs {
 
     fn check_backing(&self) -> Result<()> {
         Ok(self.device().check_backing()?)
+    }
+
+    fn in_use(&self) -> Vec<InUse> {
+        self.in_use()
     }
 
     fn begin(&self) {

@@ -23,6 +23,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
+use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::connection::Connection;
@@ -47,6 +49,9 @@ use crate::wire::ring;
 
 /// Set in the companion's environment.
 const ASKED: &str = "STETFS_COMPANION";
+
+/// The line that ends the companion.
+pub(crate) const DONE: &str = "done\n";
 
 /// True if this program can be a companion: it calls [`run_if_asked`]. Any other program, run
 /// again, would do its own work.
@@ -154,9 +159,19 @@ impl Companion {
         }
     }
 
+    /// Returns a descriptor by which somebody else can dismiss the companion ([`DONE`]), and its
+    /// process.
+    pub(crate) fn dismissal(&self) -> Option<(OwnedFd, Pid)> {
+        let to = self.pipe.as_ref()?.to.as_fd();
+        Some((
+            to.try_clone_to_owned().ok()?,
+            Pid::from_child(&self.process),
+        ))
+    }
+
     /// Ends the companion: there is nothing to release any more.
     pub(crate) fn dismiss(mut self) {
-        self.say("done\n");
+        self.say(DONE);
         self.pipe = None;
         let _ = self.process.wait();
     }

@@ -10,13 +10,16 @@
 //!
 //! They need no socket, work in every mount namespace, and are never listed. Only root and the
 //! server's own user may read counters and give commands. Commands: `commit`, `drain`,
-//! `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
+//! `shutdown full`, `shutdown logflush`, `shutdown nologflush`, and `upgrade PROGRAM`
+//! (`upgrade.rs`).
 //!
 //! `atomic_write_max` is the size, in bytes, up to which one write(2) to the file is one
 //! transaction: all of it or nothing survives. It holds for descriptors that were opened since the
 //! file was marked. 0 means that this is not promised (docs/ATOMIC.md).
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
@@ -30,6 +33,9 @@ pub(crate) const WRITERS: &str = "system.stetfs.writers";
 pub(crate) const ATOMIC: &str = "system.stetfs.atomic_write_max";
 /// The attribute for commands, to write.
 pub(crate) const CONTROL: &str = "system.stetfs.control";
+
+/// The command to hand the mount over, before the program's path.
+const UPGRADE: &[u8] = b"upgrade ";
 
 /// The longest value that an attribute can have (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;
@@ -133,6 +139,29 @@ pub fn command(path: &Path, command: Command) -> io::Result<()> {
         Err(rustix::io::Errno::OPNOTSUPP) => Err(not_stetfs(path)),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Has the mounted volume that `path` is on handed over to a program that takes over from its
+/// server ([`Handed`](crate::upgrade::Handed)). Returns when that program serves it.
+///
+/// # Errors
+/// As [`command`]; also `ResourceBusy` if files, transactions or requests forbid it now, and
+/// `Unsupported` if the server never can. Then the mount goes on as it was, and its counters say
+/// why. `NotConnected` and `ConnectionAborted`: the program has failed, and the mount has ended.
+pub fn upgrade(path: &Path, program: &Path) -> io::Result<()> {
+    let words = [UPGRADE, program.as_os_str().as_bytes()].concat();
+    Ok(rustix::fs::setxattr(
+        path,
+        CONTROL,
+        &words,
+        XattrFlags::empty(),
+    )?)
+}
+
+/// Returns the program that an attribute to set asks to hand over to.
+pub(crate) fn next_program<'a>(name: &OsStr, value: &'a [u8]) -> Option<&'a OsStr> {
+    let program = value.strip_prefix(UPGRADE).filter(|_| name == CONTROL);
+    program.map(OsStr::from_bytes)
 }
 
 fn not_stetfs(path: &Path) -> io::Error {

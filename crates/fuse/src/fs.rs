@@ -27,6 +27,7 @@ use stetfs_format::width::{must_fit, u32_as_usize};
 
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::backend::Backend;
+use crate::control;
 use crate::errno::{Outcome, errno};
 use crate::options::{Allow, Transport};
 use crate::server::FsServer;
@@ -215,6 +216,17 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
+    /// Does what the way by which requests come asks for.
+    pub(crate) fn follow(&self, over_io_uring: bool) {
+        self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
+        let places = if over_io_uring {
+            ring::may_wait(self.options.threads)
+        } else {
+            usize::MAX
+        };
+        self.aside.note_places(places.min(background_slots() / 2));
+    }
+
     fn statfs(&self) -> Outcome<abi::StatFsOut> {
         let s = self.fs.statfs().map_err(|e| errno(&e))?;
         Ok(abi::StatFsOut {
@@ -244,13 +256,7 @@ impl<B: Backend> Server for FsServer<B> {
         let over_io_uring = self.options.transport == Transport::Uring
             && offer.capabilities.contains(Capabilities::OVER_IO_URING);
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
-        self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
-        let places = if over_io_uring {
-            ring::may_wait(self.options.threads)
-        } else {
-            usize::MAX
-        };
-        self.aside.note_places(places.min(background_slots() / 2));
+        self.follow(over_io_uring);
         let request_timeout = self.options.abort_hung.map_or(0, |s| must_fit(s.as_secs()));
         capabilities.set(Capabilities::REQUEST_TIMEOUT, request_timeout > 0);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
@@ -313,6 +319,11 @@ impl<B: Backend> Server for FsServer<B> {
             }
             What::Ioctl(i, data) if i.cmd == layer::FILL_LAYER => {
                 self.fill_layer(from, data, answer)?;
+            }
+            What::SetXattr { name, value, .. }
+                if let Some(program) = control::next_program(name, value) =>
+            {
+                return self.upgrade(from, program, ticket);
             }
             What::Write(w, data) => {
                 return self.write_file(from, w, data, ticket, answer);

@@ -87,6 +87,8 @@ impl<B: Backend> Keeper<B> {
     }
 
     fn look(&self) {
+        // What is taken from a list here is told to the kernel here.
+        let _pass = self.notifier.get().map(Notifier::pass);
         self.look_at_the_image();
         if self.commits.load(Ordering::Relaxed)
             && let Err(e) = self.fs.sync()

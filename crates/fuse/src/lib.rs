@@ -12,6 +12,7 @@
 //!   the caller.
 //! - [`tx`]: transactions of a program or a command: groups and layers.
 //! - [`companion`]: looks after the mount point when the server dies.
+//! - [`mod@upgrade`]: hands a mount over to another program.
 //! - `export/`: a block device as one file, for loop devices. It needs no volume of ours.
 //! - [`control`]: statistics and commands through the mount; [`mod@umount`]: unmounting and waiting
 //!   for the server.
@@ -57,18 +58,21 @@ pub mod session;
 pub mod system_log;
 pub mod tx;
 pub mod umount;
+pub mod upgrade;
 pub(crate) mod wire;
 
 pub use crate::ioctl::numbers::SHUTDOWN_WITH_MODE;
 pub use crate::session::end::{Ended, SessionError};
 pub use backend::Backend;
 pub use companion::run_if_asked;
-pub use control::{Command, command, query_stats, query_writers};
+pub use control::{Command, command, query_stats, query_writers, upgrade};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use mount::error::MountError;
 pub use mount::{check_dir, inherited_session, is_in_private_namespace, remount};
 pub use mountinfo::{FS_TYPE, FS_TYPE_BLOCK};
 pub use options::{Allow, FuseOptions, OnBlock, Options, Transport, adjusts_libfuse};
-pub use session::{Standing, prepare_process, serve};
+pub use session::{Standing, prepare_process, serve, serve_in_succession};
+
 pub use umount::{UmountError, umount, wait_for_release};
+pub use upgrade::{Handed, Next, Succession};
 pub use wire::to_switch_on_io_uring;

@@ -84,10 +84,9 @@ pub(crate) fn is_dead(dir: &Path) -> bool {
     std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
-/// A mount that was just made.
-pub(crate) struct New {
-    /// The open `/dev/fuse`: the server's end.
-    pub(crate) fd: OwnedFd,
+/// A mount, and what is known of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
     pub(crate) mounted: Mounted,
     /// True if it is mounted as a block device.
     pub(crate) is_block: bool,
@@ -95,7 +94,7 @@ pub(crate) struct New {
     pub(crate) one_request: u32,
 }
 
-/// Mounts. Returns the mount and the open `/dev/fuse` on which the kernel waits for answers.
+/// Mounts. Returns the open `/dev/fuse` on which the kernel waits for answers, and the mount.
 /// Requests will have at most `max_request` bytes of data.
 ///
 /// # Errors
@@ -105,7 +104,7 @@ pub(crate) fn mount(
     dir: &Path,
     options: &FuseOptions,
     max_request: u32,
-) -> Result<New, MountError> {
+) -> Result<(OwnedFd, Place), MountError> {
     let trusts = FuseOptions::trusts(image) && !options.fakeroot;
     let options = &FuseOptions {
         dev: options.dev.filter(|_| !options.fakeroot).or(Some(trusts)),
@@ -118,8 +117,7 @@ pub(crate) fn mount(
             number,
             source: source.into(),
         })?;
-        return Ok(New {
-            fd,
+        let place = Place {
             one_request: raised.one_request(max_request),
             // No device has this number: nothing that is mounted is taken for it.
             mounted: Mounted {
@@ -127,7 +125,8 @@ pub(crate) fn mount(
                 device: String::new(),
             },
             is_block: false,
-        });
+        };
+        return Ok((fd, place));
     }
     let fd = if rustix::process::geteuid().is_root() {
         mount_as_root(image, dir, options)?
@@ -140,15 +139,15 @@ pub(crate) fn mount(
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_stetfs) else {
         return Err(MountError::NotMounted(dir.to_owned()));
     };
-    Ok(New {
-        fd,
+    let place = Place {
         is_block: entry.kind == FS_TYPE_BLOCK,
         one_request,
         mounted: Mounted {
             dir: dir.to_owned(),
             device: entry.device,
         },
-    })
+    };
+    Ok((fd, place))
 }
 
 /// Mounts as root: on a block device if that is wanted and possible.

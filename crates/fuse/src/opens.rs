@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 use stetfs_format::width::u32_as_usize;
 
@@ -86,8 +87,8 @@ struct Waiting {
 pub(crate) type Rest = Box<dyn FnOnce(Option<Hold>) + Send>;
 
 /// How a file is open.
-#[derive(Clone, Copy, Default)]
-struct Open {
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Open {
     all: u32,
     /// It was opened through the page cache. Pages may be there until the last close.
     cached: bool,
@@ -101,8 +102,8 @@ struct Open {
     watched: bool,
     /// Its pages have taken new blocks while the volume was nearly full.
     grows: bool,
-    /// Why pages of it were lost, if no writer was told yet.
-    lost: Option<Errno>,
+    /// Why pages of it were lost, an errno, if no writer was told yet.
+    lost: Option<i32>,
     /// It was made immutable while it was open.
     frozen: bool,
     /// The kernel may have wrong times and a wrong size for it.
@@ -311,6 +312,29 @@ impl Opens {
             .collect()
     }
 
+    /// Returns all open files.
+    pub(crate) fn all(&self) -> Vec<(InodeNo, Open)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().files.iter().map(|(ino, open)| (*ino, *open)));
+        }
+        all
+    }
+
+    /// Notes a file that was opened by the server before this one.
+    pub(crate) fn restore(&self, ino: InodeNo, open: Open) {
+        let mut shard = self.shard(ino).lock();
+        shard.files.insert(ino, open);
+        if open.cached_writers > 0 && !open.watched {
+            shard.fresh.push(ino);
+        }
+    }
+
+    /// Notes closed files of which the kernel may have wrong times and a wrong size.
+    pub(crate) fn note_stale(&self, files: impl Iterator<Item = InodeNo>) {
+        files.for_each(|ino| self.shard(ino).lock().stale.push(ino));
+    }
+
     /// Returns all files that have a cached writer. They are watched from now on.
     pub(crate) fn watch_all(&self) -> Vec<InodeNo> {
         let mut found = Vec::new();
@@ -350,7 +374,7 @@ impl Opens {
     /// Notes that pages of it were lost. The kernel may then have a wrong size.
     pub(crate) fn lost(&self, ino: InodeNo, errno: Errno) {
         self.change(ino, |open| {
-            open.lost = Some(errno);
+            open.lost = Some(errno.raw_os_error());
             open.untimed = true;
         });
     }
@@ -359,7 +383,7 @@ impl Opens {
     pub(crate) fn take_lost(&self, ino: InodeNo) -> Option<Errno> {
         let mut lost = None;
         self.change(ino, |open| lost = open.lost.take());
-        lost
+        lost.map(Errno::from_raw_os_error)
     }
 
     /// Notes whether the file is immutable now. If so, its writers through the page cache are

@@ -26,6 +26,7 @@ use crate::options::FuseOptions;
 use crate::room::Room;
 use crate::tx::groups::Groups;
 use crate::tx::layer::Layer;
+use crate::upgrade::{Told, Upgrade};
 use crate::wire::Notifier;
 use crate::wire::abi::{self, Opcode};
 use crate::writers::Writers;
@@ -64,6 +65,7 @@ pub(crate) struct FsServer<B> {
     one_request: AtomicU32,
     pub(crate) requests: Requests,
     pub(crate) writers: Writers,
+    pub(crate) upgrade: Upgrade,
 }
 
 /// The end of the file system: when the kernel says so or when the session is over, whichever comes
@@ -118,6 +120,7 @@ struct About<'a> {
     writeback: bool,
     /// The largest write(2), in bytes, to a file that is marked atomic that is one transaction.
     marked_write_max: u64,
+    upgrade: Told,
     requests: &'a Requests,
 }
 
@@ -128,6 +131,7 @@ impl<B: Backend> FsServer<B> {
         dir: PathBuf,
         options: FuseOptions,
         closing: Arc<Closing<B>>,
+        upgrade: Upgrade,
     ) -> Self {
         let room = Room::new(fs.clone());
         let notifier: Arc<OnceLock<Notifier>> = Arc::default();
@@ -153,6 +157,7 @@ impl<B: Backend> FsServer<B> {
             one_request: AtomicU32::new(0),
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
             writers: Writers::default(),
+            upgrade,
         }
     }
 
@@ -205,6 +210,7 @@ impl<B: Backend> FsServer<B> {
             threads: self.options.threads,
             writeback: self.options.writeback,
             marked_write_max: self.marked_write_max(),
+            upgrade: self.upgrade.told(),
             requests: &self.requests,
         };
         let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::IO)?;

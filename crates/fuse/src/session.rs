@@ -28,12 +28,13 @@ use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::mount;
 use crate::mount::error::MountError;
-use crate::mount::{Mounted, New};
+use crate::mount::{Mounted, Place};
 use crate::opens::Opens;
 use crate::options::{FuseOptions, Transport};
 use crate::server::{Closing, FsServer};
 use crate::system_log::{self, Severity};
-use crate::wire::{Notifier, Server, Session, ring};
+use crate::upgrade::{Handed, Succession, Upgrade};
+use crate::wire::{Link, Notifier, Server, Session, ring};
 use end::{Ended, Event, SessionError, spawn};
 
 /// How long workers may take to notice that the mount is gone.
@@ -96,9 +97,31 @@ pub fn serve<B: Backend>(
     options: &FuseOptions,
     ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
+    serve_in_succession(fs, image, dir, options, Succession::default(), ready)
+}
+
+/// As [`serve`], for a mount that another program has begun, or can go on with: `dir` is then that
+/// of the program before.
+///
+/// # Errors
+/// See [`SessionError`]. The volume is closed in any case.
+pub fn serve_in_succession<B: Backend>(
+    fs: &B,
+    image: &Path,
+    dir: &Path,
+    options: &FuseOptions,
+    succession: Succession,
+    ready: impl FnOnce(Standing) -> io::Result<Waiting>,
+) -> Result<Ended, SessionError> {
+    let Succession { before, next } = succession;
     let closing = Arc::new(Closing::new(fs.clone()));
+    let wanted = match before {
+        // Rings end with the program that has made them.
+        Some(_) => Transport::Device,
+        None => options.transport,
+    };
     let options = &FuseOptions {
-        transport: match choose(options.transport) {
+        transport: match choose(wanted) {
             Ok(transport) => transport,
             Err(e) => {
                 closing.close().map_err(SessionError::Close)?;
@@ -121,8 +144,9 @@ pub fn serve<B: Backend>(
         dir.to_owned(),
         options.clone(),
         closing.clone(),
+        Upgrade::new(next, before.as_ref()),
     );
-    let ended = run(server, image, dir, options, &mut companion, ready);
+    let ended = run(server, image, dir, options, &mut companion, before, ready);
     let closed = closing.close().map_err(SessionError::Close);
     if let Some(companion) = companion {
         companion.dismiss();
@@ -191,17 +215,16 @@ fn run<B: Backend>(
     dir: &Path,
     options: &FuseOptions,
     companion: &mut Option<Companion>,
+    before: Option<Handed>,
     ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let (tell, events) = mpsc::channel();
     let signals = options.signals.then(|| catch_signals(&tell)).transpose()?;
-    let New {
-        fd,
-        mounted,
-        is_block,
-        one_request,
-    } = mount::mount(image, dir, options, serving.max_request())?;
-    serving.note_one_request(one_request);
+    let (connection, place) = connect(&serving, image, dir, options, before.as_ref())?;
+    let serving = Arc::new(serving);
+    let Place {
+        mounted, is_block, ..
+    } = place.clone();
     if let Some(companion) = companion {
         companion.mounted(&mounted, options.abort_hung);
     }
@@ -214,7 +237,9 @@ fn run<B: Backend>(
     let pages = options.session.map(|_| pages);
     let commits = keeper.commits.clone();
     let mut hears_syncs = false;
-    let started = start(serving, options, fd, tell, |session| {
+    let dismissal = companion.as_ref().and_then(Companion::dismissal);
+    let started = start(&serving, options, connection, tell, |session| {
+        serving.upgrade.note(session.link(), &place, dismissal);
         let _ = keeper.notifier.set(session.notifier());
         hears_syncs = is_block && session.minor() >= MINOR_WITH_SYNCS;
         mount::tune_page_cache(&mounted, options);
@@ -224,6 +249,9 @@ fn run<B: Backend>(
     })
     .and_then(|()| keeper.start())
     .and_then(|()| {
+        if let Some(handed) = before {
+            serving.has_taken_over(handed);
+        }
         commits.store(!hears_syncs && !options.commit_given, Ordering::Relaxed);
         let waiting = ready(Standing { hears_syncs }).map_err(SessionError::Ready)?;
         let_go(waiting, companion.as_mut())
@@ -244,6 +272,28 @@ fn run<B: Backend>(
     ended
 }
 
+/// Makes the mount, or takes over that of the program before.
+fn connect<B: Backend>(
+    serving: &FsServer<B>,
+    image: &Path,
+    dir: &Path,
+    options: &FuseOptions,
+    before: Option<&Handed>,
+) -> Result<(From, Place), SessionError> {
+    let (connection, place) = match before {
+        Some(handed) => {
+            serving.restore(handed);
+            (From::Before(handed.link()), handed.place())
+        }
+        None => {
+            let (fd, place) = mount::mount(image, dir, options, serving.max_request())?;
+            (From::Mount(fd), place)
+        }
+    };
+    serving.note_one_request(place.one_request);
+    Ok((connection, place))
+}
+
 /// Lets the command that waits for the mount return. From then on the server may be killed, so
 /// before that the companion learns where to report it.
 pub(crate) fn let_go(
@@ -256,17 +306,29 @@ pub(crate) fn let_go(
     waiting.release().map_err(SessionError::Ready)
 }
 
+/// Where a connection to the kernel comes from.
+pub(crate) enum From {
+    /// It was just made, and nothing is agreed.
+    Mount(OwnedFd),
+    /// The program before has left it.
+    Before(Link),
+}
+
 /// Agrees with the kernel, calls `agreed`, and starts the workers.
 pub(crate) fn start<S: Server>(
-    server: S,
+    server: &Arc<S>,
     options: &FuseOptions,
-    fd: OwnedFd,
+    connection: From,
     tell: mpsc::Sender<Event>,
     agreed: impl FnOnce(&Session<S>),
 ) -> Result<(), SessionError> {
     let clone = options.clone_fd && options.threads > 1 && mount::can_clone();
-    let session =
-        Session::agree(server, fd, options.threads, clone).map_err(SessionError::Session)?;
+    let (server, threads) = (server.clone(), options.threads);
+    let session = match connection {
+        From::Mount(fd) => Session::agree(server, fd, threads, clone),
+        From::Before(link) => Ok(Session::resume(server, link, threads)),
+    };
+    let session = session.map_err(SessionError::Session)?;
     agreed(&session);
     spawn("session", move || {
         let over = session.run();

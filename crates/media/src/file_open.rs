@@ -50,6 +50,7 @@ pub struct FileOptions {
     read_only: bool,
     direct: Option<bool>,
     lock: bool,
+    mounted: bool,
 }
 
 impl Default for FileOptions {
@@ -59,6 +60,7 @@ impl Default for FileOptions {
             read_only: false,
             direct: Some(false),
             lock: true,
+            mounted: false,
         }
     }
 }
@@ -83,6 +85,13 @@ impl FileOptions {
     /// for looking at a volume that may be mounted.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
+        self
+    }
+
+    /// Whether the file may be mounted through a loop device (not by default): for a program that
+    /// goes on with such a mount.
+    pub fn mounted(mut self, mounted: bool) -> Self {
+        self.mounted = mounted;
         self
     }
 
@@ -184,7 +193,7 @@ impl FileOptions {
             },
         })?;
         match mounted_loop_device(stat) {
-            Some(device) if !block_device => {
+            Some(device) if !block_device && !self.mounted => {
                 return Err(MediaError::Busy {
                     path: path.to_owned(),
                     by: format!(" (mounted through {device})"),

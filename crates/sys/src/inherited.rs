@@ -1,8 +1,13 @@
-//! Descriptors that this process was started with, known by their numbers alone.
+//! Descriptors that this process was started with, known by their numbers alone, and those that it
+//! leaves to the program that it becomes.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 
 /// Returns another descriptor of what the inherited descriptor `number` leads to. Programs that
 /// this process starts inherit neither of the two.
@@ -26,6 +31,45 @@ pub fn take(number: u32) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
+}
+
+/// Decides whether the program that this process becomes (execve(2)) has the descriptor too, by the
+/// same number. Returns that number.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn leave(descriptor: impl AsFd, to_next: bool) -> Result<u32, Errno> {
+    let flags = if to_next {
+        FdFlags::empty()
+    } else {
+        FdFlags::CLOEXEC
+    };
+    let descriptor = descriptor.as_fd();
+    rustix::io::fcntl_setfd(descriptor, flags)?;
+    u32::try_from(descriptor.as_raw_fd()).map_err(|_| Errno::BADF)
+}
+
+/// Becomes a program with these arguments, its name first, and with this process's environment
+/// (execve(2)). Returns only if that fails; nothing has changed then.
+pub fn become_program(program: &Path, arguments: &[OsString]) -> Errno {
+    let c_string = |word: &OsStr| CString::new(word.as_bytes());
+    let Ok(program) = c_string(program.as_os_str()) else {
+        return Errno::INVAL;
+    };
+    let Ok(words) = arguments
+        .iter()
+        .map(|word| c_string(word))
+        .collect::<Result<Vec<_>, _>>()
+    else {
+        return Errno::INVAL;
+    };
+    let mut pointers: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
+    pointers.push(ptr::null());
+    // SAFETY: the path and the words are ended by a NUL, the list of words by a null pointer, and
+    // all of them live until the call returns. All other threads end with the old program.
+    unsafe { libc::execv(program.as_ptr(), pointers.as_ptr()) };
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
 }
 
 #[cfg(test)]

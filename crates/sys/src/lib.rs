@@ -17,6 +17,8 @@ pub mod fuse_ring;
 #[cfg(target_os = "linux")]
 pub mod inherited;
 #[cfg(target_os = "linux")]
+mod interrupt;
+#[cfg(target_os = "linux")]
 pub mod libc_files;
 #[cfg(target_os = "linux")]
 mod lock;
@@ -35,6 +37,8 @@ pub mod ring;
 mod xor;
 
 pub use cache_line::store_fence;
+#[cfg(target_os = "linux")]
+pub use interrupt::interrupt;
 #[cfg(target_os = "linux")]
 pub use lock::{lock_memory, lock_range};
 pub use xor::xor_into;

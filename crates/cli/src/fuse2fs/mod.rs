@@ -21,8 +21,8 @@ use stetfs_fuse::Options;
 use crate::args::{Mount, PartArgs};
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
-use crate::mount::{self, Exits};
 use crate::part::{self, Wish};
+use crate::serve::{self, Exits};
 use crate::start::{EXIT_USAGE, launch};
 use crate::{image, mounts};
 use words::{Asked, SERVER};
@@ -135,13 +135,15 @@ fn serve(asked: &Asked, (mut image, dir): (PathBuf, PathBuf), mut options: Optio
         part: PartArgs::default(),
         server: asked.server,
         quiet: true,
+        takes_over: None,
+        is_last: asked.lockfile.is_some(),
     };
     let exits = Exits {
         open: Some(EXIT_NOT_SOUND),
         mount: Some(EXIT_NOT_MOUNTED),
     };
     let verbose = if asked.debug { 2 } else { 0 };
-    mount::serve(&mount, &options, verbose, exits).map_err(|failure| {
+    serve::serve(&mount, &options, verbose, exits).map_err(|failure| {
         let is_in_use = || mounts::is_locked(part::file_of(&mount.image)).unwrap_or_default();
         if failure.code == EXIT_NOT_SOUND && (is_in_use() || image::is_mounted(&mount.image)) {
             return not_opened(failure);

@@ -48,3 +48,4 @@ mod tx;
 mod tx_memory;
 mod unchecked;
 mod unit;
+mod upgrade;

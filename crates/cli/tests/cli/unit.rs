@@ -67,6 +67,15 @@ for options in defaults scheme=stet,noatime front=kernel,scheme=stet; do
     if grep 'cannot be locked' /tmp/said; then false; fi
     echo $options >/srv/a/$options
     sync /srv/a/$options
+    # Another version takes over, and files stay open.
+    if [ $options != front=kernel,scheme=stet ]; then
+        exec 5>/srv/a/open
+        systemctl reload stetfs@a
+        echo kept >&5
+        exec 5>&-
+        test "$(cat /srv/a/open)" = kept
+        stetfs stats --json /srv/a | grep -A 2 '"upgrade"' | grep '"count": 1'
+    fi
     # The server is killed, and started anew.
     before=$(systemctl show -P MainPID stetfs@a)
     kill -KILL $(stetfs stats --json /srv/a | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p')

@@ -49,6 +49,7 @@ use self::mmp::Protection;
 use crate::device::Media;
 use crate::error::{Error, Result};
 use crate::icache::InodeCache;
+use crate::in_use;
 use crate::options::{AtomicFiles, MountOptions, OnError};
 use crate::place::Placement;
 use crate::scope::Scope;
@@ -165,6 +166,7 @@ fn mount_planned(
     }
     let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
     check_root(&vol)?;
+    in_use::restore(&Scope::of(&vol))?;
     if writes {
         mark_in_use(&*dev, vol.journal.terms().mark)?;
         // A scheme that logs differences must know what they are differences to.

@@ -1,7 +1,8 @@
 //! Orphans that the last mount left. The mount reads the chain and the orphan file, and deletes or
-//! truncates each orphan.
+//! truncates each orphan, except for files that another program has left open.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hashbrown::HashSet;
 use stetfs_format::error::Place;
@@ -51,20 +52,20 @@ pub(crate) fn process(vol: &Scope<'_>) -> Result<OrphanReport> {
 }
 
 fn finish_all(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
-    loop {
-        let Some(newest) = vol.orphans.list.lock().newest else {
-            return Ok(());
-        };
-        let inode = vol.iget(newest)?;
+    let mut next = vol.orphans.list.lock().newest;
+    while let Some(ino) = next {
+        next = vol.orphans.list.lock().older(ino);
+        let inode = vol.iget(ino)?;
         let _alone = inode.lock.write();
-        if inode.state.read().raw.links_count == 0 {
-            evict::evict(vol, &inode)?;
-            report.deleted += 1;
-        } else {
+        if inode.state.read().raw.links_count > 0 {
             truncate::finish(vol, &inode)?;
             report.truncated += 1;
+        } else if inode.opens.load(Ordering::Relaxed) == 0 {
+            evict::evict(vol, &inode)?;
+            report.deleted += 1;
         }
     }
+    Ok(())
 }
 
 /// Returns an inode that the volume lists as an orphan.

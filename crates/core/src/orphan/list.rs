@@ -31,6 +31,11 @@ impl List {
         self.links.insert(ino, Link { newer: None, older });
     }
 
+    /// Returns the next older orphan.
+    pub(super) fn older(&self, ino: InodeNo) -> Option<InodeNo> {
+        self.links.get(&ino)?.older
+    }
+
     pub(super) fn remove(&mut self, ino: InodeNo) {
         let Some(link) = self.links.remove(&ino) else {
             return;

@@ -41,10 +41,10 @@ use crate::companion::Companion;
 use crate::connection::Connection;
 use crate::mount;
 use crate::mount::error::MountError;
-use crate::mount::{Mounted, New};
+use crate::mount::{Mounted, Place};
 use crate::options::{FuseOptions, OnBlock};
 use crate::session::end::{Ended, Event, SessionError};
-use crate::session::{GRACE, catch_signals, let_go, start, start_companion, unmount};
+use crate::session::{From, GRACE, catch_signals, let_go, start, start_companion, unmount};
 use file::ExportFs;
 use watchdog::Pulse;
 
@@ -96,12 +96,12 @@ pub fn export(
     let patience = options.watchdog.map(|limit| PATIENCE * limit);
     let server = ExportFs::new(dev.clone(), source, dir, facts, closed, patience);
     let signals = catch_signals(&tell)?;
-    let New { fd, mounted, .. } = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
+    let (fd, Place { mounted, .. }) = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
     if let Some(companion) = &mut companion {
         companion.mounted(&mounted, None);
     }
     let connection = Arc::new(Connection::open(&mounted));
-    let started = start(server, &fuse, fd, tell.clone(), |_| {})
+    let started = start(&server.into(), &fuse, From::Mount(fd), tell.clone(), |_| {})
         .and_then(|()| match options.watchdog {
             Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
             None => Ok(()),

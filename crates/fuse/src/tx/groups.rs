@@ -157,6 +157,21 @@ impl Groups {
         how.numbered(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Returns the number of the next open file.
+    pub(crate) fn next_handle(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Begins with this number.
+    pub(crate) fn begin_with(&self, next: u64) {
+        self.next.store(next, Ordering::Relaxed);
+    }
+
+    /// Returns whether any file is in a group.
+    pub(crate) fn are_open(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     fn of(&self, ino: InodeNo, handle: u64) -> Option<Arc<Shared>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -10,9 +10,21 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
 use super::abi::{self, OutHeader};
 use super::answer::{Answer, refusal};
+use super::gate::{Gate, Pass};
 
 /// The path of the device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
+
+/// What came from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A request of this many bytes.
+    Request(usize),
+    /// Nothing yet.
+    Nothing,
+    /// The mount is gone.
+    End,
+}
 
 /// One end of a connection to the kernel.
 #[derive(Debug)]
@@ -31,16 +43,14 @@ impl Channel {
         Ok(Self(new.into()))
     }
 
-    /// Waits for a request. Returns its length in bytes; `None` when the mount is gone.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(len) => return Ok(Some(len)),
-                // ENOENT: the request was interrupted before we read it.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(e) => return Err(e.into()),
-            }
+    /// Waits for a request.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match rustix::io::read(&self.0, buffer) {
+            Ok(len) => Ok(Received::Request(len)),
+            // ENOENT: the request was interrupted before we read it.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(Received::Nothing),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Received::End),
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -59,6 +69,12 @@ impl Channel {
             Err(errno) => self.send(bytemuck::bytes_of(&refusal(unique, errno))),
         }
     }
+
+    /// Answers a request that has nothing to tell.
+    pub(crate) fn succeed(&self, unique: u64) {
+        let mut room = [0; super::answer::HEADER];
+        self.answer(unique, Ok(Answer::new(&mut room)));
+    }
 }
 
 impl AsFd for Channel {
@@ -74,15 +90,24 @@ pub(crate) struct Ticket(To);
 /// Who sends the answer.
 #[derive(Debug)]
 enum To {
-    /// The holder of the ticket, for the request of this number.
-    Kernel(Arc<Channel>, u64),
+    /// The holder of the ticket, for the request of this number. Until then it is under way.
+    Kernel(Arc<Channel>, u64, Pass),
     /// A worker that waits for it.
     Worker(mpsc::Sender<Result<Vec<u8>, Errno>>),
 }
 
 impl Ticket {
-    pub(crate) fn new(channel: &Arc<Channel>, unique: u64) -> Self {
-        Self(To::Kernel(channel.clone(), unique))
+    pub(crate) fn new(channel: &Arc<Channel>, unique: u64, pass: Pass) -> Self {
+        Self(To::Kernel(channel.clone(), unique, pass))
+    }
+
+    /// Returns the channel that the answer must take, and the number of the request. The request
+    /// is not under way any more. `None`: a worker waits for the answer.
+    pub(crate) fn into_question(self) -> Option<(Arc<Channel>, u64)> {
+        match self.0 {
+            To::Kernel(channel, unique, _) => Some((channel, unique)),
+            To::Worker(_) => None,
+        }
     }
 
     /// Makes a ticket for a worker that waits.
@@ -98,7 +123,7 @@ impl Ticket {
     /// Answers with records as bytes.
     pub(crate) fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
         match self.0 {
-            To::Kernel(channel, unique) => {
+            To::Kernel(channel, unique, _pass) => {
                 let len = result.as_ref().map_or(0, Vec::len);
                 let mut buffer = vec![0; super::answer::HEADER + len];
                 let mut answer = Answer::new(&mut buffer);
@@ -113,13 +138,29 @@ impl Ticket {
     }
 }
 
-/// Sends notifications to the kernel.
+/// Sends notifications to the kernel. While the gate is closed they wait.
 #[derive(Debug, Clone)]
-pub(crate) struct Notifier(Arc<Channel>);
+pub(crate) struct Notifier {
+    channel: Arc<Channel>,
+    gate: Arc<Gate>,
+}
 
 impl Notifier {
-    pub(crate) fn new(channel: &Arc<Channel>) -> Self {
-        Self(channel.clone())
+    pub(crate) fn new(channel: &Arc<Channel>, gate: &Arc<Gate>) -> Self {
+        Self {
+            channel: channel.clone(),
+            gate: gate.clone(),
+        }
+    }
+
+    /// Returns a pass of the gate, for several notifications that belong together.
+    pub(crate) fn pass(&self) -> Pass {
+        self.gate.pass()
+    }
+
+    fn send(&self, message: &[u8]) -> Result<usize, Errno> {
+        let _pass = self.gate.pass();
+        rustix::io::write(&*self.channel, message)
     }
 
     /// Tells that the attributes of an inode have changed behind the kernel's back: the kernel asks
@@ -155,7 +196,7 @@ impl Notifier {
             name,
             b"\0",
         ];
-        match rustix::io::write(&self.0.0, &message.concat()) {
+        match self.send(&message.concat()) {
             // ENOENT: the kernel does not know the name, so it knows nothing wrong of it.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(e) => tracing::debug!("telling the kernel of a name: {}", io::Error::from(e)),
@@ -176,7 +217,7 @@ impl Notifier {
             unique: 0,
         };
         let message = [bytemuck::bytes_of(&header), &what].concat();
-        if let Err(e) = rustix::io::write(&self.0.0, &message) {
+        if let Err(e) = self.send(&message) {
             tracing::debug!("asking the kernel to forget: {}", io::Error::from(e));
         }
     }
@@ -196,7 +237,7 @@ impl Notifier {
             },
             what: abi::NotifyInvalInodeOut { ino, off, len },
         };
-        match rustix::io::write(&self.0.0, bytemuck::bytes_of(&message)) {
+        match self.send(bytemuck::bytes_of(&message)) {
             // ENOENT: the kernel does not know the inode, so it knows nothing wrong of it.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(e) => tracing::debug!("telling the kernel of inode {ino}: {}", io::Error::from(e)),

@@ -7,6 +7,7 @@
 //! | `answer.rs` | answers, built where they are sent from |
 //! | `channel.rs` | the open `/dev/fuse`: receiving, answering, notifications |
 //! | `ring.rs` | the same by io_uring |
+//! | `gate.rs` | what closes to hand the connection over to another program |
 //! | `serve.rs` | INIT and the workers |
 //!
 //! Nothing here knows of volumes. A server implements [`Server`]; [`Session`] runs it.
@@ -18,13 +19,14 @@
 pub(crate) mod abi;
 mod answer;
 mod channel;
+mod gate;
 mod request;
 pub(crate) mod ring;
 mod serve;
 
 pub(crate) use answer::{Answer, Names};
-pub(crate) use channel::{DEVICE, largest_data};
-pub(crate) use channel::{Notifier, Ticket};
+pub(crate) use channel::{Channel, DEVICE, Notifier, Ticket, largest_data};
+pub(crate) use gate::{Gate, Kept};
 pub(crate) use request::{Request, What};
 pub use ring::to_switch_on_io_uring;
-pub(crate) use serve::{Answered, Offer, Server, Session, Terms};
+pub(crate) use serve::{Agreed, Answered, Link, Offer, Server, Session, Terms};

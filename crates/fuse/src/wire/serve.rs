@@ -9,11 +9,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use stetfs_format::width::{high32, low32};
 
 use super::abi::{self, Capabilities, InitIn, InitOut};
 use super::answer::{Answer, HEADER};
-use super::channel::{Channel, Notifier, Ticket, largest_data};
+use super::channel::{Channel, Notifier, Received, Ticket, largest_data};
+use super::gate::{Gate, Kept};
 use super::request::{BAD, BadRequest, Request, What};
 use super::ring::{self, Done, Entry};
 
@@ -78,17 +80,25 @@ pub(crate) trait Server: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Session<S> {
     server: Arc<S>,
-    channels: Vec<Arc<Channel>>,
-    agreed: Agreed,
+    link: Link,
     threads: usize,
 }
 
+/// The connection itself: what can be handed over to another program.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    /// The end of the device that each worker reads; several may have the same.
+    pub(crate) channels: Vec<Arc<Channel>>,
+    pub(crate) agreed: Agreed,
+    pub(crate) gate: Arc<Gate>,
+}
+
 /// The outcome of INIT.
-#[derive(Debug, Clone, Copy)]
-struct Agreed {
-    minor: u32,
-    max_request: u32,
-    over_io_uring: bool,
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Agreed {
+    pub(crate) minor: u32,
+    pub(crate) max_request: u32,
+    pub(crate) over_io_uring: bool,
 }
 
 /// Bytes for the part before the data of a write; more than any other request has.
@@ -117,9 +127,14 @@ impl<S: Server> Session<S> {
     ///
     /// # Errors
     /// The kernel's protocol is too old, or the device fails.
-    pub(crate) fn agree(server: S, fd: OwnedFd, threads: usize, clone: bool) -> io::Result<Self> {
+    pub(crate) fn agree(
+        server: Arc<S>,
+        fd: OwnedFd,
+        threads: usize,
+        clone: bool,
+    ) -> io::Result<Self> {
         let channel = Channel::new(fd);
-        let agreed = handshake(&server, &channel)?;
+        let agreed = handshake(&*server, &channel)?;
         let mut channels = vec![Arc::new(channel)];
         // Over io_uring little comes by the device.
         let readers = if agreed.over_io_uring { 1 } else { threads };
@@ -131,22 +146,37 @@ impl<S: Server> Session<S> {
             };
             channels.push(next);
         }
-        Ok(Self {
-            server: Arc::new(server),
+        let link = Link {
             channels,
             agreed,
+            gate: Arc::default(),
+        };
+        Ok(Self::resume(server, link, threads))
+    }
+
+    /// Goes on with a connection that another program has begun. What the gate keeps is answered
+    /// too.
+    pub(crate) fn resume(server: Arc<S>, link: Link, threads: usize) -> Self {
+        Self {
+            server,
+            link,
             threads,
-        })
+        }
     }
 
     /// Returns the minor version of the protocol that the kernel speaks.
     pub(crate) fn minor(&self) -> u32 {
-        self.agreed.minor
+        self.link.agreed.minor
+    }
+
+    /// Returns the connection.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
     }
 
     /// Returns the means to send notifications to the kernel.
     pub(crate) fn notifier(&self) -> Notifier {
-        Notifier::new(&self.channels[0])
+        Notifier::new(&self.link.channels[0], &self.link.gate)
     }
 
     /// Serves until the mount is gone.
@@ -156,21 +186,27 @@ impl<S: Server> Session<S> {
     /// still wait for the kernel, and callers for them.
     pub(crate) fn run(self) -> io::Result<()> {
         let (tell, ends) = mpsc::channel();
-        let queues = if self.agreed.over_io_uring {
+        let Link {
+            channels,
+            agreed,
+            gate,
+        } = self.link;
+        let queues = if agreed.over_io_uring {
             ring::queues()?
         } else {
             0
         };
         let workers = Arc::new(Workers {
             server: self.server,
-            device: self.channels[0].clone(),
-            max_request: self.agreed.max_request,
+            channels: channels.clone(),
+            max_request: agreed.max_request,
+            gate,
             tell,
             started: AtomicUsize::new(0),
             queues: (0..queues).map(|_| Queue::default()).collect(),
         });
-        for channel in self.channels {
-            workers.start(move |workers| workers.read(&channel))?;
+        for index in 0..channels.len() {
+            workers.start(move |workers| workers.read(index))?;
         }
         for queue in 0..queues {
             for _ in 0..ring::workers(self.threads, queues) {
@@ -190,9 +226,10 @@ impl<S: Server> Session<S> {
 /// The workers that serve a connection.
 struct Workers<S> {
     server: Arc<S>,
-    /// An end of the device.
-    device: Arc<Channel>,
+    /// The ends of the device that workers read.
+    channels: Vec<Arc<Channel>>,
     max_request: u32,
+    gate: Arc<Gate>,
     /// Is told when a worker ends.
     tell: mpsc::Sender<io::Result<()>>,
     started: AtomicUsize,
@@ -227,22 +264,50 @@ impl<S: Server> Workers<S> {
         })
     }
 
-    /// Serves requests that come by the device.
-    fn read(&self, channel: &Arc<Channel>) -> io::Result<()> {
+    /// Serves requests that come by the device's end of this index.
+    fn read(&self, index: usize) -> io::Result<()> {
         let mut buffer = Buffer::new(self.max_request);
-        while let Some(len) = channel.receive(buffer.bytes())? {
-            let (received, room) = split(buffer.bytes(), len);
-            match Request::decode(received) {
-                Ok(request) => respond(&self.server, channel, &request, room),
-                Err(e) => {
-                    tracing::error!("from the kernel: {e}");
-                    if let BadRequest::Short { unique, .. } = e {
-                        channel.answer(unique, Err(BAD));
-                    }
+        let seat = self.gate.sit();
+        loop {
+            seat.is_free();
+            if let Some(kept) = self.gate.next_kept() {
+                seat.is_busy();
+                let len = kept.bytes.len();
+                buffer.bytes()[..len].copy_from_slice(&kept.bytes);
+                self.deal(kept.channel, buffer.bytes(), len);
+                continue;
+            }
+            let len = match self.channels[index].receive(buffer.bytes())? {
+                Received::Request(len) => len,
+                Received::Nothing => continue,
+                Received::End => return Ok(()),
+            };
+            seat.is_busy();
+            self.deal(index, buffer.bytes(), len);
+        }
+    }
+
+    /// Answers the request of `len` bytes in a buffer through the end of the device of this index,
+    /// unless the gate keeps it.
+    fn deal(&self, index: usize, buffer: &mut [u8], len: usize) {
+        let channel = &self.channels[index];
+        let (received, room) = split(buffer, len);
+        match Request::decode(received) {
+            Ok(request) if self.gate.admits(&request) => {
+                let ticket = || Ticket::new(channel, request.header.unique, self.gate.more());
+                respond(&self.server, channel, &request, &ticket, room);
+            }
+            Ok(_) => self.gate.keep(Kept {
+                channel: index,
+                bytes: received.to_vec(),
+            }),
+            Err(e) => {
+                tracing::error!("from the kernel: {e}");
+                if let BadRequest::Short { unique, .. } = e {
+                    channel.answer(unique, Err(BAD));
                 }
             }
         }
-        Ok(())
     }
 
     /// Serves requests that come by a queue of io_uring.
@@ -252,7 +317,7 @@ impl<S: Server> Workers<S> {
             io::Error::new(e.kind(), format!("FUSE over io_uring, queue {queue}: {e}"))
         };
         ring::run_on(queue);
-        let mut entry = Entry::new(&self.device, queue, self.max_request).map_err(named)?;
+        let mut entry = Entry::new(&self.channels[0], queue, self.max_request).map_err(named)?;
         while entry.answer_and_wait().map_err(named)? {
             let mut is_waiting = false;
             entry.deal(|request, room| {
@@ -325,16 +390,12 @@ fn respond<S: Server>(
     server: &Arc<S>,
     channel: &Arc<Channel>,
     request: &Request<'_>,
+    ticket: &dyn Fn() -> Ticket,
     room: &mut [u8],
 ) {
     let unique = request.header.unique;
     let mut answer = Answer::new(room);
-    let done = ask(
-        server,
-        request,
-        &|| Ticket::new(channel, unique),
-        &mut answer,
-    );
+    let done = ask(server, request, ticket, &mut answer);
     if !request.is_answered() {
         return;
     }
@@ -368,8 +429,14 @@ fn ask<S: Server>(
 fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<Agreed> {
     let mut buffer = Buffer::new(0);
     loop {
-        let gone = || io::Error::new(io::ErrorKind::NotConnected, "unmounted at once");
-        let len = channel.receive(buffer.bytes())?.ok_or_else(gone)?;
+        let len = match channel.receive(buffer.bytes())? {
+            Received::Request(len) => len,
+            Received::Nothing => continue,
+            Received::End => {
+                let gone = "unmounted at once";
+                return Err(io::Error::new(io::ErrorKind::NotConnected, gone));
+            }
+        };
         let (received, room) = split(buffer.bytes(), len);
         let request = Request::decode(received).map_err(io::Error::other)?;
         let unique = request.header.unique;

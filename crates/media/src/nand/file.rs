@@ -95,6 +95,7 @@ pub struct NandFileOptions {
     synchronous: bool,
     read_only: bool,
     after_host_crash: bool,
+    mounted: bool,
     rig: Rig,
 }
 
@@ -117,6 +118,12 @@ impl NandFileOptions {
     /// then be wrong without an error, and some that were programmed long ago may be gone.
     pub fn after_host_crash(mut self, accept: bool) -> Self {
         self.after_host_crash = accept;
+        self
+    }
+
+    /// As [`FileOptions::mounted`].
+    pub fn mounted(mut self, mounted: bool) -> Self {
+        self.mounted = mounted;
         self
     }
 
@@ -185,6 +192,7 @@ impl NandFileOptions {
     fn open_store(&self, path: &Path) -> Result<FileStore, NandError> {
         let file = FileOptions::default()
             .read_only(self.read_only)
+            .mounted(self.mounted)
             .open(path)?;
         if file.is_block_device() {
             return Err(NandError::File(MediaError::NotStorage {

@@ -50,6 +50,7 @@ pub struct PmemOptions {
     read_only: bool,
     private: bool,
     lock: bool,
+    mounted: bool,
 }
 
 impl Default for PmemOptions {
@@ -60,6 +61,7 @@ impl Default for PmemOptions {
             read_only: false,
             private: false,
             lock: true,
+            mounted: false,
         }
     }
 }
@@ -91,12 +93,19 @@ impl PmemOptions {
         self
     }
 
+    /// As [`FileOptions::mounted`](crate::FileOptions::mounted).
+    pub fn mounted(mut self, mounted: bool) -> Self {
+        self.mounted = mounted;
+        self
+    }
+
     /// Opens a file in its whole size, rounded down to whole sectors of 512 bytes. Refuses an empty
     /// one (EINVAL).
     pub fn open(self, path: impl AsRef<Path>) -> Result<MappedPmem, MediaError> {
         let file = FileDev::options()
             .read_only(self.read_only || self.private)
             .lock(self.lock)
+            .mounted(self.mounted)
             .open(path)?;
         let failed = |source| MediaError::Open {
             path: file.path.clone(),

@@ -81,6 +81,11 @@ impl Layer {
         }
     }
 
+    /// Returns whether there is a layer.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
     /// Ends the layer if the closed file is the one that it ends with.
     pub(crate) fn leave(&self, ino: InodeNo, handle: u64) {
         if !self.is_active.load(Ordering::Acquire) {
