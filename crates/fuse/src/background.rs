@@ -55,6 +55,8 @@ impl Waiting {
 /// # Errors
 /// The mount does not stand.
 pub fn start(mut server: Command) -> Result<(), StartError> {
+    // A server lives long: a lock that the caller's shell has would never be free again.
+    stetfs_sys::inherited::leave_nothing();
     let mut process = server
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -380,3 +380,18 @@ fn afterwards_it_is_a_mount_as_before() {
         m.down();
     }
 }
+
+/// A script that holds a lock by a descriptor, as flock(1) shows it, mounts a volume.
+#[test]
+fn a_server_keeps_nothing_of_its_callers() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let script = "exec 9>\"$1\" && flock 9 && \"$2\" mount -q \"$3\" \"$4\"";
+    let lock = m.lab.str("lock");
+    tool("sh", &["-c", script, "sh", &lock, STETFS, &m.image, &m.dir]).ok();
+    assert!(m.is_mounted());
+    tool("flock", &["--nonblock", &lock, "true"]).ok();
+    m.down();
+}
