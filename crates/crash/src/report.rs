@@ -221,15 +221,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// True if each workload has run at least once. Otherwise the exploration says nothing about
-    /// what it is named after.
-    pub fn has_run_all(&self) -> bool {
-        match &self.never_ran {
-            Some(never_ran) => never_ran.is_empty(),
-            None => self.counts.workloads_unfinished == 0,
-        }
-    }
-
     /// Returns the states judged per second, including those after a second cut.
     pub fn states_a_second(&self) -> f64 {
         (self.counts.states + self.counts.nested) as f64 / self.seconds.max(1e-9)

@@ -619,10 +619,4 @@ impl<'a> ExtentNodeMut<'a> {
             Le32(tail).put(self.raw, checksum);
         }
     }
-
-    /// Where [`write_checksum`](Self::write_checksum) writes; `None` without `metadata_csum`.
-    pub fn checksum_range(&self, geometry: &Geometry) -> Option<std::ops::Range<usize>> {
-        let tail = tail_offset(self.max());
-        geometry.metadata_csum.then_some(tail..tail + TAIL_SIZE)
-    }
 }

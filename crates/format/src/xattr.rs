@@ -83,8 +83,6 @@ pub const INDEX_POSIX_ACL_DEFAULT: u8 = 3;
 pub const INDEX_TRUSTED: u8 = 4;
 /// Index of `security.` names.
 pub const INDEX_SECURITY: u8 = 6;
-/// Index of `system.` names.
-pub const INDEX_SYSTEM: u8 = 7;
 
 /// Splits a full name into index and suffix; `None` when no index fits it.
 pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {

@@ -159,17 +159,3 @@ pub enum MediaError {
         len: u64,
     },
 }
-
-impl MediaError {
-    /// Whether the request was refused before it reached the device: the cause is a mistake of ours
-    /// or a corrupt image, not a failing device.
-    pub fn is_refusal(&self) -> bool {
-        matches!(
-            self,
-            Self::PastEnd { .. }
-                | Self::Misaligned { .. }
-                | Self::ReadOnly { .. }
-                | Self::Unsupported { .. }
-        )
-    }
-}

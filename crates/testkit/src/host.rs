@@ -56,7 +56,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Output> {
 }
 
 /// Whether `program` is found in the usual places.
-pub fn has_program(program: &str) -> bool {
+fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
@@ -254,7 +254,7 @@ pub fn is_mounted(dir: &Path) -> bool {
 
 /// Whether the table of mounts names `dir`, an absolute path without symbolic links. It also works
 /// for a mount whose server is dead, where a look at the mount itself would fail.
-pub fn is_mount_point(dir: &Path) -> bool {
+pub(crate) fn is_mount_point(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| {
         line.split(' ')

@@ -215,11 +215,6 @@ impl NandGeometry {
         PageNo(block.0 * self.pages_per_block + index)
     }
 
-    /// The plane of a block.
-    pub const fn plane_of(&self, block: BlockAddr) -> u32 {
-        block.0 % self.planes
-    }
-
     /// Bytes of data in a page, as a length in memory.
     pub const fn page_len(&self) -> usize {
         u32_as_usize(self.page_bytes)
