@@ -75,6 +75,7 @@ pub(crate) enum Command {
     Umount(Umount),
     Mounts(Mounts),
     Upgrade(Upgrade),
+    Freeze(Freeze),
     Drain(Drain),
     Recover(Recover),
     Fsck(Fsck),
@@ -243,6 +244,37 @@ pub(crate) struct Upgrade {
     /// The mount point
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
+}
+
+/// Run a command while a mounted volume stands still, to copy its image
+///
+/// Everything that was done before is committed, and in the image; whatever programs ask for
+/// meanwhile waits. So a copy of the image is what a power cut at this moment would leave: mount
+/// it, or recover it by `stetfs recover`. Where the scheme has memory beside the volume (nvm=),
+/// copy that too.
+///
+/// The command must not use the mount: it would wait for itself, until the time is over.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: the command's own; 128 and the signal's number if a signal ended it; and
+  125  the volume was not frozen, or not long enough: the reason is on standard error
+  126  the command cannot be run
+  127  there is no such command
+
+Examples:
+  stetfs freeze mnt -- cp --reflink=auto --sparse=always disk.img backup.img
+  stetfs freeze --timeout 5 mnt -- btrfs subvolume snapshot -r /srv /srv.backup")]
+pub(crate) struct Freeze {
+    /// The mount point, or any file below it
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) dir: PathBuf,
+    /// Let the mount go on after this many seconds, whatever the command does
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) timeout: u64,
+    /// The command, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Unmount, and wait until the image is released and clean

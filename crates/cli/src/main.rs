@@ -30,6 +30,7 @@ mod failure;
 mod files;
 mod find;
 mod flash;
+mod freeze;
 mod fsck;
 mod fuse2fs;
 mod holds;
@@ -209,6 +210,7 @@ fn command(arguments: &[OsString]) -> Result<ExitCode> {
         Command::Tx(args) => return tx::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Upgrade(args) => upgrade::run(args),
+        Command::Freeze(args) => return freeze::run(args),
         Command::Mounts(args) => list::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Recover(args) => recover::run(args),

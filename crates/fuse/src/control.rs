@@ -10,8 +10,8 @@
 //!
 //! They need no socket, work in every mount namespace, and are never listed. Only root and the
 //! server's own user may read counters and give commands. Commands: `commit`, `drain`,
-//! `shutdown full`, `shutdown logflush`, `shutdown nologflush`, and `upgrade PROGRAM`
-//! (`upgrade.rs`).
+//! `shutdown full`, `shutdown logflush`, `shutdown nologflush`, `upgrade PROGRAM`
+//! (`upgrade.rs`), and `freeze SECONDS SOCKET` (`freeze.rs`).
 //!
 //! `atomic_write_max` is the size, in bytes, up to which one write(2) to the file is one
 //! transaction: all of it or nothing survives. It holds for descriptors that were opened since the
@@ -36,6 +36,8 @@ pub(crate) const CONTROL: &str = "system.stetfs.control";
 
 /// The command to hand the mount over, before the program's path.
 const UPGRADE: &[u8] = b"upgrade ";
+/// The command to freeze it, before the seconds and the socket's name.
+const FREEZE: &[u8] = b"freeze ";
 
 /// The longest value that an attribute can have (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;
@@ -158,10 +160,40 @@ pub fn upgrade(path: &Path, program: &Path) -> io::Result<()> {
     )?)
 }
 
-/// Returns the program that an attribute to set asks to hand over to.
-pub(crate) fn next_program<'a>(name: &OsStr, value: &'a [u8]) -> Option<&'a OsStr> {
-    let program = value.strip_prefix(UPGRADE).filter(|_| name == CONTROL);
-    program.map(OsStr::from_bytes)
+/// Freezes the mounted volume that `path` is on, as long as the server's connection to a socket is
+/// not closed, which listens under this name in no directory; at most `seconds`. Returns when the
+/// mount stands still: requests wait, and everything that was done is committed.
+///
+/// # Errors
+/// As [`upgrade`]; also `ERANGE` if the mount gives its server up before that (`abort_hung=`).
+pub fn freeze(path: &Path, seconds: u64, socket: &str) -> io::Result<()> {
+    let words = [FREEZE, format!("{seconds} {socket}").as_bytes()].concat();
+    Ok(rustix::fs::setxattr(
+        path,
+        CONTROL,
+        &words,
+        XattrFlags::empty(),
+    )?)
+}
+
+/// What stops a mount for a moment.
+pub(crate) enum Stop<'a> {
+    /// It is handed over to this program.
+    Upgrade(&'a OsStr),
+    /// It is frozen as these words say.
+    Freeze(&'a OsStr),
+}
+
+impl<'a> Stop<'a> {
+    /// Returns what an attribute to set asks for.
+    pub(crate) fn asked(name: &OsStr, value: &'a [u8]) -> Option<Self> {
+        let rest = |word| value.strip_prefix(word).map(OsStr::from_bytes);
+        if name != CONTROL {
+            return None;
+        }
+        let freeze = || rest(FREEZE).map(Self::Freeze);
+        rest(UPGRADE).map(Self::Upgrade).or_else(freeze)
+    }
 }
 
 fn not_stetfs(path: &Path) -> io::Error {

@@ -27,7 +27,7 @@ use stetfs_format::width::{must_fit, u32_as_usize};
 
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::backend::Backend;
-use crate::control;
+use crate::control::Stop;
 use crate::errno::{Outcome, errno};
 use crate::options::{Allow, Transport};
 use crate::server::FsServer;
@@ -320,10 +320,11 @@ impl<B: Backend> Server for FsServer<B> {
             What::Ioctl(i, data) if i.cmd == layer::FILL_LAYER => {
                 self.fill_layer(from, data, answer)?;
             }
-            What::SetXattr { name, value, .. }
-                if let Some(program) = control::next_program(name, value) =>
-            {
-                return self.upgrade(from, program, ticket);
+            What::SetXattr { name, value, .. } if let Some(stop) = Stop::asked(name, value) => {
+                return match stop {
+                    Stop::Upgrade(program) => self.upgrade(from, program, ticket),
+                    Stop::Freeze(words) => self.freeze(from, words, ticket),
+                };
             }
             What::Write(w, data) => {
                 return self.write_file(from, w, data, ticket, answer);

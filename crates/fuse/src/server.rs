@@ -24,6 +24,7 @@ use crate::late::Late;
 use crate::opens::Opens;
 use crate::options::FuseOptions;
 use crate::room::Room;
+use crate::still::Stopping;
 use crate::tx::groups::Groups;
 use crate::tx::layer::Layer;
 use crate::upgrade::{Told, Upgrade};
@@ -66,6 +67,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) requests: Requests,
     pub(crate) writers: Writers,
     pub(crate) upgrade: Upgrade,
+    pub(crate) stopping: Stopping,
 }
 
 /// The end of the file system: when the kernel says so or when the session is over, whichever comes
@@ -121,6 +123,8 @@ struct About<'a> {
     /// The largest write(2), in bytes, to a file that is marked atomic that is one transaction.
     marked_write_max: u64,
     upgrade: Told,
+    /// Why the mount was not stopped when that was asked for last.
+    refused: Option<String>,
     requests: &'a Requests,
 }
 
@@ -158,6 +162,7 @@ impl<B: Backend> FsServer<B> {
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
             writers: Writers::default(),
             upgrade,
+            stopping: Stopping::default(),
         }
     }
 
@@ -211,6 +216,7 @@ impl<B: Backend> FsServer<B> {
             writeback: self.options.writeback,
             marked_write_max: self.marked_write_max(),
             upgrade: self.upgrade.told(),
+            refused: self.stopping.refused(),
             requests: &self.requests,
         };
         let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::IO)?;

@@ -239,7 +239,8 @@ fn run<B: Backend>(
     let mut hears_syncs = false;
     let dismissal = companion.as_ref().and_then(Companion::dismissal);
     let started = start(&serving, options, connection, tell, |session| {
-        serving.upgrade.note(session.link(), &place, dismissal);
+        serving.stopping.note(session.link());
+        serving.upgrade.note(&place, dismissal);
         let _ = keeper.notifier.set(session.notifier());
         hears_syncs = is_block && session.minor() >= MINOR_WITH_SYNCS;
         mount::tune_page_cache(&mounted, options);

@@ -29,11 +29,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use stetfs::InUse;
@@ -111,13 +109,10 @@ pub(crate) struct Upgrade {
     count: u32,
     pause: OnceLock<Duration>,
     facts: OnceLock<Facts>,
-    is_under_way: AtomicBool,
-    refused: Mutex<Option<String>>,
 }
 
 /// What is known once the mount stands.
 struct Facts {
-    link: Link,
     place: Place,
     /// The descriptor by which the companion is dismissed, and its process.
     companion: Option<(OwnedFd, Pid)>,
@@ -130,7 +125,6 @@ pub(crate) struct Told {
     version: Option<u32>,
     count: u32,
     pause_ms: Option<u128>,
-    refused: Option<String>,
 }
 
 impl Upgrade {
@@ -143,13 +137,14 @@ impl Upgrade {
     }
 
     /// Notes the mount, with the descriptor by which its companion is dismissed.
-    pub(crate) fn note(&self, link: &Link, place: &Place, companion: Option<(OwnedFd, Pid)>) {
-        let facts = Facts {
-            link: link.clone(),
-            place: place.clone(),
-            companion,
-        };
-        let _ = self.facts.set(facts);
+    pub(crate) fn note(&self, place: &Place, companion: Option<(OwnedFd, Pid)>) {
+        let place = place.clone();
+        let _ = self.facts.set(Facts { place, companion });
+    }
+
+    /// Returns what is needed to hand the mount over, if it can be.
+    fn is_ready(&self) -> Option<(&Next, &Facts)> {
+        self.next.as_ref().zip(self.facts.get())
     }
 
     pub(crate) fn told(&self) -> Told {
@@ -157,7 +152,6 @@ impl Upgrade {
             version: self.next.is_some().then_some(VERSION),
             count: self.count,
             pause_ms: self.pause.get().map(Duration::as_millis),
-            refused: self.refused.lock().clone(),
         }
     }
 }

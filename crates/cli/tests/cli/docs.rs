@@ -15,9 +15,9 @@ fn the_list_of_commands() {
         .map(|l| l.split_whitespace().next().unwrap())
         .collect();
     let expected = [
-        "mkfs", "mount", "umount", "mounts", "upgrade", "drain", "recover", "fsck", "grow",
-        "shrink", "info", "journal", "stats", "wear", "tx", "ls", "cat", "cp", "tar", "mv", "ln",
-        "rm", "mkdir", "find", "du", "diff", "schemes", "nand", "below", "crash", "lab",
+        "mkfs", "mount", "umount", "mounts", "upgrade", "freeze", "drain", "recover", "fsck",
+        "grow", "shrink", "info", "journal", "stats", "wear", "tx", "ls", "cat", "cp", "tar", "mv",
+        "ln", "rm", "mkdir", "find", "du", "diff", "schemes", "nand", "below", "crash", "lab",
     ];
     assert_eq!(commands, expected);
     // `lab` is another program's help.
@@ -49,7 +49,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 38 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 39 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(

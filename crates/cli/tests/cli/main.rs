@@ -16,6 +16,7 @@ mod docs;
 mod export;
 mod fakeroot;
 mod files;
+mod freeze;
 mod from;
 mod fsck;
 mod fstab;

@@ -8,9 +8,8 @@ use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -19,24 +18,14 @@ use rustix::time::{ClockId, clock_gettime};
 use stetfs_format::InodeNo;
 use stetfs_sys::inherited;
 
-use super::{Companion, Facts, Handed, Next, State, VERSION};
+use super::{Companion, Facts, Handed, State, VERSION};
 use crate::backend::Backend;
-use crate::errno::{Outcome, errno};
+use crate::errno::Outcome;
 use crate::opens::Open;
 use crate::server::FsServer;
-use crate::session::end::spawn;
+use crate::still::{Asked, Refused};
 use crate::wire::abi::InHeader;
-use crate::wire::{Answered, Channel, Gate, Kept, Ticket};
-
-/// How long requests may be under way before an upgrade is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Why a mount is not handed over.
-struct Refused(Errno, String);
-
-fn refused(errno: Errno, why: impl Into<String>) -> Refused {
-    Refused(errno, why.into())
-}
+use crate::wire::{Answered, Channel, Kept, Link, Ticket};
 
 fn failed(during: &str) -> impl Fn(io::Error) -> Refused {
     move |e| {
@@ -61,74 +50,27 @@ impl<B: Backend> FsServer<B> {
         program: &OsStr,
         ticket: &dyn Fn() -> Ticket,
     ) -> Outcome<Answered> {
-        self.administrator(from)?;
         let program = PathBuf::from(program);
         if !program.is_absolute() || !program.is_file() {
             return Err(Errno::NOENT);
         }
-        if self.upgrade.is_under_way.swap(true, Ordering::SeqCst) {
-            return Err(Errno::ALREADY);
-        }
-        // It must not be under way itself.
-        let asked = ticket().into_question();
-        let server = self.clone();
-        let body = move || {
-            let Refused(errno, why) = match server.hand_over(&program, asked.as_ref()) {
-                Ok(never) => match never {},
-                Err(refused) => refused,
-            };
-            tracing::warn!("not handed over to {}: {why}", program.display());
-            *server.upgrade.refused.lock() = Some(why);
-            server.upgrade.is_under_way.store(false, Ordering::SeqCst);
-            if let Some((channel, unique)) = asked {
-                channel.answer(unique, Err(errno));
-            }
-        };
-        spawn("upgrade", body).map_err(|_| Errno::AGAIN)?;
+        self.stop_for(from, ticket, move |server, asked| {
+            let Err(refused) = server.hand_over(&program, asked);
+            Err(refused)
+        })?;
         Ok(Answered::Later)
     }
 
     /// Hands the mount over. Returns only if that fails; then the mount goes on.
-    fn hand_over(
-        &self,
-        program: &Path,
-        asked: Option<&(Arc<Channel>, u64)>,
-    ) -> Result<Infallible, Refused> {
-        let cannot = |why: &str| refused(Errno::OPNOTSUPP, why);
-        let next = self.upgrade.next.as_ref();
-        let next = next.ok_or_else(|| cannot("this mount cannot be handed over"))?;
-        let facts = self.upgrade.facts.get();
-        let (facts, asked) = facts.zip(asked).ok_or_else(|| {
-            cannot("its requests come by io_uring, whose rings end with the process")
-        })?;
-        if facts.link.agreed.over_io_uring {
-            return Err(cannot("it uses io_uring, whose rings end with the process"));
-        }
+    fn hand_over(&self, program: &Path, asked: &Asked) -> Result<Infallible, Refused> {
+        let cannot = || Refused::new(Errno::OPNOTSUPP, "this mount cannot be handed over");
+        let (next, facts) = self.upgrade.is_ready().ok_or_else(cannot)?;
         let since_ns = now_ns();
-        let gate = &facts.link.gate;
-        gate.begin_closing();
-        let Err(refused) = self.become_next(next, program, facts, asked, since_ns);
-        gate.open();
-        Err(refused)
-    }
-
-    /// Becomes the program. The gate is closing, and whoever calls opens it again.
-    fn become_next(
-        &self,
-        next: &Next,
-        program: &Path,
-        facts: &Facts,
-        asked: &(Arc<Channel>, u64),
-        since_ns: u64,
-    ) -> Result<Infallible, Refused> {
-        self.quiet(&facts.link.gate)?;
+        let (_still, link) = self.still()?;
         self.check_nothing_is_lost()?;
-        self.fs
-            .sync()
-            .map_err(|e| refused(errno(&e), format!("committing: {e}")))?;
         let mut left = Left::default();
         let number = self
-            .write_down(facts, asked, since_ns, &mut left)
+            .write_down((link, facts), asked, since_ns, &mut left)
             .and_then(|file| left.leave(&file))
             .map_err(failed("writing down what is handed over"))?;
         tracing::info!("handing over to {}", program.display());
@@ -136,33 +78,10 @@ impl<B: Backend> FsServer<B> {
         Err(failed("starting it")(e.into()))
     }
 
-    /// Waits until nothing is under way, and closes the gate.
-    fn quiet(&self, gate: &Gate) -> Result<(), Refused> {
-        let deadline = Instant::now() + PATIENCE;
-        let busy = || {
-            let why = format!("requests were under way for {} s", PATIENCE.as_secs());
-            refused(Errno::BUSY, why)
-        };
-        // Pages that are to be dropped are dropped after the job that is there then.
-        for _ in 0..2 {
-            let (tell, told) = mpsc::channel();
-            self.aside.after_pages(Vec::new(), move || {
-                let _ = tell.send(());
-            });
-            told.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-                .map_err(|_| busy())?;
-        }
-        if gate.close(deadline) {
-            Ok(())
-        } else {
-            Err(busy())
-        }
-    }
-
     /// Fails if something is in this process alone.
     fn check_nothing_is_lost(&self) -> Result<(), Refused> {
         if self.groups.are_open() || self.layer.is_under_way() {
-            return Err(refused(Errno::BUSY, "a transaction is open"));
+            return Err(Refused::new(Errno::BUSY, "a transaction is open"));
         }
         Ok(())
     }
@@ -170,15 +89,14 @@ impl<B: Backend> FsServer<B> {
     /// Writes down what the next program must know, and leaves it its descriptors.
     fn write_down(
         &self,
-        facts: &Facts,
-        (channel, unique): &(Arc<Channel>, u64),
+        (link, facts): (&Link, &Facts),
+        asked: &Asked,
         since_ns: u64,
         left: &mut Left,
     ) -> io::Result<File> {
-        let link = &facts.link;
-        let by = |one: &Arc<Channel>| Arc::ptr_eq(one, channel);
-        let asked = link.channels.iter().position(by);
-        let asked = asked.ok_or_else(|| io::Error::other("a channel that nobody has"))?;
+        let by = |one: &Arc<Channel>| Arc::ptr_eq(one, &asked.channel);
+        let channel = link.channels.iter().position(by);
+        let channel = channel.ok_or_else(|| io::Error::other("a channel that nobody has"))?;
         let mut kept = Vec::new();
         let mut requests = Vec::new();
         link.gate.each_kept(|one: &Kept| {
@@ -207,7 +125,7 @@ impl<B: Backend> FsServer<B> {
             agreed: link.agreed,
             channels,
             companion,
-            asked: (asked, *unique),
+            asked: (channel, asked.unique),
             next_handle: self.groups.next_handle(),
             opens: numbers(self.opens.all()),
             in_use: self.fs.in_use(),
