@@ -139,7 +139,7 @@ impl OnLog for Template {
         Goes::Log
     }
 
-    /// False, because a recovery replays only the newest transaction.
+    /// False: the log has all data, and a recovery replays the newest transaction alone.
     fn revokes(&self) -> bool {
         false
     }
