@@ -87,8 +87,6 @@ pub enum Bug {
     BrokenChain,
     /// A rename makes the new name in one transaction and drops the old one in another.
     SplitRename,
-    /// Freed attribute blocks are not revoked.
-    UnrevokedXattr,
     /// A file that is cut in several transactions is not in the orphan list.
     UnlistedTruncate,
     /// After recovery sequence numbers begin again with that of the oldest transaction in the log.
@@ -220,7 +218,6 @@ bugs! {
     OlderNewest "older-newest" "sync during a commit leaves out what runs beside it";
     BrokenChain "broken-chain" "removing a middle orphan breaks the list";
     SplitRename "split-rename" "rename in two transactions";
-    UnrevokedXattr "unrevoked-xattr" "freed attribute blocks not revoked";
     UnlistedTruncate "unlisted-truncate" "cut in several transactions without an orphan";
     ReusedSequence "reused-sequence" "sequence numbers used again after recovery";
     MissingRingFence "missing-ring-fence" "no fence behind slots of the ring";

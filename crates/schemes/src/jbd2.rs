@@ -103,7 +103,6 @@ pub(crate) const ROW: Registration = Registration {
             Bug::ForgottenRevoke,
             Bug::IgnoredRevoke,
             Bug::EarlyReuse,
-            Bug::UnrevokedXattr,
             Bug::UnflushedOverwrite,
             Bug::EarlySize,
             Bug::EvictedDelayed,

@@ -20,7 +20,6 @@ use stetfs_format::width::must_fit;
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
-use stetfs_planted::{Bug, is_planted};
 
 use super::bits::View;
 use super::damage::Damage;
@@ -350,8 +349,7 @@ impl Alloc {
             left -= n;
         }
         self.note_freed(h.tid(), start, count);
-        let is_forgotten = class == Class::Xattr && is_planted(Bug::UnrevokedXattr);
-        if (class != Class::Data || self.journal.logs_data()) && !is_forgotten {
+        if class != Class::Data || self.journal.logs_data() {
             for n in 0..count {
                 let block = start.plus(n.into());
                 h.revoke(block);
