@@ -71,11 +71,14 @@ pub(crate) fn refusal(dir: &Path) -> Option<String> {
 /// Describes a failure: the server knows why, if there is one.
 fn refused(args: &Upgrade, e: std::io::Error) -> Failure {
     let shown = args.dir.display();
-    let is_over = matches!(
-        Errno::from_io_error(&e),
-        Some(Errno::NOTCONN | Errno::CONNABORTED)
-    );
-    if is_over {
+    let errno = Errno::from_io_error(&e);
+    if errno == Some(Errno::PERM) {
+        return Failure::new(format!(
+            "{shown}: you may not choose the program that serves it"
+        ))
+        .advise("root may, or the user who has mounted it, and not from within a container");
+    }
+    if matches!(errno, Some(Errno::NOTCONN | Errno::CONNABORTED)) {
         return Failure::new(format!(
             "{shown}: this program has failed to take over, and the mount has ended; everything \
                 written before is in the image"

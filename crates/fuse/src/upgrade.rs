@@ -16,12 +16,16 @@
 //! *What is refused*, because it is in this process alone: requests by io_uring, whose rings end
 //! with the process; an open group or layer.
 //!
+//! *Who may ask*: the server's user, or root; and only somebody who could do to this machine what
+//! the server can (`might.rs`).
+//!
 //! *What begins anew*: counters, and what programs have written (`writers.rs`).
 //!
 //! The file: one line of JSON, [`State`], whose version is [`VERSION`]; then the kept requests, one
 //! behind the other.
 
 mod hand_over;
+mod might;
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -307,8 +307,20 @@ fn what_forbids_it_is_told() {
     let mut nobody = vec!["setpriv"];
     nobody.extend(NOBODY);
     nobody.extend([STETFS, "upgrade", &m.dir]);
-    if rustix::process::geteuid().is_root() && has("setpriv") {
+    if rustix::process::geteuid().is_root() && has("setpriv") && has("unshare") {
         assert_ne!(tool(nobody[0], &nobody[1..]).code, 0);
+        // Root as containers have it: the program would run outside of them.
+        let bounds = [
+            "setpriv",
+            "--bounding-set",
+            "-sys_admin",
+            "--inh-caps",
+            "-all",
+        ];
+        for container in [&["unshare", "--mount"][..], &bounds] {
+            let words = [&container[1..], &[STETFS, "upgrade", &m.dir]].concat();
+            tool(container[0], &words).fails(1, &["you may not choose", "container"]);
+        }
     }
     let inside = format!("echo ready; exec '{STETFS}' upgrade '{}'", m.dir);
     let script = ["tx", "--layer", "memory", &m.dir, "--", "sh", "-c", &inside];

@@ -50,7 +50,10 @@ impl<B: Backend> FsServer<B> {
                 asked.channel.answer(asked.unique, Err(errno));
             }
         };
-        spawn("stop", body).map_err(|_| Errno::AGAIN)
+        spawn("stop", body).map_err(|_| {
+            stopping.is_under_way.store(false, Ordering::SeqCst);
+            Errno::AGAIN
+        })
     }
 
     /// Stops the mount: nothing is under way, what comes is kept, and everything is committed.

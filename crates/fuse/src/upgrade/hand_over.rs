@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use stetfs_format::InodeNo;
 use stetfs_sys::inherited;
 
-use super::{Companion, Facts, Handed, State, VERSION};
+use super::{Companion, Facts, Handed, State, VERSION, might};
 use crate::backend::Backend;
 use crate::errno::Outcome;
 use crate::opens::Open;
@@ -50,6 +50,11 @@ impl<B: Backend> FsServer<B> {
         program: &OsStr,
         ticket: &dyn Fn() -> Ticket,
     ) -> Outcome<Answered> {
+        self.administrator(from)?;
+        if !might::is_ours(from.pid) {
+            tracing::warn!("process {} may not choose the server's program", from.pid);
+            return Err(Errno::PERM);
+        }
         let program = PathBuf::from(program);
         if !program.is_absolute() || !program.is_file() {
             return Err(Errno::NOENT);
