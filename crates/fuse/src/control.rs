@@ -25,6 +25,8 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 use stetfs::Shutdown;
 
+use crate::wrote::Wrote;
+
 /// The attribute with the counters, to read.
 pub(crate) const STATS: &str = "system.stetfs.stats";
 /// The attribute with what programs have written, to read.
@@ -89,28 +91,13 @@ pub fn query_stats(path: &Path) -> io::Result<String> {
 }
 
 /// Returns which programs have written how much to the mounted volume that `path` is on, and to
-/// which of its files, as JSON. Only the heaviest are told, the heaviest first:
-///
-/// ```json
-/// {
-///     "all": {"bytes": 4196, "syncs": 1},
-///     "programs": [{"name": "sqlite3", "bytes": 4196, "syncs": 1}],
-///     "files": [
-///         {"inode": 12, "programs": [{"name": "sqlite3", "bytes": 4096, "syncs": 1}]},
-///         {"dir": 2, "name": "a.log", "programs": [{"name": "sqlite3", "bytes": 100, "syncs": 0}]}
-///     ]
-/// }
-/// ```
-///
-/// A file that was made since the mount has the name that it was made by, and the inode of its
-/// directory, as long as it is open; it may be told twice. `bytes` were written; `syncs` are calls
-/// of fsync(2) and fdatasync(2), and direct writes that are synchronous.
+/// which of its files.
 ///
 /// # Errors
 /// `Unsupported` if the path is on no stetfs mount, or on one whose files the kernel serves;
 /// otherwise the system's error.
-pub fn query_writers(path: &Path) -> io::Result<String> {
-    query(path, WRITERS)
+pub fn query_writers(path: &Path) -> io::Result<Wrote> {
+    Ok(serde_json::from_str(&query(path, WRITERS)?)?)
 }
 
 fn query(path: &Path, what: &str) -> io::Result<String> {

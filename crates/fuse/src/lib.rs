@@ -62,6 +62,7 @@ pub mod tx;
 pub mod umount;
 pub mod upgrade;
 pub(crate) mod wire;
+pub mod wrote;
 
 pub use crate::ioctl::numbers::SHUTDOWN_WITH_MODE;
 pub use crate::session::end::{Ended, SessionError};

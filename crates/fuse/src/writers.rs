@@ -18,12 +18,10 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::hash::Hash;
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde::Serialize;
 use smallvec::SmallVec;
 use stetfs_format::InodeNo;
 
@@ -31,9 +29,8 @@ use crate::attr::inode;
 use crate::opens::How;
 use crate::wire::abi::{CopyFileRangeIn, WriteKind};
 use crate::wire::{Request, What};
+use crate::wrote::{Count, Known, OfFile, Program, Wrote};
 
-/// Bytes that a sync weighs in the tables: a commit writes at least one block.
-const SYNC_WEIGHT: u64 = 4096;
 const FILES: usize = 512;
 const PROGRAMS: usize = 128;
 /// Programs that are told apart for one file; further ones count for the last.
@@ -42,29 +39,6 @@ const PROGRAMS_OF_FILE: usize = 8;
 const TOLD: usize = 32;
 /// How long a process is taken for the program that it was.
 const TRUSTED: Duration = Duration::from_secs(1);
-
-/// What was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-struct Count {
-    /// Bytes written.
-    bytes: u64,
-    /// Calls of fsync(2) and fdatasync(2), and writes that are synchronous.
-    syncs: u64,
-}
-
-impl Count {
-    fn weight(self) -> u64 {
-        self.bytes
-            .saturating_add(self.syncs.saturating_mul(SYNC_WEIGHT))
-    }
-}
-
-impl AddAssign for Count {
-    fn add_assign(&mut self, more: Self) {
-        self.bytes += more.bytes;
-        self.syncs += more.syncs;
-    }
-}
 
 /// The name of a program: that of its process.
 type Name = Arc<str>;
@@ -161,59 +135,26 @@ struct Tables {
     recent: Option<(u32, Instant, Name)>,
 }
 
-/// What is told of a program.
-#[derive(Serialize)]
-struct OfProgram<'a> {
-    name: &'a str,
-    #[serde(flatten)]
-    count: Count,
-}
-
-impl<'a> OfProgram<'a> {
-    fn of((name, count): (&'a Name, &Count)) -> Self {
-        Self {
-            name,
-            count: *count,
-        }
+fn of_program((name, count): (&Name, &Count)) -> Program {
+    Program {
+        name: name.to_string(),
+        count: *count,
     }
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Which<'a> {
-    Inode { inode: u32 },
-    Made { dir: u32, name: &'a str },
-}
-
-/// What is told of a file.
-#[derive(Serialize)]
-struct OfFile<'a> {
-    #[serde(flatten)]
-    file: Which<'a>,
-    programs: Vec<OfProgram<'a>>,
-}
-
-impl<'a> OfFile<'a> {
-    fn of((file, programs): (&'a File, &'a Programs)) -> Self {
-        let programs = programs.iter().map(|(name, count)| (name, count));
-        let file = match file {
-            File::Inode(InodeNo(inode)) => Which::Inode { inode: *inode },
-            File::Made(InodeNo(dir), name) => Which::Made { dir: *dir, name },
-        };
-        Self {
-            file,
-            programs: programs.map(OfProgram::of).collect(),
-        }
+fn of_file((file, programs): (&File, &Programs)) -> OfFile {
+    let file = match file {
+        File::Inode(InodeNo(inode)) => Known::Inode { inode: *inode },
+        File::Made(InodeNo(dir), name) => Known::Made {
+            dir: *dir,
+            name: name.to_string(),
+        },
+    };
+    let programs = programs.iter().map(|(name, count)| (name, count));
+    OfFile {
+        file,
+        programs: programs.map(of_program).collect(),
     }
-}
-
-/// What is told of all of them, the heaviest first.
-#[derive(Serialize)]
-struct Told<'a> {
-    /// All that was counted.
-    all: Count,
-    programs: Vec<OfProgram<'a>>,
-    files: Vec<OfFile<'a>>,
 }
 
 pub(crate) struct Writers(Mutex<Tables>);
@@ -312,17 +253,17 @@ impl Writers {
         tables.count_for(ino, handle, (pid, name), count);
     }
 
-    /// Returns the heaviest as JSON.
-    pub(crate) fn json(&self) -> serde_json::Result<String> {
+    /// Returns the heaviest.
+    pub(crate) fn told(&self) -> Wrote {
         let mut tables = self.0.lock();
         tables.settle();
         let programs = tables.programs.told();
         let files = tables.files.told();
-        serde_json::to_string(&Told {
+        Wrote {
             all: tables.all,
-            programs: programs.into_iter().map(OfProgram::of).collect(),
-            files: files.into_iter().map(OfFile::of).collect(),
-        })
+            programs: programs.into_iter().map(of_program).collect(),
+            files: files.into_iter().map(of_file).collect(),
+        }
     }
 }
 
@@ -448,19 +389,17 @@ mod tests {
             );
             count(100 + n, &format!("p{n}"), wrote(8192));
         }
-        let told: serde_json::Value = serde_json::from_str(&writers.json().unwrap()).unwrap();
-        let all = u64::from(others) * 8292;
-        assert_eq!(told["all"]["bytes"], all);
-        let log = &told["files"][0];
-        assert_eq!(log["inode"], 12);
-        assert_eq!(log["programs"][0]["syncs"], others);
-        assert_eq!(told["programs"][0], log["programs"][0]);
-        assert_eq!(told["files"].as_array().unwrap().len(), TOLD);
+        let told = writers.told();
+        assert_eq!(told.all.bytes, u64::from(others) * 8292);
+        let log = &told.files[0];
+        assert_eq!(log.file, Known::Inode { inode: 12 });
+        assert_eq!(log.programs[0].count.syncs, u64::from(others));
+        assert_eq!(told.programs[0], log.programs[0]);
+        assert_eq!(told.files.len(), TOLD);
         assert!(writers.0.lock().files.entries.len() <= 2 * FILES);
 
         writers.is_new(InodeNo(12));
-        let told: serde_json::Value = serde_json::from_str(&writers.json().unwrap()).unwrap();
-        assert_ne!(told["files"][0]["inode"], 12);
+        assert_ne!(writers.told().files[0].file, Known::Inode { inode: 12 });
     }
 
     #[test]

@@ -30,8 +30,7 @@ impl<B: Backend> FsServer<B> {
         }
         if name == control::WRITERS {
             self.administrator(from)?;
-            let told = self.writers.json().map_err(|_| Errno::IO)?;
-            return Ok(told.into_bytes());
+            return serde_json::to_vec(&self.writers.told()).map_err(|_| Errno::IO);
         }
         if name == control::ATOMIC {
             let max = if self.fs.is_atomic(ino) {

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -12,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
 use rustix::fs::{CWD, Dir, Mode, OFlags, fstat, openat};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use stetfs_format::width::{nearest_f64, usize_as_u64};
 use stetfs_fuse::mountinfo;
+use stetfs_fuse::wrote::{Count, Known, OfFile, Program, Wrote};
 use stetfs_media::MeterSnapshot;
 
 use super::counters::Counters;
@@ -34,122 +34,12 @@ const TB: f64 = 1e12;
 /// Programs and files in the tables for people.
 const SHOWN: usize = 10;
 
-/// What was asked for.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct Count {
-    bytes: u64,
-    syncs: u64,
-}
-
-impl Count {
-    /// What came since; all of it, if the counters began anew.
-    fn since(self, before: Self) -> Self {
-        let difference = |now: u64, before: u64| now.checked_sub(before);
-        let bytes = difference(self.bytes, before.bytes);
-        match (bytes, difference(self.syncs, before.syncs)) {
-            (Some(bytes), Some(syncs)) => Self { bytes, syncs },
-            _ => self,
-        }
-    }
-
-    /// As the server weighs it: a commit writes at least one block.
-    fn weight(self) -> u64 {
-        self.bytes.saturating_add(self.syncs.saturating_mul(4096))
-    }
-
-    fn is_none(self) -> bool {
-        self.bytes == 0 && self.syncs == 0
-    }
-}
-
-impl AddAssign for Count {
-    fn add_assign(&mut self, more: Self) {
-        self.bytes += more.bytes;
-        self.syncs += more.syncs;
-    }
-}
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Program {
-    name: String,
-    #[serde(flatten)]
-    count: Count,
-}
-
-/// A file as the server knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
-#[serde(untagged)]
-enum Known {
-    Inode {
-        inode: u64,
-    },
-    /// By the directory and the name that it was made by.
-    Made {
-        dir: u64,
-        name: String,
-    },
-}
-
-impl Known {
-    /// The inode that its name is looked for by.
-    fn inode(&self) -> u64 {
-        match self {
-            Self::Inode { inode } => *inode,
-            Self::Made { dir, .. } => *dir,
-        }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct OfFile {
-    #[serde(flatten)]
-    file: Known,
-    programs: Vec<Program>,
-}
-
-/// Who writes, as the server tells it.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Writers {
-    all: Count,
-    programs: Vec<Program>,
-    files: Vec<OfFile>,
-}
-
-impl Writers {
-    /// Asks the server; `None` if it serves no files.
-    fn of(dir: &Path) -> Result<Option<Self>> {
-        match stetfs_fuse::query_writers(dir) {
-            Ok(told) => serde_json::from_str(&told).during(|| "the counters".to_owned()),
-            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(None),
-            Err(e) => Err(Failure::from(e).context(dir.display())),
-        }
-    }
-
-    fn since(self, before: &Self) -> Self {
-        let programs = |now: Vec<Program>, before: &[Program]| {
-            let then = |name: &str| before.iter().find(|program| program.name == name);
-            let programs = now.into_iter().map(|program| Program {
-                count: program
-                    .count
-                    .since(then(&program.name).map_or(Count::default(), |then| then.count)),
-                name: program.name,
-            });
-            programs
-                .filter(|program| !program.count.is_none())
-                .collect()
-        };
-        let files = self.files.into_iter().map(|file| {
-            let then = before.files.iter().find(|then| then.file == file.file);
-            OfFile {
-                programs: programs(file.programs, then.map_or(&[], |then| &then.programs)),
-                file: file.file,
-            }
-        });
-        Self {
-            all: self.all.since(before.all),
-            programs: programs(self.programs, &before.programs),
-            files: files.filter(|file| !file.programs.is_empty()).collect(),
-        }
+/// Asks the server who writes; `None` if it serves no files.
+fn writers(dir: &Path) -> Result<Option<Wrote>> {
+    match stetfs_fuse::query_writers(dir) {
+        Ok(wrote) => Ok(Some(wrote)),
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(None),
+        Err(e) => Err(Failure::from(e).context(dir.display())),
     }
 }
 
@@ -214,10 +104,10 @@ pub(crate) fn run(args: &Wear) -> Result<()> {
     }
     let mut before = None;
     if let Some(seconds) = seconds {
-        before = Some((Instant::now(), source.read()?, Writers::of(&args.dir)?));
+        before = Some((Instant::now(), source.read()?, writers(&args.dir)?));
         sleep(seconds);
     }
-    let (now, writers) = (source.read()?, Writers::of(&args.dir)?);
+    let (now, writers) = (source.read()?, writers(&args.dir)?);
     let report = report(args, before, now, writers)?;
     if args.json {
         return output::json(&report);
@@ -226,9 +116,9 @@ pub(crate) fn run(args: &Wear) -> Result<()> {
 }
 
 /// What was counted, and when.
-type Before = Option<(Instant, Counters, Option<Writers>)>;
+type Before = Option<(Instant, Counters, Option<Wrote>)>;
 
-fn report(args: &Wear, before: Before, now: Counters, writers: Option<Writers>) -> Result<Report> {
+fn report(args: &Wear, before: Before, now: Counters, writers: Option<Wrote>) -> Result<Report> {
     let text = |key: &str| now.server.get(key).and_then(Value::as_str).unwrap_or("?");
     let uptime = now.server.get("uptime_s").and_then(Value::as_u64);
     let (image, dir) = (text("image").to_owned(), text("dir").to_owned());
@@ -245,7 +135,7 @@ fn report(args: &Wear, before: Before, now: Counters, writers: Option<Writers>) 
     let years = args.tbw.filter(|_| written > 0);
     let all = writers.as_ref().map_or(Count::default(), |all| all.all);
     let (programs, files) = match writers {
-        Some(Writers {
+        Some(Wrote {
             programs, files, ..
         }) => (Some(programs), Some(named(files, &args.dir, args.json)?)),
         None => (None, None),
@@ -272,8 +162,10 @@ fn named(files: Vec<OfFile>, dir: &Path, quiet: bool) -> Result<Vec<File>> {
     let resolved = mountinfo::resolve(dir).during(|| dir.display().to_string())?;
     let entry = mountinfo::mount_of(&resolved).during(|| "the list of mounts".to_owned())?;
     let top = entry.map_or(resolved, |entry| entry.dir);
-    let mut paths: HashMap<u64, Option<PathBuf>> =
-        files.iter().map(|of| (of.file.inode(), None)).collect();
+    let mut paths: HashMap<u64, Option<PathBuf>> = files
+        .iter()
+        .map(|of| (of.file.inode().into(), None))
+        .collect();
     let form = "{spinner} looking for the names of files: {pos}";
     let bar = progress::bar(form, None, quiet);
     let found = find(&top, &mut paths, &mut |n| bar.inc(n));
@@ -281,7 +173,7 @@ fn named(files: Vec<OfFile>, dir: &Path, quiet: bool) -> Result<Vec<File>> {
     found?;
     let mut named: Vec<File> = Vec::new();
     for OfFile { file, programs } in files {
-        let path = paths.get(&file.inode()).and_then(Option::as_ref);
+        let path = paths.get(&file.inode().into()).and_then(Option::as_ref);
         let path = match &file {
             Known::Inode { .. } => path.cloned(),
             Known::Made { name, .. } => Some(path.map_or(name.into(), |dir| dir.join(name))),
@@ -291,7 +183,7 @@ fn named(files: Vec<OfFile>, dir: &Path, quiet: bool) -> Result<Vec<File>> {
         let file = match named.iter_mut().find(of_path) {
             Some(file) => file,
             None => named.push_mut(File {
-                inode: path.is_none().then(|| file.inode()),
+                inode: path.is_none().then(|| file.inode().into()),
                 path,
                 count: Count::default(),
                 programs: Vec::new(),
