@@ -6,6 +6,7 @@
 //! stands. If the pipe ends without that line, it never will: the server has said why, and the
 //! command passes on its exit code.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
@@ -56,7 +57,9 @@ impl Waiting {
 /// The mount does not stand.
 pub fn start(mut server: Command) -> Result<(), StartError> {
     // A server lives long: a lock that the caller's shell has would never be free again.
-    stetfs_sys::inherited::leave_nothing();
+    let words = server.get_args().map(OsStr::to_string_lossy);
+    let named: Vec<u32> = words.flat_map(|word| descriptors(&word)).collect();
+    stetfs_sys::inherited::leave_only(&named);
     let mut process = server
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -75,6 +78,19 @@ pub fn start(mut server: Command) -> Result<(), StartError> {
     })
 }
 
+/// Returns the numbers of the descriptors that a word of a command line names.
+fn descriptors(word: &str) -> Vec<u32> {
+    let places = ["/dev/fd/", "/proc/self/fd/"];
+    let after = places
+        .into_iter()
+        .flat_map(|place| word.split(place).skip(1));
+    let number = |rest: &str| {
+        let end = rest.find(|c: char| !c.is_ascii_digit());
+        rest[..end.unwrap_or(rest.len())].parse().ok()
+    };
+    after.filter_map(number).collect()
+}
+
 /// Detaches the server, once the mount stands: leaves the terminal's session and the working
 /// directory, and sends further output to `log` or nowhere. [`serve`](crate::serve) lets the
 /// command return.
@@ -88,4 +104,22 @@ pub fn detach(log: Option<File>) -> io::Result<Waiting> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))?;
     Ok(Waiting(Some(null)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::descriptors;
+
+    #[test]
+    fn descriptors_are_named_in_words() {
+        for (word, named) in [
+            ("/dev/fd/101", &[101][..]),
+            ("/proc/self/fd/9?offset=512", &[9]),
+            ("ro,nvm=/dev/fd/7", &[7]),
+            ("/dev/fd/", &[]),
+            ("disk.img", &[]),
+        ] {
+            assert_eq!(descriptors(word), named, "{word}");
+        }
+    }
 }

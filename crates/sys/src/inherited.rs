@@ -50,17 +50,30 @@ pub fn leave(descriptor: impl AsFd, to_next: bool) -> Result<u32, Errno> {
 }
 
 /// Has no program that is started from now on inherit what this process has inherited, beside the
-/// three standard descriptors: a lock, a pipe, a file on a mount. Before Linux 5.11 it does
-/// nothing.
-pub fn leave_nothing() {
+/// three standard descriptors and those of these numbers: a lock, a pipe, a file on a mount. Before
+/// Linux 5.11 it does nothing.
+pub fn leave_only(kept: &[u32]) {
+    let mut kept: Vec<u32> = kept.iter().copied().filter(|number| *number > 2).collect();
+    kept.sort_unstable();
+    kept.dedup();
+    let mut first: libc::c_uint = 3;
+    for number in kept {
+        leave_none(first, number - 1);
+        first = number.saturating_add(1);
+    }
+    leave_none(first, libc::c_uint::MAX);
+}
+
+/// Has no program inherit the descriptors of these numbers. An empty range is an error, which
+/// changes nothing.
+fn leave_none(first: libc::c_uint, last: libc::c_uint) {
     // SAFETY: it takes no descriptor from anybody; it changes what becomes of them in programs that
     // are started later.
     unsafe {
-        let first: libc::c_uint = 3;
         libc::syscall(
             libc::SYS_close_range,
             first,
-            libc::c_uint::MAX,
+            last,
             libc::CLOSE_RANGE_CLOEXEC,
         );
     }

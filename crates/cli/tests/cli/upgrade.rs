@@ -407,3 +407,19 @@ fn a_server_keeps_nothing_of_its_callers() {
     tool("flock", &["--nonblock", &lock, "true"]).ok();
     m.down();
 }
+
+/// A volume that the caller has open already, and the server finds by the descriptor's number.
+#[test]
+fn a_server_keeps_what_its_words_name() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    for image in ["/proc/self/fd/9", "/dev/fd/9"] {
+        let script = "exec 9<>\"$1\" && \"$2\" mount -q \"$3\" \"$4\"";
+        let args = ["-c", script, "sh", &m.image, STETFS, image, &m.dir];
+        tool("sh", &args).ok();
+        assert!(m.is_mounted(), "{image}");
+        m.down();
+    }
+}
