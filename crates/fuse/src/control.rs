@@ -118,16 +118,15 @@ fn query(path: &Path, what: &str) -> io::Result<String> {
 /// `Unsupported` if the path is on no stetfs mount, `PermissionDenied` unless the caller is root or
 /// the server's user; otherwise the error of the command.
 pub fn command(path: &Path, command: Command) -> io::Result<()> {
-    match rustix::fs::setxattr(
-        path,
-        CONTROL,
-        command.encode().as_bytes(),
-        XattrFlags::empty(),
-    ) {
-        Ok(()) => Ok(()),
+    match tell(path, command.encode().as_bytes()) {
         Err(rustix::io::Errno::OPNOTSUPP) => Err(not_stetfs(path)),
-        Err(e) => Err(e.into()),
+        done => Ok(done?),
     }
+}
+
+/// Tells the server of the mounted volume that `path` is on what to do.
+fn tell(path: &Path, words: &[u8]) -> Result<(), rustix::io::Errno> {
+    rustix::fs::setxattr(path, CONTROL, words, XattrFlags::empty())
 }
 
 /// Has the mounted volume that `path` is on handed over to a program that takes over from its
@@ -139,12 +138,7 @@ pub fn command(path: &Path, command: Command) -> io::Result<()> {
 /// why. `NotConnected` and `ConnectionAborted`: the program has failed, and the mount has ended.
 pub fn upgrade(path: &Path, program: &Path) -> io::Result<()> {
     let words = [UPGRADE, program.as_os_str().as_bytes()].concat();
-    Ok(rustix::fs::setxattr(
-        path,
-        CONTROL,
-        &words,
-        XattrFlags::empty(),
-    )?)
+    Ok(tell(path, &words)?)
 }
 
 /// Freezes the mounted volume that `path` is on, as long as the server's connection to a socket is
@@ -155,12 +149,7 @@ pub fn upgrade(path: &Path, program: &Path) -> io::Result<()> {
 /// As [`upgrade`]; also `ERANGE` if the mount gives its server up before that (`abort_hung=`).
 pub fn freeze(path: &Path, seconds: u64, socket: &str) -> io::Result<()> {
     let words = [FREEZE, format!("{seconds} {socket}").as_bytes()].concat();
-    Ok(rustix::fs::setxattr(
-        path,
-        CONTROL,
-        &words,
-        XattrFlags::empty(),
-    )?)
+    Ok(tell(path, &words)?)
 }
 
 /// What stops a mount for a moment.
