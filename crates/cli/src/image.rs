@@ -28,19 +28,13 @@ use crate::{identity, mounts, place, repeatable};
 /// Mounts the volume in `image`; the caller decides who sees it. A read-only mount writes nothing:
 /// it recovers in memory if it must, and the report's warnings say so.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
-    check_not_mounted(image)?;
-    mount_again(image, options)
-}
-
-/// As [`mount`], for a volume that the kernel's list of mounts may have already.
-pub(crate) fn mount_again(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
     let in_memory = options.read_only && !options.noload && needs_recovery(image);
     let how = match in_memory {
         true => How::InMemory,
         false if options.read_only => How::ReadOnly,
         false => How::Writable,
     };
-    let media = open_again(image, &options, how)?;
+    let media = open_media(image, &options, how)?;
     let (fs, mut report) = Fs::mount(media, options).map_err(|e| failed(image, e))?;
     if in_memory {
         report.warnings.push(format!(
@@ -96,23 +90,17 @@ pub(crate) fn is_mounted(image: &Path) -> bool {
 
 /// Opens the media for what the mount may do.
 pub(crate) fn open_media(image: &Path, options: &MountOptions, how: How) -> Result<Media> {
-    check_not_mounted(image)?;
-    open_again(image, options, how)
-}
-
-fn check_not_mounted(image: &Path) -> Result<()> {
-    let Some(mount) = mounts::mount_of(image)? else {
-        return Ok(());
-    };
-    Err(Failure::new(format!(
-        "{} is mounted on {}",
-        image.display(),
-        mount.dir.display()
-    ))
-    .advise("use it there, or unmount it first"))
-}
-
-fn open_again(image: &Path, options: &MountOptions, how: How) -> Result<Media> {
+    // A mount that is taken over is in the kernel's list.
+    if options.in_use.is_none()
+        && let Some(mount) = mounts::mount_of(image)?
+    {
+        return Err(Failure::new(format!(
+            "{} is mounted on {}",
+            image.display(),
+            mount.dir.display()
+        ))
+        .advise("use it there, or unmount it first"));
+    }
     let found = part::find(image)?;
     let open = |how| match &found {
         part::Image::Whole(image) => match how {

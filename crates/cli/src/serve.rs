@@ -117,7 +117,7 @@ fn mount(
         in_use: Some(handed.in_use()),
         ..options.clone()
     };
-    image::mount_again(image, options)
+    image::mount(image, options)
 }
 
 /// Names the options that change nothing.
