@@ -92,7 +92,7 @@ impl Collector {
     /// # Errors
     /// What is wrong with `head`.
     pub(crate) fn new(log: Log, head: Block, most: u32) -> Result<Self, Corrupt> {
-        let found = JournalSuperblock::decode(head.bytes(), log.block.bytes())?;
+        let found = JournalSuperblock::decode(head.bytes(), log.block)?;
         let longest = most.saturating_mul(PART).max(SHORTEST);
         let mut collector = Self {
             shown: found.maxlen.min(longest),
@@ -148,7 +148,7 @@ impl Collector {
     }
 
     fn head_written(&mut self) -> Result<Head, Corrupt> {
-        let found = JournalSuperblock::decode(self.head.bytes(), self.log.block.bytes())?;
+        let found = JournalSuperblock::decode(self.head.bytes(), self.log.block)?;
         self.log.set_head(self.head.bytes());
         if found.start == 0 {
             self.forget();
@@ -289,8 +289,7 @@ impl Collector {
     /// JBD2's superblock as the kernel reads it.
     pub(crate) fn superblock(&self) -> Block {
         let mut shown = self.head.clone();
-        let size = self.log.block.bytes();
-        if let Ok(mut head) = JournalSuperblock::decode(shown.bytes(), size) {
+        if let Ok(mut head) = JournalSuperblock::decode(shown.bytes(), self.log.block) {
             head.maxlen = self.shown;
             // A number that this life does not use: the blocks of a transaction that it has begun
             // cannot be taken for blocks of the next life's.

@@ -39,7 +39,7 @@ use stetfs::clock::Clock;
 use stetfs::{Alone, close_alone};
 use stetfs_format::block_size::Piece;
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, BlockSize, FeatureIncompat, Tid};
+use stetfs_format::{BlockNo, FeatureIncompat, Tid};
 use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Meter, Op, Tag};
 use stetfs_scheme::{Goal, Opened};
 use stetfs_sync::{Background, RwLock};
@@ -118,7 +118,7 @@ impl Below {
         let Opened {
             ref dev, ref terms, ..
         } = alone.opened;
-        let size = BlockSize::of(alone.opened.block_size);
+        let size = alone.opened.block_size;
         let Some((log, _)) = Log::find(&**dev) else {
             return Err(BelowError::NoJournal);
         };

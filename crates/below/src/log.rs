@@ -87,7 +87,7 @@ impl Log {
             identity: Identity::of(&sb),
             block: sb.block,
             blocks: sb.blocks_count,
-            format: JournalSuperblock::decode(raw.bytes(), sb.block_size())
+            format: JournalSuperblock::decode(raw.bytes(), sb.block)
                 .ok()?
                 .log_format(),
             first: 0,
@@ -100,7 +100,7 @@ impl Log {
 
     /// Takes over what the journal's superblock says; `None` when it is invalid or has no use.
     pub(crate) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
-        let head = JournalSuperblock::decode(raw, self.block.bytes()).ok()?;
+        let head = JournalSuperblock::decode(raw, self.block).ok()?;
         let len = self.extents.last().map_or(0, |(at, e)| at + e.len);
         if head.log_end() > len {
             return None;

@@ -79,7 +79,7 @@ impl Check<'_> {
     ) {
         let mut raw = std::mem::take(&mut self.s.block);
         let is_read = self.read(first, &mut raw);
-        let decoded = JournalSuperblock::decode(&raw, self.g.block_size());
+        let decoded = JournalSuperblock::decode(&raw, self.g.block);
         self.s.block = raw;
         if !is_read {
             return;

@@ -307,7 +307,7 @@ impl Left {
             dev: media.home,
             nvm: media.nvm,
             nvm_new: false,
-            block_size: sb.block_size(),
+            block_size: sb.block,
             blocks: sb.blocks_count,
             uuid: sb.uuid,
             has_64bit: sb.is_64bit,

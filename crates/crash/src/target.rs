@@ -379,7 +379,7 @@ fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
     let at = extents.first().context("a journal without blocks")?.start.0 * sb.block_size() as u64;
     let mut raw = vec![0; sb.block_size()];
     image.read(at, &mut raw);
-    let mut journal = JournalSuperblock::decode(&raw, sb.block_size())?;
+    let mut journal = JournalSuperblock::decode(&raw, sb.block)?;
     ensure!(blocks <= journal.maxlen, "it has {} blocks", journal.maxlen);
     journal.maxlen = blocks;
     journal.encode_into(&mut raw);

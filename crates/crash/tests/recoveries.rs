@@ -131,9 +131,9 @@ const MISFITS: [fn(&mut OpenArgs); 6] = [
     },
     |args| {
         const INCOMPAT_AT: usize = 0x28;
-        let at = args.log[0].start.0 * args.block_size as u64;
+        let at = args.block_size.start_of(args.log[0].start);
         let (mut block, tag) = (
-            vec![0; args.block_size],
+            vec![0; args.block_size.bytes()],
             Tag::new(Class::Journal, Cause::Control),
         );
         args.dev.read_at(at, &mut block, tag).expect("a read");

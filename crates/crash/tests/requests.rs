@@ -22,7 +22,9 @@ use stetfs_format::jbd2::{
     ChecksumVersion, CommitBlock, DescriptorWriter, JournalIncompat, JournalSuperblock,
     RevokeWriter, escape, needs_escape,
 };
-use stetfs_format::{BlockNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid, Time};
+use stetfs_format::{
+    BlockNo, BlockSize, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid, Time,
+};
 use stetfs_media::sim::Keep;
 use stetfs_media::{BlockDev, Cause, Class, MediaError, Tag};
 use stetfs_scheme::LogExtent;
@@ -226,7 +228,7 @@ impl Run {
     }
 
     fn superblock(&self) -> JournalSuperblock {
-        JournalSuperblock::decode(&self.head, self.size).expect("JBD2's superblock")
+        JournalSuperblock::decode(&self.head, BlockSize::of(self.size)).expect("JBD2's superblock")
     }
 
     fn write_head(&mut self, start: u32, sequence: Tid) {

@@ -13,7 +13,9 @@ use stetfs_format::jbd2::{
     JournalIncompat, JournalSuperblock, LogFormat, RevokeBlock, RevokeWriter, escape, needs_escape,
     unescape,
 };
-use stetfs_format::{BlockNo, Corrupt, FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, Tid, Time};
+use stetfs_format::{
+    BlockNo, BlockSize, Corrupt, FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, Tid, Time,
+};
 
 const JOURNAL: InodeNo = InodeNo(8);
 
@@ -31,7 +33,7 @@ impl Log {
             .flat_map(|e| (0..e.len).map(|i| e.pblk.plus(i.into())))
             .collect();
         let raw = volume.block(blocks[0]);
-        let sb = JournalSuperblock::decode(raw, volume.sb.block_size()).expect("a superblock");
+        let sb = JournalSuperblock::decode(raw, volume.sb.block).expect("a superblock");
         assert_eq!(sb.maxlen as usize, blocks.len());
         let mut again = raw.to_vec();
         sb.encode_into(&mut again);
@@ -311,7 +313,7 @@ impl Writer<'_> {
 
     fn transaction(&mut self, logged: &[(BlockNo, Vec<u8>)], revoked: &[BlockNo], commit: bool) {
         let mut crc = !0;
-        let mut block = vec![0xaa; self.format.block_size];
+        let mut block = vec![0xaa; self.format.block_size.bytes()];
         for chunk in revoked.chunks(self.format.revokes_per_block()) {
             let mut revoke = RevokeWriter::new(&mut block, self.tid, &self.format);
             chunk.iter().for_each(|block| revoke.push(*block));
@@ -494,7 +496,7 @@ fn the_kernel_replays_what_we_wrote() {
 fn damage_is_found() {
     for version in [ChecksumVersion::V2, ChecksumVersion::V3] {
         let format = LogFormat {
-            block_size: 1024,
+            block_size: BlockSize::of(1024),
             checksum: version,
             is_64bit: true,
             uuid: [7; 16],
@@ -556,7 +558,7 @@ fn damaged_superblocks_are_named() {
         let (mut sb, mut bad) = (log.sb.clone(), raw.to_vec());
         change(&mut sb);
         sb.encode_into(&mut bad);
-        JournalSuperblock::decode(&bad, 1024)
+        JournalSuperblock::decode(&bad, BlockSize::of(1024))
     };
     assert_eq!(decode(&|_| ()), Ok(log.sb.clone()));
     let length = log.sb.maxlen;
@@ -624,12 +626,12 @@ fn damaged_superblocks_are_named() {
     sb.encode_into(&mut bad);
     bad[0x3ff] ^= 1;
     assert!(matches!(
-        JournalSuperblock::decode(&bad, 1024),
+        JournalSuperblock::decode(&bad, BlockSize::of(1024)),
         Err(Corrupt::JournalSuperChecksum { .. })
     ));
     bad[0] = 0;
     assert_eq!(
-        JournalSuperblock::decode(&bad, 1024),
+        JournalSuperblock::decode(&bad, BlockSize::of(1024)),
         Err(Corrupt::JournalMagic(JBD2_MAGIC & 0x00ff_ffff))
     );
     let file = std::fs::File::open(&image.path).expect("the image");

@@ -71,7 +71,7 @@ impl Journal {
     /// Opens the journal on a scheme that has recovered its log, and begins to take transactions.
     pub fn open(opened: Opened, config: &Config) -> Arc<Self> {
         let (dev, terms) = (&opened.dev, &opened.terms);
-        let size = BlockSize::of(opened.block_size);
+        let size = opened.block_size;
         let most_cached = (config.memory >> size.bits()).max(64);
         let blocks_max = terms.max_transaction;
         // On a fragmented volume, placing block_size / 24 data blocks takes one new, half full leaf

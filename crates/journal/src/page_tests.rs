@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimOptions;
 use stetfs_media::{Block, BlockRef, Class, Image};
 use stetfs_scheme::{OpenArgs, Opened, SchemeOptions};
@@ -34,7 +34,7 @@ fn served() -> Opened {
         dev: Arc::new(SimOptions::default().build(Image::new(1 << 20))),
         nvm: None,
         nvm_new: false,
-        block_size: 1024,
+        block_size: BlockSize::of(1024),
         blocks: 1024,
         uuid: [7; 16],
         has_64bit: true,

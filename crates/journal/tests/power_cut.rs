@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, LBlock, Tid};
 use stetfs_journal::{Config, Handle, Journal, Old, PlaceReq, Placer};
 use stetfs_media::sim::{Keep, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, SimDev};
@@ -104,7 +104,7 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         dev,
         nvm: None,
         nvm_new: false,
-        block_size: BLOCK,
+        block_size: BlockSize::of(BLOCK),
         blocks: BLOCKS,
         uuid: [7; 16],
         has_64bit: true,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use stetfs_format::BlockNo;
+use stetfs_format::{BlockNo, BlockSize};
 use stetfs_media::{BlockDev, Pmem};
 
 use crate::about::{About, InMemory, SchemeOptions};
@@ -31,8 +31,8 @@ pub struct OpenArgs {
     pub nvm: Option<Arc<dyn Pmem>>,
     /// The scheme may overwrite that memory, unless a volume needs its content.
     pub nvm_new: bool,
-    /// The file system's block size in bytes.
-    pub block_size: usize,
+    /// The file system's block size.
+    pub block_size: BlockSize,
     /// The volume's size in blocks.
     pub blocks: u64,
     /// The volume's UUID.
@@ -145,8 +145,8 @@ pub struct Opened {
     pub report: RecoveryReport,
     /// The home medium.
     pub dev: Arc<dyn BlockDev>,
-    /// The file system's block size in bytes.
-    pub block_size: usize,
+    /// The file system's block size.
+    pub block_size: BlockSize,
     /// The volume's size in blocks.
     pub blocks: u64,
     /// The volume may be written.

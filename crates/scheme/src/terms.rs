@@ -1,7 +1,7 @@
 //! The terms to which a scheme has agreed, once it is open.
 
 use serde::Serialize;
-use stetfs_format::width::usize_as_u64;
+use stetfs_format::BlockSize;
 use stetfs_media::DISK_JUMP_BYTES;
 
 /// The terms on which a scheme serves a volume. They depend on the ground and on the options, and
@@ -108,8 +108,8 @@ impl Extents {
 
     /// For disks, on which each extent costs a movement of the head: the blocks that are
     /// transferred in the time of one.
-    pub fn disk(block_size: usize) -> Self {
-        let run = DISK_JUMP_BYTES / usize_as_u64(block_size);
+    pub fn disk(block_size: BlockSize) -> Self {
+        let run = block_size.block_of(DISK_JUMP_BYTES);
         let run = u32::try_from(run).unwrap_or(1).max(1);
         Self { mean: run, run }
     }

@@ -295,7 +295,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
 /// Returns the journal area, with the length that its superblock gives.
 fn journal_area(args: &OpenArgs) -> Result<JournalArea> {
     let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
-    let mut raw = Block::zeroed(args.block_size);
+    let mut raw = Block::zeroed(args.block_size.bytes());
     area.read(0, raw.bytes_mut())?;
     let superblock = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
     area.set_log(FIRST, superblock.maxlen)?;

@@ -47,7 +47,7 @@
 use std::ops::Range;
 
 use stetfs_format::BlockNo;
-use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_media::{JournalCopy, Remap, RemapPair};
 
 use super::jbd2::{self, Place, Plain, Ways};
@@ -160,10 +160,10 @@ impl Ways for Remapped {
     /// long enough.
     fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>> {
         let device = device(area)?;
-        let in_blocks = |bytes: u32| usize_as_u64(u32_as_usize(bytes).div_ceil(area.block_size));
+        let in_blocks = |bytes: u32| area.block_size.blocks_for(bytes.into());
         let unit = in_blocks(device.granularity()).max(1);
         let least = in_blocks(device.least_run_bytes()).max(unit);
-        let end = area.dev.size() / usize_as_u64(area.block_size);
+        let end = area.block_size.block_of(area.dev.size());
         let mut pairs = Vec::with_capacity(logged.len());
         for (home, at) in logged {
             pairs.push((home.0, area.place(at)?.0.0, at));
@@ -195,7 +195,7 @@ impl Ways for Remapped {
 
     fn bring(&self, area: &JournalArea, chosen: &[Place]) -> Result<()> {
         let sector = u64::from(area.dev.sector_size());
-        let sectors = usize_as_u64(area.block_size) / sector;
+        let sectors = area.block_size.offset_of(1) / sector;
         let mut pairs = Vec::with_capacity(chosen.len() * u64_as_usize(sectors));
         for &(home, at) in chosen {
             let (log, _) = area.place(at)?;
@@ -249,8 +249,8 @@ fn release(device: &dyn Remap, area: &JournalArea, run: &Range<u32>) -> Result<(
     while len > 0 {
         let (block, together) = area.place(at)?;
         let n = len.min(together).min(area.end - at);
-        let size = usize_as_u64(area.block_size);
-        device.release(block.0 * size, u64::from(n) * size)?;
+        let size = area.block_size;
+        device.release(size.start_of(block), size.offset_of(n.into()))?;
         at = area.step(at, n);
         len -= n;
     }

@@ -28,7 +28,7 @@ use stetfs_format::bytes::{read_u32le, read_u64le, write_u32le, write_u64le};
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
 use stetfs_format::private_log::{LogHeader, Tail};
-use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
@@ -110,7 +110,7 @@ impl MappedLog {
             return Err(SchemeError::Unusable("the volume has no journal".into()));
         }
         let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
-        let mut raw = Block::zeroed(args.block_size);
+        let mut raw = Block::zeroed(args.block_size.bytes());
         area.read(0, raw.bytes_mut())?;
         let jbd2 = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
         area.set_log(FIRST, jbd2.log_end())?;
@@ -135,7 +135,8 @@ impl MappedLog {
 
     /// Returns the number of blocks of a map with `entries` entries.
     pub(crate) fn map_blocks(&self, entries: u32) -> u32 {
-        must_fit_u32((HEAD + u32_as_usize(entries) * ENTRY).div_ceil(self.area.block_size))
+        let bytes = HEAD + u32_as_usize(entries) * ENTRY;
+        self.area.block_size.touched(0, bytes)
     }
 
     /// Splits the log into `slots` slots for maps, of at most `most` blocks each, and places.
@@ -143,7 +144,7 @@ impl MappedLog {
     pub(crate) fn split(&self, slots: u32, most: u32) -> Result<(u32, std::ops::Range<u32>)> {
         let capacity = self.area.capacity();
         for slot in 1..=most {
-            let room = must_fit_u32((u32_as_usize(slot) * self.area.block_size - HEAD) / ENTRY);
+            let room = must_fit_u32((self.area.block_size.bytes_of(slot) - HEAD) / ENTRY);
             let places = capacity.saturating_sub(slots * slot);
             if room >= places || slot == most {
                 let first = FIRST + slots * slot;
@@ -160,18 +161,18 @@ impl MappedLog {
     /// Reads the map at log block `at`; `None` if it does not count.
     pub(crate) fn read_map(&self, at: u32, slot: u32) -> Result<Option<Map>> {
         let size = self.area.block_size;
-        let mut raw = vec![0; size];
+        let mut raw = vec![0; size.bytes()];
         self.area.read(at, &mut raw)?;
         let count = read_u32le(&raw, 0x14);
-        let room = (u32_as_usize(slot) * size - HEAD) / ENTRY;
+        let room = (size.bytes_of(slot) - HEAD) / ENTRY;
         let generation = read_u64le(&raw, 0x08);
         let is_one = read_u64le(&raw, 0) == MAP_WORD && generation < MOST_GENERATIONS;
         if !is_one || u32_as_usize(count) > room {
             return Ok(None);
         }
         let blocks = self.map_blocks(count);
-        raw.resize(u32_as_usize(blocks) * size, 0);
-        for (i, block) in (0..).zip(raw.chunks_mut(size)).skip(1) {
+        raw.resize(size.bytes_of(blocks), 0);
+        for (i, block) in (0..).zip(raw.chunks_mut(size.bytes())).skip(1) {
             self.area.read(at + i, block)?;
         }
         let is_intact = read_u32le(&raw, CHECKSUM_AT) == self.map_crc(&raw, count);
@@ -197,9 +198,9 @@ impl MappedLog {
     /// and is written when the rest of the map and the body that it vouches for are durable.
     pub(crate) fn write_map(&self, body: Dirty<'_>, at: u32, map: &Map) -> Result<()> {
         let raw = self.encode(map);
-        let (head, rest) = raw.split_at(self.area.block_size);
+        let (head, rest) = raw.split_at(self.area.block_size.bytes());
         let tag = Tag::new(Class::Journal, Cause::Log);
-        let rest = rest.chunks(self.area.block_size);
+        let rest = rest.chunks(self.area.block_size.bytes());
         let rest: Vec<_> = rest.map(|block| (tag, block)).collect();
         let durable = self.area.write_last(body, at + 1, &rest, Cause::Log)?;
         self.area.write_commit(durable, at, head)
@@ -217,7 +218,7 @@ impl MappedLog {
     /// Encodes a map as whole blocks.
     fn encode(&self, map: &Map) -> Vec<u8> {
         let count = must_fit_u32(map.entries.len());
-        let mut raw = vec![0; u32_as_usize(self.map_blocks(count)) * self.area.block_size];
+        let mut raw = vec![0; self.area.block_size.bytes_of(self.map_blocks(count))];
         write_u64le(&mut raw, 0, MAP_WORD);
         write_u64le(&mut raw, 0x08, map.generation);
         write_u32le(&mut raw, 0x10, map.transactions);
@@ -271,7 +272,7 @@ impl MappedLog {
 
     /// Reads and checks the content of an entry.
     fn content(&self, entry: &Entry) -> Result<BlockRef> {
-        let mut content = Block::zeroed(self.area.block_size);
+        let mut content = Block::zeroed(self.area.block_size.bytes());
         self.area.read(entry.at, content.bytes_mut())?;
         if content_crc(content.bytes()) != entry.crc {
             let (home, at) = (entry.home, entry.at);
@@ -289,7 +290,7 @@ impl MappedLog {
             self.area.block_size,
             Tag::new(Class::Journal, Cause::Control),
         );
-        let (mut raw, zeros) = (vec![0; size], vec![0; size]);
+        let (mut raw, zeros) = (vec![0; size.bytes()], vec![0; size.bytes()]);
         for at in places {
             self.area.read(at, &mut raw)?;
             if raw.starts_with(&JBD2_MAGIC.to_be_bytes()) {
@@ -305,12 +306,12 @@ fn begin(about: &About, args: &OpenArgs, area: &JournalArea, epoch: u64) -> Resu
     let header = LogHeader {
         scheme: about.name.to_owned(),
         uuid: args.uuid,
-        unit: must_fit(args.block_size),
+        unit: args.block_size.bytes_u32(),
         epoch,
         is_closed: false,
         tail: Tail::from_word(0),
     };
-    let mut raw = vec![0; args.block_size];
+    let mut raw = vec![0; args.block_size.bytes()];
     header.encode(&mut raw);
     area.write_record(HEADER_BLOCK, &raw, Cause::Control)
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use stetfs_format::BlockNo;
+use stetfs_format::{BlockNo, BlockSize};
 use stetfs_media::{BlockDev, Cause};
 
 use crate::parts::home::{Write, write_home};
@@ -43,7 +43,7 @@ pub(crate) static ABOUT: About = About {
 
 struct Null {
     dev: Arc<dyn BlockDev>,
-    block_size: usize,
+    block_size: BlockSize,
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {

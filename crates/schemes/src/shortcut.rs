@@ -190,7 +190,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         Variant::Blk | Variant::BlkS => 1,
         Variant::Diff => usize::MAX,
         // Exactly half is not more than half.
-        Variant::AdpS => args.block_size / 2 + 1,
+        Variant::AdpS => args.block_size.bytes() / 2 + 1,
     };
     let blocks = byte_log.ring.capacity / 4 / Record::bound(1, 1, args.block_size);
     let terms = Terms {
@@ -255,7 +255,7 @@ impl OnLog for Shortcut {
         if let Kept::Whole(content) = &version.kept {
             return Ok(content.clone());
         }
-        let mut content = Block::zeroed(self.log.block_size);
+        let mut content = Block::zeroed(self.log.block_size.bytes());
         let bytes = content.bytes_mut();
         let tag = Tag::read(version.class);
         self.pmem().load(self.offset(block), bytes, tag)?;
@@ -370,7 +370,7 @@ impl OnLog for Shortcut {
         for (block, part) in sorted.logged.iter().zip(draft.parts) {
             let ranges = match part {
                 Part::Nothing => continue,
-                Part::Whole => Ranges::whole(self.log.block_size),
+                Part::Whole => Ranges::whole(self.log.block_size.bytes()),
                 Part::Ranges(_, ranges) => ranges,
             };
             let new = || PartialVersion::new(block.class, head.sequence);
@@ -430,7 +430,7 @@ impl Shortcut {
 
     /// Returns the byte offset of a block in memory.
     fn offset(&self, block: BlockNo) -> u64 {
-        block.0 * usize_as_u64(self.log.block_size)
+        self.log.block_size.start_of(block)
     }
 
     /// Chooses the part of a logged block that goes into the log.

@@ -212,7 +212,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let terms = Terms {
         wants: Wants {
             base: false,
-            changed_bytes: args.block_size,
+            changed_bytes: args.block_size.bytes(),
         },
         relocates: rule.relocates(&*args.dev),
         places_new: !place.is_beside(),
@@ -223,7 +223,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         epoch: left.epoch,
         jump_bytes: rule.jump_bytes(&*args.dev),
         rule,
-        zeros: Block::zeroed(args.block_size).into(),
+        zeros: Block::zeroed(args.block_size.bytes()).into(),
         log: Log::new(args.dev, args.block_size, limits, left.span, left.index),
         place,
         record: Mutex::default(),
@@ -255,7 +255,7 @@ impl OnLog for Stet {
             return Ok(false);
         };
         // A delta is written twice, a whole block once: so half a block is the limit.
-        let (start, least) = (self.offset(home), self.log.block_size / 2 + 1);
+        let (start, least) = (self.offset(home), self.log.block_size.bytes() / 2 + 1);
         changes_less(&**pmem, start, content, least)
     }
 
@@ -390,7 +390,7 @@ impl OnLog for Stet {
 
     fn land(&self, due: &mut [DueOf<Self>]) -> Result<()> {
         // In batches, because contents that are only in the log are read from there.
-        for due in due.chunks((BATCH / self.log.block_size).max(1)) {
+        for due in due.chunks((BATCH >> self.log.block_size.bits()).max(1)) {
             let contents = due.iter().map(|due| self.content_of(&due.version.content));
             let contents: Vec<BlockRef> = contents.collect::<Result<_>>()?;
             let pieces = self.pieces(due, &contents);
@@ -423,7 +423,7 @@ impl OnLog for Stet {
 impl Stet {
     /// Returns the byte offset of a block on the device.
     fn offset(&self, block: BlockNo) -> u64 {
-        block.0 * usize_as_u64(self.log.block_size)
+        self.log.block_size.start_of(block)
     }
 
     fn content_of(&self, content: &Content) -> Result<BlockRef> {
@@ -457,8 +457,10 @@ impl Stet {
         at: u64,
         record: &[u8],
     ) -> Result<()> {
-        let size = usize_as_u64(self.log.block_size);
-        let homes = placed.iter().map(|piece| BlockNo(piece.offset / size));
+        let size = self.log.block_size;
+        let homes = placed
+            .iter()
+            .map(|piece| BlockNo(size.block_of(piece.offset)));
         self.log.busy_homes.wait_for(homes);
         let mut runs = runs_of(Cause::Home, placed);
         runs.extend(self.place.ring().runs(at, record));
@@ -481,7 +483,7 @@ impl Stet {
                         continue;
                     }
                     if is_near && due[*last].home.plus(1) == block.home {
-                        before.end = self.log.block_size;
+                        before.end = self.log.block_size.bytes();
                         spans.push((i, 0..range.end));
                         continue;
                     }

@@ -182,7 +182,11 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let terms = Terms {
         wants: Wants {
             base: false,
-            changed_bytes: if logs_changes { args.block_size / 2 } else { 0 },
+            changed_bytes: if logs_changes {
+                args.block_size.bytes() / 2
+            } else {
+                0
+            },
         },
         is_buffer_cache: true,
         ..cache.terms()

@@ -60,7 +60,7 @@ impl<'a> Writer<'a> {
         let mut raw = Block::zeroed(sb.block_size());
         let at = sb.block.offset_of(places[0]);
         dev.read_at(at, raw.bytes_mut(), TAG).unwrap();
-        let mut head = JournalSuperblock::decode(raw.bytes(), sb.block_size()).unwrap();
+        let mut head = JournalSuperblock::decode(raw.bytes(), sb.block).unwrap();
         head.maxlen -= head.log_end() - (head.first + LOG_BLOCKS);
         head.encode_into(raw.bytes_mut());
         dev.write_at(at, raw.bytes(), TAG).unwrap();
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&self, block: u64, content: &[u8]) {
-        let at = block * self.format.block_size as u64;
+        let at = self.format.block_size.offset_of(block);
         self.dev.write_at(at, content, TAG).unwrap();
     }
 
@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
 
     /// Returns one of a few contents, so that the same comes again.
     fn content(&mut self) -> Vec<u8> {
-        let mut content = vec![self.chance.below(5) as u8; self.format.block_size];
+        let mut content = vec![self.chance.below(5) as u8; self.format.block_size.bytes()];
         if self.chance.below(6) == 0 {
             content[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
         }
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
     fn transaction(&mut self) {
         let n = 1 + self.chance.below(8);
         let mut writes = Vec::new();
-        let mut block = vec![0; self.format.block_size];
+        let mut block = vec![0; self.format.block_size.bytes()];
         let format = self.format;
         let descriptor_at = self.next();
         let mut descriptor = DescriptorWriter::new(&mut block, self.tid, &format);
@@ -173,7 +173,9 @@ impl<'a> Writer<'a> {
                 1 => content = self.content(),
                 _ => {}
             }
-            if !run.is_empty() && start + (run.len() / self.format.block_size) as u64 != home {
+            if !run.is_empty()
+                && start + (run.len() / self.format.block_size.bytes()) as u64 != home
+            {
                 self.write(start, &run);
                 run.clear();
             }
@@ -189,7 +191,7 @@ impl<'a> Writer<'a> {
 
     /// Does what no journaling file system does.
     fn disturb(&mut self) {
-        let size = self.format.block_size as u64;
+        let size = self.format.block_size.offset_of(1);
         let home = self.homes[self.chance.below(self.homes.len() as u64) as usize];
         let log = self.places[(self.first + self.chance.below(LOG_BLOCKS.into()) as u32) as usize];
         let block = if self.chance.below(2) == 0 { home } else { log };

@@ -50,7 +50,7 @@ impl<'a> JournalArea<'a> {
     pub(crate) fn open(disk: &'a Disk) -> Result<Self> {
         let extents = stetfs::journal_extents(&*disk.dev, &disk.superblock)?;
         let block = read_block(disk, &extents, 0)?;
-        let superblock = JournalSuperblock::decode(block.bytes(), disk.superblock.block_size())?;
+        let superblock = JournalSuperblock::decode(block.bytes(), disk.superblock.block)?;
         let blocks: u64 = extents.iter().map(|e| u64::from(e.len)).sum();
         if u64::from(superblock.maxlen) > blocks {
             let maxlen = superblock.maxlen;

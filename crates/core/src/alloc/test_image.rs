@@ -145,7 +145,7 @@ impl TestImage {
             dev: dev.clone(),
             nvm: None,
             nvm_new: false,
-            block_size: sb.block_size(),
+            block_size: sb.block,
             blocks: sb.blocks_count,
             uuid: sb.uuid,
             has_64bit: sb.is_64bit,

@@ -55,7 +55,7 @@ pub fn open_alone(media: &Media, opts: &MountOptions) -> Result<Alone> {
         dev: dev.clone(),
         nvm: media.nvm.clone(),
         nvm_new: opts.nvm_new,
-        block_size: sb.block_size(),
+        block_size: sb.block,
         // The volume may grow while it is used.
         blocks: sb.block.block_of(dev.size()),
         uuid: sb.uuid,

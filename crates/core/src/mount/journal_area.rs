@@ -198,8 +198,8 @@ fn read_head(
     let mut raw = Block::zeroed(sb.block_size());
     let at = sb.block.start_of(first.start);
     dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
-    let head = JournalSuperblock::decode(raw.bytes(), sb.block_size())
-        .map_err(|e| e.at(Place::Journal(0)))?;
+    let head =
+        JournalSuperblock::decode(raw.bytes(), sb.block).map_err(|e| e.at(Place::Journal(0)))?;
     Ok(Some((raw, head)))
 }
 

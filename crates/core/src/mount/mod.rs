@@ -308,7 +308,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         dev: dev.clone(),
         nvm: media.nvm.clone(),
         nvm_new: opts.nvm_new,
-        block_size: sb.block_size(),
+        block_size: sb.block,
         blocks: sb.blocks_count,
         uuid: sb.uuid,
         has_64bit: sb.is_64bit,

@@ -86,7 +86,7 @@ impl CommitBlock {
     /// # Panics
     /// When `block` is not of the journal's block size.
     pub fn encode(&self, block: &mut [u8], format: &LogFormat) {
-        assert_eq!(block.len(), format.block_size);
+        assert_eq!(block.len(), format.block_size.bytes());
         block.fill(0);
         write_header(block, BlockType::Commit, self.tid);
         COMMIT_SEC.put(block, self.time.sec.cast_unsigned());

@@ -171,7 +171,7 @@ impl<'a> DescriptorWriter<'a> {
     /// # Panics
     /// When `block` is not of the journal's block size.
     pub fn new(block: &'a mut [u8], tid: Tid, format: &'a LogFormat) -> Self {
-        assert_eq!(block.len(), format.block_size);
+        assert_eq!(block.len(), format.block_size.bytes());
         block.fill(0);
         write_header(block, BlockType::Descriptor, tid);
         Self {

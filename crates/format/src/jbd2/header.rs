@@ -1,5 +1,6 @@
 //! The header of every journal record, and what the journal's features say about all records.
 
+use crate::block_size::BlockSize;
 use crate::bytes::{read_u32be, write_u32be};
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
@@ -141,11 +142,18 @@ pub enum ChecksumVersion {
     V3,
 }
 
+impl ChecksumVersion {
+    /// Whether records end in a checksum: those of v2 and v3 do.
+    pub const fn has_tails(self) -> bool {
+        matches!(self, Self::V2 | Self::V3)
+    }
+}
+
 /// How the records of one journal look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFormat {
-    /// Bytes of a block.
-    pub block_size: usize,
+    /// The size of a block.
+    pub block_size: BlockSize,
     /// Checksums.
     pub checksum: ChecksumVersion,
     /// Block numbers have 64 bits.
@@ -159,7 +167,7 @@ pub struct LogFormat {
 impl LogFormat {
     /// Whether records end in a checksum: those of v2 and v3 do.
     pub const fn has_tails(&self) -> bool {
-        matches!(self.checksum, ChecksumVersion::V2 | ChecksumVersion::V3)
+        self.checksum.has_tails()
     }
 
     /// Bytes at the end of descriptor and revoke blocks that hold their checksum.
@@ -181,7 +189,7 @@ impl LogFormat {
 
     /// Tags that one descriptor block holds.
     pub const fn tags_per_block(&self) -> usize {
-        (self.block_size - HEADER_SIZE - self.tail_size() - 16) / self.tag_size()
+        (self.block_size.bytes() - HEADER_SIZE - self.tail_size() - 16) / self.tag_size()
     }
 
     /// Bytes of a record in a revoke block.
@@ -229,12 +237,12 @@ impl LogFormat {
     }
 
     pub(super) fn check_length(&self, block: &[u8]) -> Result<(), Corrupt> {
-        if block.len() == self.block_size {
+        if block.len() == self.block_size.bytes() {
             return Ok(());
         }
         Err(Corrupt::TooShort {
             record: "journal block",
-            needed: self.block_size,
+            needed: self.block_size.bytes(),
             found: block.len(),
         })
     }

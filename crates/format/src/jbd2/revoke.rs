@@ -75,7 +75,7 @@ impl<'a> RevokeWriter<'a> {
     /// # Panics
     /// When `block` is not of the journal's block size.
     pub fn new(block: &'a mut [u8], tid: Tid, format: &'a LogFormat) -> Self {
-        assert_eq!(block.len(), format.block_size);
+        assert_eq!(block.len(), format.block_size.bytes());
         block.fill(0);
         write_header(block, BlockType::Revoke, tid);
         Self {
@@ -122,6 +122,6 @@ impl<'a> RevokeWriter<'a> {
 impl LogFormat {
     /// Records that one revoke block holds.
     pub const fn revokes_per_block(&self) -> usize {
-        (self.block_size - RECORDS - self.tail_size()) / self.revoke_size()
+        (self.block_size.bytes() - RECORDS - self.tail_size()) / self.revoke_size()
     }
 }

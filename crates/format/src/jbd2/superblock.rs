@@ -3,11 +3,12 @@
 use bitflags::bitflags;
 
 use super::header::{BlockType, ChecksumVersion, JBD2_MAGIC, LogFormat};
+use crate::block_size::BlockSize;
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::layout::{Be32, Bytes, U8, flag_words, record};
 use crate::num::Tid;
-use crate::width::{must_fit, u32_as_usize};
+use crate::width::u32_as_usize;
 
 /// Bytes of the journal superblock.
 pub const JOURNAL_SUPERBLOCK_SIZE: usize = 1024;
@@ -104,7 +105,7 @@ record! {
 }
 
 impl JournalSuperblock {
-    /// Decodes the first 1,024 bytes of `raw`; `volume_block_size` in bytes.
+    /// Decodes the first 1,024 bytes of `raw`.
     ///
     /// A journal superblock is valid if and only if: 1. it has the magic and is of
     /// version 1 or 2; 2. all its incompatible features are known, at most one checksum
@@ -113,7 +114,7 @@ impl JournalSuperblock {
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Journal`, for the first check that failed.
-    pub fn decode(raw: &[u8], volume_block_size: usize) -> Result<Self, Corrupt> {
+    pub fn decode(raw: &[u8], volume_block_size: BlockSize) -> Result<Self, Corrupt> {
         let raw = raw
             .get(..JOURNAL_SUPERBLOCK_SIZE)
             .ok_or(Corrupt::TooShort {
@@ -131,7 +132,7 @@ impl JournalSuperblock {
         };
         let superblock = Self::read_fields(raw, is_v2);
         superblock.check_features()?;
-        if superblock.log_format().has_tails() {
+        if superblock.checksum_version().has_tails() {
             superblock.check_checksum(raw)?;
         }
         superblock.check_extent(volume_block_size)?;
@@ -166,9 +167,9 @@ impl JournalSuperblock {
         Err(Corrupt::JournalSuperChecksum { stored, computed })
     }
 
-    fn check_extent(&self, volume_block_size: usize) -> Result<(), Corrupt> {
-        if u32_as_usize(self.blocksize) != volume_block_size {
-            let (journal, volume) = (self.blocksize, must_fit(volume_block_size));
+    fn check_extent(&self, volume_block_size: BlockSize) -> Result<(), Corrupt> {
+        if self.blocksize != volume_block_size.bytes_u32() {
+            let (journal, volume) = (self.blocksize, volume_block_size.bytes_u32());
             return Err(Corrupt::JournalBlockSize { journal, volume });
         }
         let (first, length) = (self.first, self.maxlen);
@@ -209,7 +210,7 @@ impl JournalSuperblock {
         HEADER_MAGIC.put(raw, JBD2_MAGIC);
         BLOCKTYPE.put(raw, block_type.number());
         self.write_fields(raw, self.is_v2);
-        if self.is_v2 && self.log_format().has_tails() {
+        if self.is_v2 && self.checksum_version().has_tails() {
             CHECKSUM.put(raw, checksum_of(raw));
         }
     }
@@ -227,9 +228,9 @@ impl JournalSuperblock {
         self.checksum_type = if crc32c { CHECKSUM_CRC32C } else { 0 };
     }
 
-    /// How the records of this journal look.
-    pub fn log_format(&self) -> LogFormat {
-        let checksum = if self.feature_incompat.contains(JournalIncompat::CSUM_V3) {
+    /// The version of the checksums that its features name.
+    pub fn checksum_version(&self) -> ChecksumVersion {
+        if self.feature_incompat.contains(JournalIncompat::CSUM_V3) {
             ChecksumVersion::V3
         } else if self.feature_incompat.contains(JournalIncompat::CSUM_V2) {
             ChecksumVersion::V2
@@ -237,10 +238,17 @@ impl JournalSuperblock {
             ChecksumVersion::V1
         } else {
             ChecksumVersion::None
-        };
+        }
+    }
+
+    /// How the records of this journal look.
+    ///
+    /// # Panics
+    /// When its block size is no power of two, which [`JournalSuperblock::decode`] lets never pass.
+    pub fn log_format(&self) -> LogFormat {
         LogFormat {
-            block_size: u32_as_usize(self.blocksize),
-            checksum,
+            block_size: BlockSize::of(u32_as_usize(self.blocksize)),
+            checksum: self.checksum_version(),
             is_64bit: self.feature_incompat.contains(JournalIncompat::IS_64BIT),
             uuid: self.uuid,
             seed: crc32c(!0, &self.uuid),

@@ -592,7 +592,7 @@ fn log_format(choice: u8, sb: &Superblock) -> LogFormat {
         ChecksumVersion::V3,
     ];
     LogFormat {
-        block_size: sb.block_size(),
+        block_size: sb.block,
         checksum: versions[usize::from(choice >> 4 & 3)],
         is_64bit: choice >> 3 & 1 == 1,
         uuid: [3; 16],
@@ -630,11 +630,11 @@ pub fn jbd2(data: &[u8]) {
         }
         raw
     });
-    if let Ok(journal) = JournalSuperblock::decode(&raw, sb.block_size()) {
+    if let Ok(journal) = JournalSuperblock::decode(&raw, sb.block) {
         let mut again = raw.clone();
         journal.encode_into(&mut again);
         assert_eq!(
-            JournalSuperblock::decode(&again, sb.block_size()).as_ref(),
+            JournalSuperblock::decode(&again, sb.block).as_ref(),
             Ok(&journal)
         );
         assert!(journal.log_end() > journal.first);
@@ -643,7 +643,7 @@ pub fn jbd2(data: &[u8]) {
     let _ = Header::decode(&raw).map(|header| header.known_type());
     let raw = block_of(&raw, &sb);
     if let Ok(descriptor) = DescriptorBlock::decode(&raw, &format) {
-        assert!(descriptor.tags().count() <= format.block_size / format.tag_size());
+        assert!(descriptor.tags().count() <= format.block_size.bytes() / format.tag_size());
     }
     if let Ok(revoke) = RevokeBlock::decode(&raw, &format) {
         assert!(revoke.blocks().count() <= format.revokes_per_block());

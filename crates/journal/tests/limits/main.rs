@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, LBlock, Tid};
 use stetfs_journal::{Config, Handle, Journal, JournalError, Old, PlaceReq, Placer};
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 use stetfs_scheme::{DataMode, Goal, LogExtent, OpenArgs, SchemeOptions};
@@ -94,7 +94,7 @@ fn open_as(dev: Arc<dyn BlockDev>, memory: usize, log: LogExtent, config: &Confi
         dev,
         nvm: None,
         nvm_new: false,
-        block_size: BLOCK,
+        block_size: BlockSize::of(BLOCK),
         blocks: BLOCKS,
         uuid: [7; 16],
         has_64bit: true,

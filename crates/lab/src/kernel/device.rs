@@ -14,7 +14,9 @@ use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use stetfs_format::jbd2::{BlockType, DescriptorBlock, Header, JournalSuperblock, LogFormat};
-use stetfs_format::{GroupDesc, GroupNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_format::{
+    BlockSize, GroupDesc, GroupNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock,
+};
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 
 /// What was written of one kind.
@@ -134,17 +136,13 @@ impl Layer for Recorder {
 
 impl State {
     fn wrote(&mut self, offset: u64, bytes: &[u8]) {
-        let block = self.layout.block as u64;
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let len = ((block - at % block) as usize).min(bytes.len() - done);
-            let kind = self.kind(at / block, &bytes[done..done + len]);
+        for piece in self.layout.block.pieces(offset, bytes.len()) {
+            let (at, len) = (offset + piece.done as u64, piece.len);
+            let kind = self.kind(piece.block, &bytes[piece.in_range()]);
             let written = self.account.kinds.entry(kind).or_default();
             written.bytes += len as u64;
             written.requests += u64::from(self.end != Some(at));
             self.end = Some(at + len as u64);
-            done += len;
         }
     }
 
@@ -188,7 +186,7 @@ impl State {
 
 /// Where things are on a volume.
 struct Layout {
-    block: usize,
+    block: BlockSize,
     /// The log, in its order.
     log: Vec<Range<u64>>,
     /// Blocks with a fixed use.
@@ -235,7 +233,7 @@ impl Layout {
         let first = (logstart >> bits) * u64::from(u32_at(84)) + logstart % (1 << bits);
         let log = first..first + u64::from(u32_at(96));
         Self {
-            block: u32_at(4) as usize,
+            block: BlockSize::of(u32_at(4) as usize),
             log: vec![log],
             fixed: Vec::new(),
             ext4: None,
@@ -252,9 +250,9 @@ impl Layout {
             .map(|e| e.start.0..e.start.0 + u64::from(e.len))
             .collect();
         ensure!(!log.is_empty(), "there is no journal");
-        let block = sb.block_size();
-        let mut head = vec![0; block];
-        dev.read_at(log[0].start * block as u64, &mut head, READ)?;
+        let block = sb.block;
+        let mut head = vec![0; block.bytes()];
+        dev.read_at(block.offset_of(log[0].start), &mut head, READ)?;
         let journal = JournalSuperblock::decode(&head, block)?;
         let geometry = sb.geometry();
         let mut fixed = Vec::new();
@@ -266,18 +264,16 @@ impl Layout {
                 fixed.push((first + 1..first + copies, Class::GroupDesc));
             }
             let (at, byte) = geometry.desc_position(g);
-            let mut descs = vec![0; block];
-            dev.read_at(at.0 * block as u64, &mut descs, READ)?;
+            let mut descs = vec![0; block.bytes()];
+            dev.read_at(block.start_of(at), &mut descs, READ)?;
             let desc = GroupDesc::decode(&descs[byte..], g, geometry)?;
             let table = u64::from(geometry.inodes_per_group) * u64::from(geometry.inode_size);
             let one = |at: u64| at..at + 1;
             fixed.push((one(desc.block_bitmap.0), Class::BlockBitmap));
             fixed.push((one(desc.inode_bitmap.0), Class::InodeBitmap));
             let first = desc.inode_table.0;
-            fixed.push((
-                first..first + table.div_ceil(block as u64),
-                Class::InodeTable,
-            ));
+            let blocks = first..first + block.blocks_for(table);
+            fixed.push((blocks, Class::InodeTable));
         }
         Ok(Self {
             block,
@@ -326,7 +322,7 @@ impl Layout {
             // In the log, zeros replace the magic of a block that begins like a record.
             None if bytes.starts_with(&[0x0a, 0xf3]) => Class::Mapping,
             None if bytes.starts_with(&[0, 0, 2, 0xea]) => Class::Xattr,
-            None if is_directory(bytes, self.block) => Class::Directory,
+            None if is_directory(bytes, self.block.bytes()) => Class::Directory,
             None => Class::Data,
         }
     }

@@ -14,7 +14,7 @@ use stetfs_format::delta_log::{
 use stetfs_format::jbd2::unescape;
 use stetfs_format::nvm_pair::{RegionHeader, RegionState};
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Tid};
+use stetfs_format::{BlockNo, BlockSize, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
@@ -191,7 +191,7 @@ pub(super) fn read(
 /// A region of this scheme, as `owner` looks at it.
 pub(super) struct Contents {
     pub(super) pmem: Arc<dyn Pmem>,
-    pub(super) block_size: usize,
+    pub(super) block_size: BlockSize,
 }
 
 impl Look for Contents {
@@ -269,7 +269,7 @@ impl Left {
         area: &JournalArea,
     ) -> Result<BlockRef> {
         let size = area.block_size;
-        let mut content = Block::zeroed(size);
+        let mut content = Block::zeroed(size.bytes());
         let bytes = content.bytes_mut();
         let kept = self.kept.iter().find(|(entry, ..)| entry.home == home);
         if let Some((_, kept, _)) = kept {
@@ -278,7 +278,7 @@ impl Left {
         } else if pending.whole.is_none() {
             DELTAS.reached();
             let tag = Tag::new(Class::Data, Cause::Recovery);
-            area.dev.read_at(home.0 * usize_as_u64(size), bytes, tag)?;
+            area.dev.read_at(size.start_of(home), bytes, tag)?;
         }
         let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
             WRONG_BASE.reached();
@@ -303,7 +303,7 @@ impl Left {
             let (from, len) = (u32_as_usize(tag.place), u32_as_usize(tag.length));
             let (checksum, delta) = found.record[from..from + len].split_at(DELTA_HEADER);
             delta_bytes.clear();
-            if !compressor(tag.compressor())?.decompress(delta, size, &mut delta_bytes) {
+            if !compressor(tag.compressor())?.decompress(delta, size.bytes(), &mut delta_bytes) {
                 return Err(wrong("a delta"));
             }
             bytes

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use stetfs_format::Tid;
 use stetfs_format::delta_log::{
     GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry, TagFlags,
     decode_in_flight, encode_in_flight, in_flight_of, in_flight_table, in_flight_word,
 };
 use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::private_log::Tail;
-use stetfs_format::width::{must_fit_u32, u16_as_u32, u32_as_u64, u32_as_usize};
+use stetfs_format::width::{u16_as_u32, u32_as_u64, u32_as_usize};
+use stetfs_format::{BlockSize, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
@@ -53,10 +53,10 @@ const HOME: u64 = u32_as_u64(u16_as_u32(TagFlags::HOME.bits())) << HOME_BITS;
 impl DeltaRegion {
     pub(super) fn new(
         pmem: Arc<dyn Pmem>,
-        block_size: usize,
+        block_size: BlockSize,
         header: &RegionHeader,
     ) -> Result<Self> {
-        let geometry = RegionGeometry::of(pmem.size(), must_fit_u32(block_size))?;
+        let geometry = RegionGeometry::of(pmem.size(), block_size.bytes_u32())?;
         Ok(Self {
             ring: Ring::new(pmem, vec![(geometry.ring, geometry.capacity())])?,
             geometry,

@@ -9,7 +9,7 @@ use stetfs_format::jbd2::{
     RevokeWriter, escape, needs_escape,
 };
 use stetfs_format::width::must_fit_u32;
-use stetfs_format::{BlockNo, Tid, Time};
+use stetfs_format::{BlockNo, BlockSize, Tid, Time};
 use stetfs_media::{Block, Cause, Class, Tag};
 
 use stetfs_planted::{Bug, is_planted};
@@ -25,7 +25,7 @@ pub(super) struct Super {
 
 impl Super {
     pub(super) fn decode(raw: Block) -> Result<Self> {
-        let fields = JournalSuperblock::decode(raw.bytes(), raw.bytes().len())?;
+        let fields = JournalSuperblock::decode(raw.bytes(), BlockSize::of(raw.bytes().len()))?;
         let plain = fields.log_format().checksum;
         Ok(Self { fields, raw, plain })
     }
@@ -108,7 +108,7 @@ impl Records {
         let revokes = revoked
             .chunks(format.revokes_per_block())
             .map(|chunk| {
-                let mut block = Block::zeroed(format.block_size);
+                let mut block = Block::zeroed(format.block_size.bytes());
                 let mut writer = RevokeWriter::new(block.bytes_mut(), tid, format);
                 chunk.iter().for_each(|&b| writer.push(b));
                 writer.finish();
@@ -119,7 +119,7 @@ impl Records {
         let tags_per_block = format.tags_per_block();
         let mut descriptors = Vec::with_capacity(logged.len().div_ceil(tags_per_block));
         for (i, chunk) in logged.chunks(tags_per_block).enumerate() {
-            let mut block = Block::zeroed(format.block_size);
+            let mut block = Block::zeroed(format.block_size.bytes());
             let mut writer = DescriptorWriter::new(block.bytes_mut(), tid, format);
             for (j, logged) in chunk.iter().enumerate() {
                 if needs_escape(&logged.content) {
@@ -169,7 +169,7 @@ impl Records {
             sec: time.0.cast_signed(),
             nsec: time.1,
         };
-        let mut block = Block::zeroed(self.format.block_size);
+        let mut block = Block::zeroed(self.format.block_size.bytes());
         CommitBlock {
             tid,
             time,

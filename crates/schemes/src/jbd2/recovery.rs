@@ -83,7 +83,7 @@ pub(super) fn recover(
     args: &OpenArgs,
     ways: &dyn Ways,
 ) -> Result<(Super, RecoveryReport)> {
-    let mut raw = Block::zeroed(args.block_size);
+    let mut raw = Block::zeroed(args.block_size.bytes());
     area.read(0, raw.bytes_mut())?;
     let mut superblock = Super::decode(raw)?;
     area.set_log(superblock.fields.first, superblock.fields.log_end())?;
@@ -257,7 +257,7 @@ impl Reader<'_> {
         sequence: Tid,
         left: &mut u32,
     ) -> Result<Seen<u32, BlockTransaction>> {
-        let mut block = Block::zeroed(self.area.block_size);
+        let mut block = Block::zeroed(self.area.block_size.bytes());
         let mut found = BlockTransaction {
             sequence,
             copies: Vec::new(),
@@ -340,7 +340,7 @@ impl Reader<'_> {
             return Ok(crc);
         }
         crc = crc32_be(crc, descriptor);
-        let mut logged = Block::zeroed(self.area.block_size);
+        let mut logged = Block::zeroed(self.area.block_size.bytes());
         for copy in copies {
             self.area.read(copy.at, logged.bytes_mut())?;
             crc = crc32_be(crc, logged.bytes());
@@ -354,7 +354,7 @@ impl Reader<'_> {
         if !self.is_async || self.format.checksum == ChecksumVersion::V1 {
             return Ok(Ok(()));
         }
-        let mut logged = Block::zeroed(self.area.block_size);
+        let mut logged = Block::zeroed(self.area.block_size.bytes());
         for copy in &found.copies {
             self.area.read(copy.at, logged.bytes_mut())?;
             if !self
@@ -372,7 +372,7 @@ impl Reader<'_> {
         let (true, Some(next)) = (self.is_async, next) else {
             return Ok(false);
         };
-        let mut block = Block::zeroed(self.area.block_size);
+        let mut block = Block::zeroed(self.area.block_size.bytes());
         self.area.read(next, block.bytes_mut())?;
         let header = Header::decode(block.bytes());
         Ok(header.is_some_and(|h| h.sequence == sequence.next() && h.known_type().is_some()))
@@ -384,7 +384,7 @@ impl Reader<'_> {
         if self.is_async || !self.format.has_tails() {
             return Ok(false);
         }
-        let mut block = Block::zeroed(self.area.block_size);
+        let mut block = Block::zeroed(self.area.block_size.bytes());
         for n in 0..self.area.capacity() {
             self.area.read(self.area.step(at, n), block.bytes_mut())?;
             if CommitBlock::decode(block.bytes(), self.format).is_ok_and(|c| c.tid == sequence) {
@@ -396,7 +396,7 @@ impl Reader<'_> {
 
     /// Returns the content of a logged block as it belongs home.
     fn content(&self, copy: &Copy) -> Result<BlockRef> {
-        let mut block = Block::zeroed(self.area.block_size);
+        let mut block = Block::zeroed(self.area.block_size.bytes());
         self.area.read(copy.at, block.bytes_mut())?;
         if !self
             .format

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use stetfs_format::BlockNo;
-use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
+use stetfs_format::{BlockNo, BlockSize};
 use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
 use stetfs_scheme::{LogExtent, Result, SchemeError};
 
 pub(crate) struct JournalArea {
     pub(crate) dev: Arc<dyn BlockDev>,
-    pub(crate) block_size: usize,
+    pub(crate) block_size: BlockSize,
     extents: Vec<LogExtent>,
     /// The first block of the log proper.
     pub(crate) first: u32,
@@ -26,7 +26,11 @@ pub(crate) struct JournalArea {
 type Together<'b, 'p> = (u64, &'b [(Tag, &'p [u8])]);
 
 impl JournalArea {
-    pub(crate) fn new(dev: Arc<dyn BlockDev>, block_size: usize, extents: Vec<LogExtent>) -> Self {
+    pub(crate) fn new(
+        dev: Arc<dyn BlockDev>,
+        block_size: BlockSize,
+        extents: Vec<LogExtent>,
+    ) -> Self {
         Self {
             dev,
             block_size,
@@ -98,7 +102,7 @@ impl JournalArea {
         };
         Ok(self
             .dev
-            .read_at(block.0 * usize_as_u64(self.block_size), out, tag)?)
+            .read_at(self.block_size.start_of(block), out, tag)?)
     }
 
     /// Writes a record that has no body, such as the journal superblock (log block 0); durable when
@@ -190,7 +194,7 @@ impl JournalArea {
                 .min(u32_as_usize(together))
                 .min(u32_as_usize(self.end - at));
             let (now, later) = blocks.split_at(n);
-            runs.push((block.0 * usize_as_u64(self.block_size), now));
+            runs.push((self.block_size.start_of(block), now));
             at = self.step(at, must_fit_u32(n));
             blocks = later;
         }
@@ -199,6 +203,6 @@ impl JournalArea {
 
     /// Returns the byte offset of log block `at`.
     pub(crate) fn offset(&self, at: u32) -> Result<u64> {
-        Ok(self.place(at)?.0.0 * usize_as_u64(self.block_size))
+        Ok(self.block_size.start_of(self.place(at)?.0))
     }
 }

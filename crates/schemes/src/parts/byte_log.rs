@@ -11,10 +11,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stetfs_format::Tid;
 use stetfs_format::jbd2::JBD2_MAGIC;
 use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, TAIL_OFFSET, Tail};
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
+use stetfs_format::{BlockSize, Tid};
 use stetfs_media::pmem::{Durable, LINE};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
@@ -51,7 +51,7 @@ const FIRST_TRANSACTION: Tid = Tid(1);
 
 pub(crate) struct ByteLog<M> {
     pub(crate) ring: Ring<M>,
-    block_size: u64,
+    block_size: BlockSize,
     header_at: u64,
     /// The header as it was written last.
     header: Mutex<Option<LogHeader>>,
@@ -78,20 +78,19 @@ impl<M: Medium> ByteLog<M> {
     /// The blocks of the smallest ring.
     const LEAST_BLOCKS: u64 = 16;
 
-    pub(crate) fn new(medium: M, block_size: usize, extents: &[LogExtent]) -> Result<Self> {
-        let block_size = usize_as_u64(block_size);
+    pub(crate) fn new(medium: M, block_size: BlockSize, extents: &[LogExtent]) -> Result<Self> {
         let (mut skip, mut header_at, mut pieces) = (2, None, Vec::new());
         for extent in extents {
             let (start, len) = (extent.start.0, u64::from(extent.len));
             if header_at.is_none() && skip <= len {
-                header_at = Some((start + skip - 1) * block_size);
+                header_at = Some(block_size.offset_of(start + skip - 1));
             }
             let left_out = skip.min(len);
             skip -= left_out;
             if left_out < len {
                 pieces.push((
-                    (start + left_out) * block_size,
-                    (len - left_out) * block_size,
+                    block_size.offset_of(start + left_out),
+                    block_size.offset_of(len - left_out),
                 ));
             }
         }
@@ -100,7 +99,8 @@ impl<M: Medium> ByteLog<M> {
             |&(at, len): &(u64, u64)| at.checked_add(len).is_some_and(|e| e <= medium.size());
         match header_at {
             Some(header_at)
-                if capacity >= Self::LEAST_BLOCKS * block_size && pieces.iter().all(is_there) =>
+                if capacity >= block_size.offset_of(Self::LEAST_BLOCKS)
+                    && pieces.iter().all(is_there) =>
             {
                 Ok(Self {
                     ring: Ring::new(medium, pieces)?,
@@ -272,7 +272,7 @@ impl ByteLog<Arc<dyn Pmem>> {
     pub(crate) fn wipe(&self, used: u64) -> Result<()> {
         let mut at = 0;
         for &(offset, len) in &self.ring.pieces {
-            for block in (0..len).step_by(u64_as_usize(self.block_size)) {
+            for block in (0..len).step_by(self.block_size.bytes()) {
                 if at + block >= used {
                     break;
                 }
@@ -313,7 +313,7 @@ mod tests {
         ] {
             let pmem = Arc::new(SimPmem::new(Image::new(128 << 10)));
             let medium: Arc<dyn Pmem> = pmem.clone();
-            let byte_log = ByteLog::new(medium, 1024, &extents).expect("a log");
+            let byte_log = ByteLog::new(medium, BlockSize::of(1024), &extents).expect("a log");
             assert_eq!(byte_log.ring.capacity, 38 * 1024);
             let ring = &byte_log.ring;
             let bytes: Vec<u8> = (0..ring.capacity / 8 * 8)

@@ -2,8 +2,8 @@
 //! requests at once.
 
 use hashbrown::HashSet;
-use stetfs_format::BlockNo;
 use stetfs_format::width::usize_as_u64;
+use stetfs_format::{BlockNo, BlockSize};
 use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, Run, Tag};
 
 use stetfs_scheme::{LoggedBlock, Result};
@@ -48,9 +48,9 @@ impl<'a> Write<'a> {
         }
     }
 
-    fn piece(&self, block_size: usize) -> Piece<'a> {
+    fn piece(&self, block_size: BlockSize) -> Piece<'a> {
         Piece {
-            offset: self.home.0 * usize_as_u64(block_size),
+            offset: block_size.start_of(self.home),
             class: self.class,
             bytes: self.content,
         }
@@ -60,7 +60,7 @@ impl<'a> Write<'a> {
 /// Writes the blocks home. Durable only after a flush.
 pub(crate) fn write_home(
     dev: &dyn BlockDev,
-    block_size: usize,
+    block_size: BlockSize,
     cause: Cause,
     writes: Vec<Write<'_>>,
 ) -> Result<()> {
@@ -114,7 +114,7 @@ impl BusyHomes {
     pub(crate) fn write_data<'b>(
         &self,
         body: &mut Dirty<'_>,
-        block_size: usize,
+        block_size: BlockSize,
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
@@ -129,7 +129,7 @@ impl BusyHomes {
     pub(crate) fn write_last_data<'b>(
         &self,
         body: Dirty<'_>,
-        block_size: usize,
+        block_size: BlockSize,
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Result<()> {
         let runs = self.data_runs(block_size, data);
@@ -144,7 +144,7 @@ impl BusyHomes {
     /// Returns the requests that write these blocks home, when none of them is busy.
     fn data_runs<'b>(
         &self,
-        block_size: usize,
+        block_size: BlockSize,
         data: impl Iterator<Item = impl Into<Write<'b>>> + Clone,
     ) -> Vec<Run<'b>> {
         let writes = data.map(Into::into);

@@ -26,7 +26,7 @@ use stetfs_format::nvm_pair::{
 };
 use stetfs_format::private_log::{LogHeader, Tail};
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{Corrupt, Tid};
+use stetfs_format::{BlockSize, Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 
 use crate::parts::area::JournalArea;
@@ -116,7 +116,7 @@ pub(crate) fn claim(
     let unusable = |why: String| Err(SchemeError::Nvm(why));
     let shown = pmem.describe();
     let found = MemoryFound::read(&**pmem)?;
-    let mut raw = vec![0; args.block_size];
+    let mut raw = vec![0; args.block_size.bytes()];
     if args.log.is_empty() {
         let why = "the volume has no journal to remember the memory in".to_owned();
         return Err(SchemeError::Unusable(why));
@@ -356,7 +356,7 @@ pub(crate) struct Pair {
     dev: Arc<dyn BlockDev>,
     /// The byte offset of the block with the volume's record.
     block_at: u64,
-    block_size: usize,
+    block_size: BlockSize,
     pub(crate) header: RegionHeader,
     /// The region was closed with its content (`-o keep-cache`).
     pub(crate) is_kept: bool,
@@ -469,7 +469,7 @@ impl Pair {
             return Ok(self.dev.flush(Cause::Control)?);
         }
         // Without the mark no other record in the block counts.
-        let mut block = vec![0; self.block_size];
+        let mut block = vec![0; self.block_size.bytes()];
         now.volume.count += 1;
         let at = now.volume.offset();
         block[at..at + VolumeRecord::SIZE].copy_from_slice(&now.volume.encode());
@@ -562,7 +562,7 @@ impl Pair {
             return Ok(self.dev.write_at(at, &raw, tag)?);
         }
         // Both slots are in one sector: the other one is written back as it is.
-        let mut block = vec![0; self.block_size];
+        let mut block = vec![0; self.block_size.bytes()];
         self.dev.read_at(self.block_at, &mut block, tag)?;
         let from = record.offset();
         block[from..from + raw.len()].copy_from_slice(&raw);

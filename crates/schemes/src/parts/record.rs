@@ -6,7 +6,7 @@ use stetfs_format::private_log::{
     CHUNK_SIZE, Chunk, ChunkKind, TRANSACTION_SIZE, Transaction, state_word,
 };
 use stetfs_format::width::{must_fit_u16, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_format::{BlockNo, BlockSize, Corrupt, Tid};
 use stetfs_media::Class;
 
 use stetfs_scheme::{Ranges, Result};
@@ -37,9 +37,9 @@ pub(crate) struct Place {
 
 impl Record {
     /// Returns the most bytes of a record with `blocks` blocks and `revoked` freed blocks.
-    pub(crate) fn bound(blocks: usize, revoked: usize, block_size: usize) -> u64 {
+    pub(crate) fn bound(blocks: usize, revoked: usize, block_size: BlockSize) -> u64 {
         // A block in sixteen ranges costs no more than a whole one; the pairs come on top.
-        let block = block_size + CHUNK_SIZE + 64 + 8;
+        let block = block_size.bytes() + CHUNK_SIZE + 64 + 8;
         usize_as_u64(TRANSACTION_SIZE + blocks * block + revoked * 8 + CHUNK_SIZE + 64)
     }
 
@@ -253,7 +253,7 @@ pub(crate) enum Change<'a> {
 pub(crate) fn changes(
     record: &[u8],
     chunks: u32,
-    block_size: usize,
+    block_size: BlockSize,
 ) -> Result<Vec<(usize, Change<'_>)>, Corrupt> {
     let mut rest = &record[TRANSACTION_SIZE..];
     let mut changes = Vec::new();
@@ -287,8 +287,8 @@ pub(crate) fn changes(
 }
 
 /// Returns the most bytes of a chunk that has all of a block.
-pub(crate) fn longest_chunk(block_size: usize) -> usize {
-    CHUNK_SIZE + block_size
+pub(crate) fn longest_chunk(block_size: BlockSize) -> usize {
+    CHUNK_SIZE + block_size.bytes()
 }
 
 /// Fills `content` from the chunk at the start of `chunk`, which has all of the block.
@@ -301,7 +301,7 @@ pub(crate) fn content_of(chunk: &[u8], content: &mut [u8]) -> Result<(), Corrupt
         is_all: true,
         pieces,
         ..
-    } = change(&head, &chunk[CHUNK_SIZE..], content.len())?
+    } = change(&head, &chunk[CHUNK_SIZE..], BlockSize::of(content.len()))?
     else {
         return Err(Corrupt::PrivateLogChunk("that has not all of its block"));
     };
@@ -315,7 +315,7 @@ pub(crate) fn content_of(chunk: &[u8], content: &mut [u8]) -> Result<(), Corrupt
 const SHORT: Corrupt = Corrupt::PrivateLogChunk("shorter than what it holds");
 
 /// Decodes a chunk of any kind except for [`ChunkKind::Run`].
-fn change<'a>(chunk: &Chunk, body: &'a [u8], block_size: usize) -> Result<Change<'a>, Corrupt> {
+fn change<'a>(chunk: &Chunk, body: &'a [u8], block_size: BlockSize) -> Result<Change<'a>, Corrupt> {
     let count = usize::from(chunk.count);
     let u16_at = |at: usize| usize::from(u16::from_le_bytes([body[at], body[at + 1]]));
     let u64_at = |at: usize| {
@@ -331,7 +331,7 @@ fn change<'a>(chunk: &Chunk, body: &'a [u8], block_size: usize) -> Result<Change
             let mut pieces = Vec::with_capacity(count);
             for i in 0..count {
                 let (offset, len) = (u16_at(i * 4), u16_at(i * 4 + 2));
-                if offset + len > block_size {
+                if offset + len > block_size.bytes() {
                     return Err(Corrupt::PrivateLogChunk("with bytes beyond its block"));
                 }
                 pieces.push((offset, body.get(at..at + len).ok_or(SHORT)?));
@@ -345,7 +345,7 @@ fn change<'a>(chunk: &Chunk, body: &'a [u8], block_size: usize) -> Result<Change
             })
         }
         ChunkKind::Block => {
-            let content = body.get(..block_size).ok_or(SHORT)?;
+            let content = body.get(..block_size.bytes()).ok_or(SHORT)?;
             Ok(Change::Bytes {
                 block: chunk.block,
                 class: class_of(chunk.class)?,
@@ -367,6 +367,8 @@ mod tests {
     use stetfs_format::private_log::COMMIT;
 
     use super::*;
+
+    const BLOCK: BlockSize = BlockSize::of(1024);
 
     #[test]
     fn what_is_put_in_comes_out() {
@@ -394,7 +396,7 @@ mod tests {
             );
             record.revoke(&[BlockNo(1), BlockNo(u64::MAX)]);
         }
-        assert!(record.len(64) <= Record::bound(3, 2, 1024));
+        assert!(record.len(64) <= Record::bound(3, 2, BLOCK));
         let place = Place {
             at: 64,
             sequence: Tid(3),
@@ -405,7 +407,7 @@ mod tests {
         };
         let bytes = record.seal(&place, COMMIT, (5, 6)).to_vec();
         assert!(bytes.len().is_multiple_of(64) && Transaction::is_intact(2, &bytes));
-        let found = changes(&bytes, 6, 1024).expect("six chunks");
+        let found = changes(&bytes, 6, BLOCK).expect("six chunks");
         let found: Vec<_> = found.into_iter().map(|(_, change)| change).collect();
         let some = |block, is_all, pieces| Change::Bytes {
             block: BlockNo(block),
@@ -439,8 +441,8 @@ mod tests {
             ]
         );
         // The chunks have bytes beyond a smaller block, and there are fewer chunks.
-        assert!(changes(&bytes, 6, 512).is_err());
-        assert!(changes(&bytes, 400, 1024).is_err());
+        assert!(changes(&bytes, 6, BlockSize::of(512)).is_err());
+        assert!(changes(&bytes, 400, BLOCK).is_err());
     }
 
     /// No logged content makes a block of the ring begin like a record of JBD2, and it is read back
@@ -474,7 +476,7 @@ mod tests {
             assert_ne!(header.mask, 0);
             apply_mask(&mut bytes, at, 1024, header.mask);
             assert!(Transaction::is_intact(2, &bytes));
-            let found = changes(&bytes, 8, 1024).expect("eight chunks");
+            let found = changes(&bytes, 8, BLOCK).expect("eight chunks");
             let (_, Change::Bytes { pieces, .. }) = &found[7] else {
                 panic!("{:?}", found[7]);
             };

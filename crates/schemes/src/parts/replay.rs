@@ -180,8 +180,8 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
 
 /// Reads home's content of a block.
 pub(crate) fn read_home(args: &OpenArgs, block: BlockNo) -> Result<Block> {
-    let mut content = Block::zeroed(args.block_size);
-    let at = block.0 * usize_as_u64(args.block_size);
+    let mut content = Block::zeroed(args.block_size.bytes());
+    let at = args.block_size.start_of(block);
     let tag = Tag::new(Class::Data, Cause::Recovery);
     args.dev.read_at(at, content.bytes_mut(), tag)?;
     Ok(content)

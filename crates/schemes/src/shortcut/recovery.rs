@@ -65,10 +65,10 @@ fn apply(
     report: &mut RecoveryReport,
 ) -> Result<()> {
     let tag = Tag::new(Class::Journal, Cause::Recovery);
-    let size = usize_as_u64(reader.args.block_size);
+    let size = reader.args.block_size;
     reader.replay(found, &reader.survey(found)?, report, |bytes| {
         for (offset, piece) in bytes.pieces {
-            let at = bytes.block.0 * size + usize_as_u64(offset);
+            let at = size.start_of(bytes.block) + usize_as_u64(offset);
             medium.store(at, piece, tag)?;
             medium.flush(at, usize_as_u64(piece.len()), tag)?;
         }

@@ -155,7 +155,7 @@ impl<'a> Draft<'a> {
         let data = self.record.bytes();
         to.rule.count(Action::InPlace, ino, &block.ranges, 0, data);
         self.room -= sectors.bytes();
-        let start = block.home.0 * usize_as_u64(to.log.block_size);
+        let start = to.log.block_size.start_of(block.home);
         self.placed.extend(sectors.iter().map(|range| Piece {
             offset: start + usize_as_u64(range.start),
             class: block.class,

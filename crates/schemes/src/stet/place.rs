@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use stetfs_format::Tid;
 use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState, VolumeRecord};
 use stetfs_format::private_log::{LogHeader, REGION_RING, Tail};
 use stetfs_format::width::u64_as_usize;
+use stetfs_format::{BlockSize, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty, Pmem, PmemDev};
 use stetfs_scheme::{About, OpenArgs, Result, SchemeError, Terms, recovery_cases};
@@ -40,7 +40,7 @@ const FIRST_TRANSACTION: Tid = Tid(1);
 const TRANSACTIONS: u64 = 4;
 
 /// Returns the most bytes that a transaction of `blocks` blocks takes.
-fn longest_of(blocks: u32, block_size: usize) -> u64 {
+fn longest_of(blocks: u32, block_size: BlockSize) -> u64 {
     u64::from(blocks) * Record::bound(1, 1, block_size)
 }
 
@@ -117,7 +117,7 @@ impl LogPlace {
     }
 
     /// Returns the most blocks that a transaction may have.
-    pub(super) fn max_transaction(&self, block_size: usize) -> u32 {
+    pub(super) fn max_transaction(&self, block_size: BlockSize) -> u32 {
         let most = self.ring().capacity / TRANSACTIONS / longest_of(1, block_size);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
@@ -127,9 +127,9 @@ impl LogPlace {
     }
 
     /// Returns the distance in bytes at which JBD2 would look for records in the ring; 0: nowhere.
-    pub(super) fn masked(&self, block_size: usize) -> usize {
+    pub(super) fn masked(&self, block_size: BlockSize) -> usize {
         match self {
-            Self::Inside(_) => block_size,
+            Self::Inside(_) => block_size.bytes(),
             Self::Beside(_) => 0,
         }
     }
@@ -147,13 +147,13 @@ impl LogPlace {
 
     /// Returns the content of a block from a log in memory, where the chunk at this position has
     /// all of it.
-    pub(super) fn content(&self, at: u64, block_size: usize) -> Result<BlockRef> {
+    pub(super) fn content(&self, at: u64, block_size: BlockSize) -> Result<BlockRef> {
         let unit = self.ring().unit;
         let (start, before) = (at / unit * unit, u64_as_usize(at % unit));
         let longest = before + longest_chunk(block_size);
         let mut units = vec![0; longest.next_multiple_of(u64_as_usize(unit))];
         self.ring().read(start, &mut units)?;
-        let mut content = Block::zeroed(block_size);
+        let mut content = Block::zeroed(block_size.bytes());
         content_of(&units[before..], content.bytes_mut())?;
         Ok(content.into())
     }
@@ -234,8 +234,8 @@ pub(super) fn all<M: Medium>(
 
 /// Returns true when the log of a volume with the mark is in the journal area, and false when it is
 /// beside the volume; `None`: neither kind of header is there.
-fn is_inside(area: &JournalArea, block_size: usize) -> Result<Option<bool>> {
-    let mut raw = vec![0; block_size];
+fn is_inside(area: &JournalArea, block_size: BlockSize) -> Result<Option<bool>> {
+    let mut raw = vec![0; block_size.bytes()];
     area.read(owner::RECORD_BLOCK, &mut raw)?;
     Ok(
         match (LogHeader::is_one(&raw), VolumeRecord::is_one(&raw)) {

@@ -96,7 +96,7 @@ fn add(
     let (size, block) = (args.block_size, bytes.block);
     let is_all = bytes.is_all && !is_planted(Bug::UnzeroedBase);
     let mut changed = if is_all {
-        Ranges::whole(size)
+        Ranges::whole(size.bytes())
     } else {
         Ranges::new()
     };
@@ -104,7 +104,7 @@ fn add(
         _ if is_all && log.is_beside() => Content::Logged(bytes.at),
         before => {
             let mut content = match before {
-                _ if is_all => Block::zeroed(size).into(),
+                _ if is_all => Block::zeroed(size.bytes()).into(),
                 Some(Content::Here(content)) => content.clone(),
                 Some(Content::Logged(at)) => log.content(*at, size)?,
                 Some(Content::Home) | None => match base {

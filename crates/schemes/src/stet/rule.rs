@@ -21,9 +21,9 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use stetfs_format::InodeNo;
 use stetfs_format::private_log::CHUNK_SIZE;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
+use stetfs_format::{BlockSize, InodeNo};
 use stetfs_media::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES};
 use stetfs_scheme::{
     About, ActionCount, Extents, LoggedBlock, OptionAbout, Ranges, Relocates, Result, SchemeOptions,
@@ -114,7 +114,7 @@ impl Wish {
 /// The sizes of home and log, in bytes, and their kinds.
 #[derive(Clone, Copy)]
 pub(super) struct Bed {
-    pub(super) block_size: usize,
+    pub(super) block_size: BlockSize,
     /// The unit of the log.
     pub(super) log: usize,
     /// The unit of writes home.
@@ -201,7 +201,7 @@ impl Rule {
                 self.record.cost(so_far, bytes)
             }
         };
-        let block = self.bed.block_size;
+        let block = self.bed.block_size.bytes();
         [
             logged(delta_bytes(changed)) + share(home),
             block + logged(MAPPING),
@@ -238,7 +238,7 @@ impl Rule {
         self.record.add(match cheapest {
             Action::Delta => delta_bytes(changed),
             Action::Switch => MAPPING,
-            Action::Whole => CHUNK_SIZE + self.bed.block_size,
+            Action::Whole => CHUNK_SIZE + self.bed.block_size.bytes(),
             Action::InPlace => 0,
         });
         cheapest
@@ -288,7 +288,7 @@ impl Rule {
     pub(super) fn logged(&self, block: &LoggedBlock, changed: &Ranges) -> Action {
         match self.wish.pinned {
             Some(Action::Whole) if block.owner.is_some() => Action::Whole,
-            _ if delta_bytes(changed) < CHUNK_SIZE + self.bed.block_size => Action::Delta,
+            _ if delta_bytes(changed) < CHUNK_SIZE + self.bed.block_size.bytes() => Action::Delta,
             _ => Action::Whole,
         }
     }

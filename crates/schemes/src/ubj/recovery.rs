@@ -125,7 +125,7 @@ fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
             offset,
             bytes,
         } = change.inspect_err(|_| BAD_CHANGES.reached())?;
-        if offset + bytes.len() > cache.block_size
+        if offset + bytes.len() > cache.block_size.bytes()
             || !(offset | bytes.len()).is_multiple_of(u64_as_usize(WORD))
         {
             BAD_CHANGES.reached();

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalIncompat, JournalSuperblock};
-use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, LBlock, Tid};
 use stetfs_media::sim::{CrashPoint, Keep, SimOptions, Timing};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
@@ -369,7 +369,7 @@ fn a_closed_log_means_nothing_to_jbd2() {
             opened.scheme.commit(&txn).expect("a commit");
         }
         opened.scheme.close().expect("closing");
-        let head = JournalSuperblock::decode(&rig.home(LOG[0].start.0), BLOCK);
+        let head = JournalSuperblock::decode(&rig.home(LOG[0].start.0), BlockSize::of(BLOCK));
         assert_eq!(head.expect("JBD2's superblock").start, 0, "{name}");
         let blocks = LOG
             .iter()
@@ -447,7 +447,8 @@ fn a_damaged_body_counts_by_what_follows_it() {
         }
         drop(opened);
         let mut raw = rig.home(LOG[0].start.0);
-        let mut superblock = JournalSuperblock::decode(&raw, BLOCK).expect("a superblock");
+        let mut superblock =
+            JournalSuperblock::decode(&raw, BlockSize::of(BLOCK)).expect("a superblock");
         let is_async = JournalIncompat::ASYNC_COMMIT;
         superblock.feature_incompat.insert(is_async);
         superblock.encode_into(&mut raw);

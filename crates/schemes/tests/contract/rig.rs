@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalCompat, JournalIncompat, JournalSuperblock};
-use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_format::{BlockNo, BlockSize, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
@@ -182,7 +182,7 @@ impl Rig {
             dev: self.dev.clone(),
             nvm: self.nvm.clone(),
             nvm_new: false,
-            block_size: BLOCK,
+            block_size: BlockSize::of(BLOCK),
             blocks: self.blocks,
             uuid: self.uuid,
             has_64bit: true,

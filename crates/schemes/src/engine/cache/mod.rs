@@ -31,7 +31,7 @@ use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
 use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState};
 use stetfs_format::private_log::Tail;
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_format::{BlockNo, BlockSize, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
@@ -180,7 +180,7 @@ pub(crate) struct NvmCache {
     pub(crate) pair: Pair,
     pub(crate) region: CacheRegion,
     pub(crate) dev: Arc<dyn BlockDev>,
-    pub(crate) block_size: usize,
+    pub(crate) block_size: BlockSize,
     blocks: u64,
     /// The least number of blocks that leave together; `None`: a share of their pool.
     batch: Option<usize>,
@@ -210,7 +210,7 @@ fn batch(about: &'static About, options: &SchemeOptions) -> Result<Option<usize>
 /// A region of such a cache, as `owner` looks at it.
 struct Contents<'a> {
     pmem: &'a Arc<dyn Pmem>,
-    block_size: usize,
+    block_size: BlockSize,
     plan: CachePlan,
     newest: fn(&CacheRegion) -> Result<Tid>,
 }
@@ -437,7 +437,7 @@ impl NvmCache {
 
     /// Reads a block, if it is in the cache.
     pub(crate) fn read(&self, home: BlockNo) -> Result<Held> {
-        let mut content = Block::zeroed(self.block_size);
+        let mut content = Block::zeroed(self.block_size.bytes());
         Ok(if self.read_part(home, 0, content.bytes_mut())? {
             Held::Here(content.into())
         } else {

@@ -7,8 +7,8 @@ use stetfs_format::nvm_cache::{
     GEOMETRY_OFFSET, HEAD_OFFSET, RingEnd, TAIL_OFFSET, key,
 };
 use stetfs_format::nvm_pair::RegionHeader;
-use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Corrupt};
+use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
+use stetfs_format::{BlockNo, BlockSize, Corrupt};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 use stetfs_scheme::{Result, SchemeError, recovery_cases};
@@ -46,17 +46,17 @@ impl CacheRegion {
     /// Returns the geometry of a new region in this memory.
     pub(super) fn plan(
         pmem: &dyn Pmem,
-        block_size: usize,
+        block_size: BlockSize,
         plan: CachePlan,
     ) -> Result<CacheGeometry> {
-        CacheGeometry::of(pmem.size(), must_fit_u32(block_size), plan)
+        CacheGeometry::of(pmem.size(), block_size.bytes_u32(), plan)
             .map_err(|e| SchemeError::Nvm(format!("{}: {e}", pmem.describe())))
     }
 
     /// Returns the geometry of the region in this memory, if it fits the scheme and the volume.
     pub(super) fn divided(
         pmem: &dyn Pmem,
-        block_size: usize,
+        block_size: BlockSize,
         plan: CachePlan,
     ) -> Result<CacheGeometry> {
         let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
@@ -64,7 +64,7 @@ impl CacheRegion {
             pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         }
         let geometry = CacheGeometry::decode(&raw)?;
-        if geometry.size != pmem.size() || u32_as_usize(geometry.block_size) != block_size {
+        if geometry.size != pmem.size() || geometry.block_size != block_size.bytes_u32() {
             return Err(SchemeError::Nvm(format!(
                 "{} has {} bytes, but the region in it {} with blocks of {}",
                 pmem.describe(),

@@ -156,7 +156,7 @@ impl NvmCache {
             content: None,
         };
         if cached.state == State::Dirty {
-            let mut content = Block::zeroed(self.block_size);
+            let mut content = Block::zeroed(self.block_size.bytes());
             let tag = Tag::new(cached.class, Cause::Checkpoint);
             self.region.read(cached.slot, 0, content.bytes_mut(), tag)?;
             due.content = Some(content.into());

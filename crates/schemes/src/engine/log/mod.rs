@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use stetfs_format::{BlockNo, Tid};
+use stetfs_format::{BlockNo, BlockSize, Tid};
 use stetfs_media::{BlockDev, BlockRef, Dirty};
 use stetfs_scheme::{ActionCount, DirtyBlock, Goal, LoggedBlock, Placement, Result, SchemeError};
 use stetfs_sync::Mutex;
@@ -336,15 +336,15 @@ impl Limits {
     const LEAST_HERE: usize = 16;
 
     /// Returns `most_here` for `memory` bytes.
-    pub(crate) fn most_here(memory: usize, block_size: usize) -> usize {
-        (memory / block_size).max(Self::LEAST_HERE)
+    pub(crate) fn most_here(memory: usize, block_size: BlockSize) -> usize {
+        (memory >> block_size.bits()).max(Self::LEAST_HERE)
     }
 }
 
 /// The engine's state of a log.
 pub(crate) struct Log<V> {
     pub(crate) dev: Arc<dyn BlockDev>,
-    pub(crate) block_size: usize,
+    pub(crate) block_size: BlockSize,
     pub(crate) limits: Limits,
     pub(crate) span: Mutex<Span>,
     /// Units in use, readable without the lock of `span`.
@@ -361,7 +361,7 @@ pub(crate) struct Log<V> {
 impl<V: Version> Log<V> {
     pub(crate) fn new(
         dev: Arc<dyn BlockDev>,
-        block_size: usize,
+        block_size: BlockSize,
         limits: Limits,
         span: Span,
         index: Index<V>,
