@@ -4,14 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use stetfs::{Fs, MountOptions, MountReport};
-use stetfs_format::FeatureIncompat;
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::{
     Ended, FuseOptions, Handed, Next, OnBlock, Options, Standing, Succession, Transport,
 };
 
 use crate::args::{Mount, PartArgs};
-use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
 use crate::logging::Log;
 use crate::start::{open_log, wait_for_release};
@@ -168,12 +166,8 @@ fn next(
     (image, dir): (&Path, &Path),
     report: &MountReport,
 ) -> Option<Next> {
-    let is_protected = Disk::open(image).is_ok_and(|disk| {
-        disk.superblock
-            .feature_incompat
-            .contains(FeatureIncompat::MMP)
-    });
-    if args.is_last || options.fuse.session.is_some() || is_protected || report.scheme == "null" {
+    let is_bound = options.fuse.session.is_some() || report.is_protected;
+    if args.is_last || is_bound || report.scheme == "null" {
         return None;
     }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

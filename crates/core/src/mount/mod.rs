@@ -76,6 +76,8 @@ pub struct MountReport {
     pub orphans_truncated: u32,
     /// Whether the mount is read-only, asked for or not.
     pub read_only: bool,
+    /// Whether the volume tells other machines that it is in use (the feature `mmp`).
+    pub is_protected: bool,
     /// Warnings for the user, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -182,19 +184,10 @@ fn mount_planned(
         orphans_deleted: 0,
         orphans_truncated: 0,
         read_only,
+        is_protected: protection.is_some(),
         warnings: plan.warnings,
     };
-    if let Some(remap) = vol.dev.remap().filter(|_| report.remaps.is_some())
-        && u32_as_usize(remap.granularity()) > vol.geo.block_size()
-    {
-        report.warnings.push(format!(
-            "the volume has blocks of {} bytes and a remap by {} wants {}: most of what is logged \
-                is copied home",
-            vol.geo.block_size(),
-            remap.means(),
-            remap.granularity()
-        ));
-    }
+    report.warnings.extend(too_small_to_remap(&vol));
     if writes {
         finish_orphans(&vol, &mut report)?;
     }
@@ -205,6 +198,20 @@ fn mount_planned(
             .push("the volume has errors: run e2fsck".to_owned());
     }
     Ok((vol, report))
+}
+
+/// Returns the warning for a volume whose scheme remaps, but whose blocks are too small for it.
+fn too_small_to_remap(vol: &Volume) -> Option<String> {
+    vol.journal.terms().remaps?;
+    let (remap, size) = (vol.dev.remap()?, vol.geo.block_size());
+    (u32_as_usize(remap.granularity()) > size).then(|| {
+        format!(
+            "the volume has blocks of {size} bytes and a remap by {} wants {}: most of what is \
+                logged is copied home",
+            remap.means(),
+            remap.granularity()
+        )
+    })
 }
 
 fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
