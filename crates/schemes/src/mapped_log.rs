@@ -283,15 +283,15 @@ impl MappedLog {
         Ok(content.into())
     }
 
-    /// Clears the blocks of the log that begin like a record of JBD2, so that its recovery never
-    /// takes them for one; durable when it returns.
-    pub(crate) fn wipe(&self, places: std::ops::Range<u32>) -> Result<()> {
+    /// Clears the blocks of the log that begin like a record of JBD2, maps and places up to `end`,
+    /// so that its recovery never takes them for one; durable when it returns.
+    pub(crate) fn wipe(&self, end: u32) -> Result<()> {
         let (size, tag) = (
             self.area.block_size,
             Tag::new(Class::Journal, Cause::Control),
         );
         let (mut raw, zeros) = (vec![0; size.bytes()], vec![0; size.bytes()]);
-        for at in places {
+        for at in FIRST..end {
             self.area.read(at, &mut raw)?;
             if raw.starts_with(&JBD2_MAGIC.to_be_bytes()) {
                 self.area.dev.write_at(self.area.offset(at)?, &zeros, tag)?;

@@ -256,7 +256,7 @@ impl OnLog for Shadow {
     }
 
     fn close(&self) -> Result<()> {
-        self.mapped.wipe(self.places.clone())
+        self.mapped.wipe(self.places.end)
     }
 }
 

@@ -207,6 +207,6 @@ impl OnLog for Template {
     }
 
     fn close(&self) -> Result<()> {
-        self.mapped.wipe(self.places.clone())
+        self.mapped.wipe(self.places.end)
     }
 }

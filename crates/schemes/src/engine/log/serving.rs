@@ -181,7 +181,7 @@ impl<S: OnLog> Serving<S> {
             }
         }
         Err(SchemeError::Unusable(format!(
-            "a transaction of {most} {} does not fit into its {}",
+            "the log has no room for a transaction: it needs {most} {}, and the log has {}",
             S::UNITS,
             log.limits.room
         )))
