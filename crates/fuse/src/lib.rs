@@ -44,6 +44,7 @@ mod pages;
 mod room;
 mod server;
 mod settle;
+mod status;
 mod still;
 mod writers;
 mod xattrs;

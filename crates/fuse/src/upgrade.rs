@@ -147,7 +147,7 @@ impl Upgrade {
     }
 
     /// Returns what is needed to hand the mount over, if it can be.
-    fn is_ready(&self) -> Option<(&Next, &Facts)> {
+    fn known(&self) -> Option<(&Next, &Facts)> {
         self.next.as_ref().zip(self.facts.get())
     }
 

@@ -27,6 +27,7 @@ use stetfs_format::InodeNo;
 
 use crate::attr::inode;
 use crate::opens::How;
+use crate::status::Status;
 use crate::wire::abi::{CopyFileRangeIn, WriteKind};
 use crate::wire::{Request, What};
 use crate::wrote::{Count, Known, OfFile, Program, Wrote};
@@ -347,16 +348,9 @@ fn writes(handle: u64) -> bool {
 /// Returns the name of the process that a thread belongs to; `?` if it cannot be seen from here.
 fn program(pid: u32) -> String {
     let name_of = |pid: u32| fs::read(format!("/proc/{pid}/comm"));
-    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
-    let name = name_of(leader(&status).unwrap_or(pid)).unwrap_or_else(|_| b"?".to_vec());
+    let leader = || Status::of(pid)?.field("Tgid")?.parse().ok();
+    let name = name_of(leader().unwrap_or(pid)).unwrap_or_else(|_| b"?".to_vec());
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
-}
-
-/// Returns the process of a thread with this `/proc/PID/status`.
-fn leader(status: &[u8]) -> Option<u32> {
-    let status = String::from_utf8_lossy(status);
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ impl Groups {
     }
 
     fn of(&self, ino: InodeNo, handle: u64) -> Option<Arc<Shared>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.are_open() {
             return None;
         }
         let members = self.members.lock();

@@ -69,7 +69,7 @@ impl<B: Backend> FsServer<B> {
     /// Hands the mount over. Returns only if that fails; then the mount goes on.
     fn hand_over(&self, program: &Path, asked: &Asked) -> Result<Infallible, Refused> {
         let cannot = || Refused::new(Errno::OPNOTSUPP, "this mount cannot be handed over");
-        let (next, facts) = self.upgrade.is_ready().ok_or_else(cannot)?;
+        let (next, facts) = self.upgrade.known().ok_or_else(cannot)?;
         let since_ns = now_ns();
         let (_still, link) = self.still()?;
         self.check_nothing_is_lost()?;

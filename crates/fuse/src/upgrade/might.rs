@@ -5,7 +5,9 @@
 
 use std::fs;
 
-/// What `/proc/PID/status` says of might (proc(5)).
+use crate::status::Status;
+
+/// What a process may.
 #[derive(Debug, PartialEq, Eq)]
 struct Might {
     /// The effective capabilities.
@@ -15,19 +17,11 @@ struct Might {
 }
 
 impl Might {
-    fn parse(status: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let found = status.lines().find_map(|line| line.strip_prefix(name));
-            found.map(str::trim)
-        };
+    fn of(status: &Status) -> Option<Self> {
         Some(Self {
-            capabilities: u64::from_str_radix(field("CapEff:")?, 16).ok()?,
-            depth: field("NStgid:")?.split_whitespace().count(),
+            capabilities: u64::from_str_radix(status.field("CapEff")?, 16).ok()?,
+            depth: status.field("NStgid")?.split_whitespace().count(),
         })
-    }
-
-    fn of(process: &str) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
     }
 
     fn has_that_of(&self, other: &Self) -> bool {
@@ -40,7 +34,8 @@ impl Might {
 /// the number of a process that cannot be seen from here.
 pub(super) fn is_ours(pid: u32) -> bool {
     let process = pid.to_string();
-    let (Some(theirs), Some(ours)) = (Might::of(&process), Might::of("self")) else {
+    let might = |process: &str| Might::of(&Status::of(process)?);
+    let (Some(theirs), Some(ours)) = (might(&process), might("self")) else {
         return false;
     };
     let is_same = |what: &str| {
@@ -68,7 +63,7 @@ mod tests {
     fn less_is_not_enough() {
         let might = |caps: &str, numbers: &str| {
             let status = format!("Name:\tx\nNStgid:\t{numbers}\nCapEff:\t{caps}\n");
-            Might::parse(&status).unwrap()
+            Might::of(&(&*status).into()).unwrap()
         };
         let server = might("00000000002c0003", "812");
         for (caps, numbers, has) in [
@@ -84,6 +79,6 @@ mod tests {
                 "{caps} {numbers}"
             );
         }
-        assert_eq!(Might::parse("CapEff:\t1\n"), None);
+        assert_eq!(Might::of(&"CapEff:\t1\n".into()), None);
     }
 }

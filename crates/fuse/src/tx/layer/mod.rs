@@ -88,7 +88,7 @@ impl Layer {
 
     /// Ends the layer if the closed file is the one that it ends with.
     pub(crate) fn leave(&self, ino: InodeNo, handle: u64) {
-        if !self.is_active.load(Ordering::Acquire) {
+        if !self.is_under_way() {
             return;
         }
         let is_owner = |active: &&Active| active.owner == (ino, handle);
