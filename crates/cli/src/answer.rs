@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
 use stetfs_fuse::mountinfo;
 use stetfs_fuse::question::Question;
 use stetfs_media::lock_holder;
@@ -20,6 +21,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn query_stats(dir: &Path) -> Result<String> {
     wait(dir, PATIENCE)?;
     stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())
+}
+
+/// Returns what the server of the mount on `dir` says of itself.
+pub(crate) fn of_server(dir: &Path) -> Result<Value> {
+    let mut stats: Value = serde_json::from_str(&query_stats(dir)?)?;
+    Ok(stats["server"].take())
+}
+
+/// Returns why the mount on `dir` was not stopped when that was asked for last.
+pub(crate) fn refusal(dir: &Path) -> Option<String> {
+    let said = of_server(dir).ok()?;
+    Some(said["refused"].as_str()?.to_owned())
 }
 
 /// Waits until the server of the mount on `dir` answers, at most `timeout`. Tells the user which

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 
 use rustix::io::Errno;
@@ -13,41 +12,24 @@ use rustix::rand::GetRandomFlags;
 use crate::args::Freeze;
 use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
-use crate::{answer, mounts, upgrade};
-
-/// Exit codes, as of env(1): the volume was not frozen; the command cannot be run; there is none.
-const EXIT_FAILED: u8 = 125;
-const EXIT_NOT_RUN: u8 = 126;
-const EXIT_NOT_FOUND: u8 = 127;
-/// Exit code after a signal: the signal's number is added.
-const EXIT_SIGNAL: i32 = 128;
+use crate::{answer, mounts, ran};
 
 pub(crate) fn run(args: &Freeze) -> Result<ExitCode> {
-    let mut peer = freeze(args).map_err(|failure| failure.exit(EXIT_FAILED))?;
-    let ran = Command::new(&args.words[0]).args(&args.words[1..]).status();
+    let mut peer = freeze(args).map_err(|failure| failure.exit(ran::EXIT_FAILED))?;
+    let ended = Command::new(&args.words[0]).args(&args.words[1..]).status();
     let is_frozen = has_not_ended(&mut peer);
     drop(peer);
-    let status = ran.map_err(|e| {
-        let code = match e.kind() {
-            ErrorKind::NotFound => EXIT_NOT_FOUND,
-            _ => EXIT_NOT_RUN,
-        };
-        Failure::new(format!("{}: {e}", args.words[0].display())).exit(code)
-    })?;
+    let status = ended.map_err(|e| ran::not_run(&args.words, &e))?;
     if !is_frozen {
-        return Err(Failure::new(format!(
+        return Err(ran::failed(format!(
             "{}: the volume went on after {} s, before the command had ended: its copy may be of \
                 no use",
             args.dir.display(),
             args.timeout
         ))
-        .advise("give it more time: --timeout SECONDS; the command must not use the mount")
-        .exit(EXIT_FAILED));
+        .advise("give it more time: --timeout SECONDS; the command must not use the mount"));
     }
-    let code = status
-        .code()
-        .unwrap_or_else(|| EXIT_SIGNAL + status.signal().unwrap_or_default());
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(EXIT_FAILED)))
+    Ok(ExitCode::from(ran::code(status)))
 }
 
 /// Freezes the volume. It is frozen as long as the returned connection is there.
@@ -93,7 +75,7 @@ fn refused(args: &Freeze, e: io::Error) -> Failure {
         ))
         .advise("freeze it for a shorter time: --timeout SECONDS"),
         Some(Errno::OPNOTSUPP | Errno::BUSY | Errno::ALREADY) => {
-            let why = upgrade::refusal(&args.dir).unwrap_or_else(|| e.to_string());
+            let why = answer::refusal(&args.dir).unwrap_or_else(|| e.to_string());
             Failure::new(format!("{shown}: not frozen: {why}"))
         }
         _ => Failure::new(format!("{shown}: not frozen: {e}")),

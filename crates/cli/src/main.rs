@@ -51,6 +51,7 @@ mod part;
 mod partitions;
 mod place;
 mod progress;
+mod ran;
 mod recover;
 mod repeatable;
 mod resize;

@@ -27,21 +27,16 @@ use stetfs_sys::file_ioctl::{LayOver, lay_over};
 
 use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
-use ending::{EXIT_FAILED, Interrupt, conflict, failed, refused, too_deep};
+use crate::ran::{self, EXIT_FAILED, EXIT_SIGNAL, failed};
+use ending::{Interrupt, conflict, refused, too_deep};
 use place::Place;
 use tree::Mounted;
-
-/// Exit code after a signal: the signal's number is added.
-const EXIT_SIGNAL: u8 = 128;
 
 pub(crate) fn run(args: &Tx) -> Result<ExitCode> {
     if let Some(name) = &args.inside {
         return inside::run(args, name);
     }
-    transaction(args).map_err(|e| match e.code {
-        crate::failure::EXIT_FAILED => e.exit(EXIT_FAILED),
-        _ => e,
-    })
+    transaction(args).map_err(ran::around)
 }
 
 fn transaction(args: &Tx) -> Result<ExitCode> {

@@ -1,9 +1,6 @@
 //! `stetfs upgrade`: a mount's server becomes this program.
 
-use std::path::Path;
-
 use rustix::io::Errno;
-use serde_json::Value;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 
 use crate::args::Upgrade;
@@ -26,7 +23,7 @@ pub(crate) fn run(args: &Upgrade) -> Result<()> {
     if mount.filter(MountEntry::is_stetfs).is_none() {
         return Err(stetfs_fuse::MountError::NotMounted(dir).into());
     }
-    let before = stats(&args.dir)?;
+    let before = answer::of_server(&args.dir)?;
     let ours = stetfs_fuse::upgrade::VERSION;
     match before["upgrade"]["version"].as_u64() {
         Some(theirs) if theirs == u64::from(ours) => {}
@@ -47,25 +44,13 @@ pub(crate) fn run(args: &Upgrade) -> Result<()> {
     }
     let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
     stetfs_fuse::upgrade(&dir, &program).map_err(|e| refused(args, e))?;
-    let now = stats(&args.dir)?;
+    let now = answer::of_server(&args.dir)?;
     output::line(format_args!(
         "{shown}: served by stetfs {} now (process {}), after a pause of {} ms",
         now["version"].as_str().unwrap_or_default(),
         now["pid"],
         now["upgrade"]["pause_ms"]
     ))
-}
-
-/// Returns what the server of the mount on `dir` says of itself.
-fn stats(dir: &Path) -> Result<Value> {
-    let mut stats: Value = serde_json::from_str(&answer::query_stats(dir)?)?;
-    Ok(stats["server"].take())
-}
-
-/// Returns why the mount on `dir` was not stopped when that was asked for last.
-pub(crate) fn refusal(dir: &Path) -> Option<String> {
-    let said = stats(dir).ok()?;
-    Some(said["refused"].as_str()?.to_owned())
 }
 
 /// Describes a failure: the server knows why, if there is one.
@@ -85,7 +70,7 @@ fn refused(args: &Upgrade, e: std::io::Error) -> Failure {
         ))
         .advise("mount it again to recover; the system's log says what failed");
     }
-    let why = refusal(&args.dir).unwrap_or_else(|| e.to_string());
+    let why = answer::refusal(&args.dir).unwrap_or_else(|| e.to_string());
     Failure::new(format!("{shown}: not handed over: {why}"))
         .advise("the mount goes on as it was; try again later")
 }

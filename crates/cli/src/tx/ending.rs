@@ -1,4 +1,4 @@
-//! How a transaction ends: exit codes, signals, and why it did not happen.
+//! How a transaction ends: signals, and why it did not happen.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,22 +16,11 @@ use stetfs_format::width::must_fit;
 use stetfs_fuse::tx::layer::plan;
 
 use crate::failure::{Failure, Result};
+use crate::ran::{failed, in_words};
 use crate::shown::shown;
-
-/// Exit code, as of env(1): the transaction did not happen, for a reason that is not the command's.
-pub(super) const EXIT_FAILED: u8 = 125;
-/// Exit code: the command cannot be run.
-pub(super) const EXIT_NOT_RUN: u8 = 126;
-/// Exit code: there is no such command.
-pub(super) const EXIT_NOT_FOUND: u8 = 127;
 
 /// How often to look whether there was a signal.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Makes a failure that is not the command's.
-pub(super) fn failed(what: impl Into<String>) -> Failure {
-    Failure::new(what).exit(EXIT_FAILED)
-}
 
 /// Explains that there is no plan because directories lie too deep.
 pub(super) fn too_deep(dir: &Path, path: &[u8]) -> Failure {
@@ -79,15 +68,8 @@ pub(super) fn refused(dir: &Path, e: Errno, path: &[u8]) -> Failure {
         Errno::CANCELED => failed(format!(
             "{at}: the volume's server has lost the transaction; nothing was changed"
         )),
-        e => failed(format!("{at}: {}; nothing was changed", words(e))),
+        e => failed(format!("{at}: {}; nothing was changed", in_words(e))),
     }
-}
-
-/// Returns an errno in words.
-pub(super) fn words(e: Errno) -> String {
-    let text = std::io::Error::from(e).to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_owned()
 }
 
 /// Signals that end the command, and the transaction with it.

@@ -16,7 +16,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -30,21 +30,18 @@ use rustix::process::Signal;
 use stetfs_fuse::tx::layer::plan::{PLACE, UPPER};
 use stetfs_sys::namespace::unshare_mounts;
 
-use super::ending::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};
+use super::ending::Interrupt;
 use super::memory::Memory;
 use super::place::{MOUNTS, WORK, named, open_lock};
 use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
+use crate::ran::{self, failed, in_words};
 
 /// How long processes that the command leaves behind may take to end.
 const MOMENT: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &Tx, name: &str) -> Result<ExitCode> {
-    let ran = run_in_view(args, name);
-    ran.map_err(|e| match e.code {
-        crate::failure::EXIT_FAILED => e.exit(EXIT_FAILED),
-        _ => e,
-    })?;
+    run_in_view(args, name).map_err(ran::around)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -68,7 +65,7 @@ fn run_in_view(args: &Tx, name: &str) -> Result<()> {
         }
         Err(_) => std::env::set_current_dir("/")?,
     }
-    let mut child = command.spawn().map_err(|e| not_run(args, &e))?;
+    let mut child = command.spawn().map_err(|e| ran::not_run(&args.words, &e))?;
     let status = interrupt.wait(&mut child)?;
     let is_full = memory.as_ref().is_some_and(Memory::is_full);
     leave(dir)?;
@@ -95,16 +92,6 @@ fn end(status: ExitStatus) -> String {
     }
 }
 
-fn not_run(args: &Tx, e: &std::io::Error) -> Failure {
-    let code = match e.kind() {
-        ErrorKind::NotFound => EXIT_NOT_FOUND,
-        _ => EXIT_NOT_RUN,
-    };
-    let errno = e.raw_os_error().map(Errno::from_raw_os_error);
-    let why = errno.map_or_else(|| e.to_string(), words);
-    Failure::new(format!("{}: {why}", args.words[0].display())).exit(code)
-}
-
 /// Makes a mount namespace that only this process and its children see. Returns true if mounts are
 /// made with the rights of the machine's root. An ordinary user gets a user namespace as well, in
 /// which the user has the same number.
@@ -128,7 +115,11 @@ fn unshare() -> Result<bool> {
 }
 
 fn no_view(what: &str, e: Errno) -> Failure {
-    failed(format!("cannot make {what} for the command: {}", words(e))).advise(
+    failed(format!(
+        "cannot make {what} for the command: {}",
+        in_words(e)
+    ))
+    .advise(
         "this takes root, or a kernel that lets ordinary users have namespaces and mount overlayfs \
             in them (Linux 5.11); some systems forbid it: see the kernel's messages (dmesg)",
     )

@@ -19,10 +19,11 @@ use stetfs_fuse::tx::layer::plan::{DEPTH_MAX, UPPER};
 use stetfs_fuse::tx::layer::records::{self, BATCH_LEN, Record};
 use stetfs_sys::file_ioctl::{FillLayer, LayOver, fill_layer};
 
-use super::ending::{EXIT_FAILED, refused, too_deep};
+use super::ending::{refused, too_deep};
 use super::place::{WORK, dress, too_old};
 use super::tree::{self, about};
 use crate::failure::{Explain, Failure, Result};
+use crate::ran::EXIT_FAILED;
 
 /// The label by which a security module marks files in memory; it means nothing on a volume.
 const LABEL: &[u8] = b"security.selinux";

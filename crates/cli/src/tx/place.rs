@@ -24,10 +24,10 @@ use rustix::io::Errno;
 use stetfs_fuse::tx::layer::plan::{PLACE, TRASH, UPPER};
 use stetfs_sys::file_ioctl::begin_layer;
 
-use super::ending::failed;
 use super::tree;
 use crate::args::Layer;
 use crate::failure::{Explain, Failure, Result};
+use crate::ran::failed;
 
 /// The directory that overlayfs needs for itself.
 pub(super) const WORK: &str = "work";
