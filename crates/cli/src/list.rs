@@ -1,6 +1,7 @@
 //! `stetfs mounts`: what is mounted here, with the scheme and its mode, which no list of the system
 //! shows. Each server is asked; one that does not answer delays nobody for long.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +45,11 @@ struct Said {
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     options: String,
+    /// The server's version and process, unless the kernel serves the files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u64>,
 }
 
 impl Said {
@@ -57,6 +63,21 @@ impl Said {
             scheme: front::scheme_in(dir)?,
             data: data.map(str::to_owned),
             options,
+            version: None,
+            pid: None,
+        })
+    }
+
+    /// Describes the mount of a server by its statistics.
+    fn in_stats(stats: &Value) -> Option<Self> {
+        let server = Server::in_stats(stats).ok()?;
+        let of_server = &stats["server"];
+        Some(Self {
+            scheme: server.options.core.scheme.clone(),
+            data: server.options.core.data.clone(),
+            options: server.in_words,
+            version: of_server["version"].as_str().map(str::to_owned),
+            pid: of_server["pid"].as_u64(),
         })
     }
 }
@@ -87,15 +108,17 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     });
     let rows = ours.iter().zip(answers).map(|(&(entry, above), answers)| {
         let shown = above.unwrap_or(entry);
-        let server = match above {
-            Some(above) => Said::of_kernel(above, &entry.dir),
-            None => answers.then(|| ask(&entry.dir)).flatten(),
+        let stats = answers.then(|| ask(&entry.dir));
+        let server = match (above, &stats) {
+            (Some(above), _) => Said::of_kernel(above, &entry.dir),
+            (None, Some(Ok(stats))) => Said::in_stats(stats),
+            (None, _) => None,
         };
         Row {
             image: entry.image(),
             dir: shown.dir.clone(),
             problem: args.check.as_ref().and_then(|_| {
-                let of_server = problem(entry, answers);
+                let of_server = problem(entry, stats.as_ref());
                 of_server.or_else(|| above.and_then(front::problem))
             }),
             kind: shown.kind.clone(),
@@ -120,19 +143,19 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     result
 }
 
-/// Says what is wrong with a mounted volume.
-fn problem(entry: &MountEntry, answers: bool) -> Option<String> {
+/// Says what is wrong with a mounted volume; `stats` are missing if the server does not answer.
+fn problem(entry: &MountEntry, stats: Option<&io::Result<Value>>) -> Option<String> {
     let dir = entry.dir.display();
-    if !answers {
+    let Some(stats) = stats else {
         let process =
             lock_holder(&entry.image()).map(|holder| format!(" (process {})", holder.pid));
         return Some(format!(
             "its server{} does not answer",
             process.unwrap_or_default()
         ));
-    }
-    let stats = match stetfs_fuse::query_stats(&entry.dir) {
-        Ok(stats) => serde_json::from_str(&stats).unwrap_or(Value::Null),
+    };
+    let stats = match stats {
+        Ok(stats) => stats,
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             return Some(format!("its server is dead: stetfs umount {dir}"));
         }
@@ -160,7 +183,14 @@ fn show(args: &Mounts, rows: &[Row]) -> Result<()> {
     table
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(["image", "mounted on", "scheme", "data=", "access"]);
+        .set_header([
+            "image",
+            "mounted on",
+            "scheme",
+            "data=",
+            "access",
+            "version",
+        ]);
     for row in rows {
         let said = row.server.as_ref();
         table.add_row([
@@ -169,17 +199,13 @@ fn show(args: &Mounts, rows: &[Row]) -> Result<()> {
             said.map_or("?", |said| said.scheme.as_str()),
             said.and_then(|said| said.data.as_deref()).unwrap_or("-"),
             if row.read_only { "ro" } else { "rw" },
+            said.and_then(|said| said.version.as_deref()).unwrap_or("-"),
         ]);
     }
     output::line(table.trim_fmt())
 }
 
-/// Returns the answer of the server of the mount on `dir`.
-fn ask(dir: &Path) -> Option<Said> {
-    let server = Server::of(dir).ok()?;
-    Some(Said {
-        scheme: server.options.core.scheme.clone(),
-        data: server.options.core.data.clone(),
-        options: server.in_words,
-    })
+/// Returns the statistics of the server of the mount on `dir`.
+fn ask(dir: &Path) -> io::Result<Value> {
+    Ok(serde_json::from_str(&stetfs_fuse::query_stats(dir)?)?)
 }

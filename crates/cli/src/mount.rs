@@ -142,8 +142,11 @@ pub(crate) struct Server {
 impl Server {
     /// Asks the server of the mount on `dir`.
     pub(crate) fn of(dir: &Path) -> Result<Self> {
-        let stats = answer::query_stats(dir)?;
-        let stats: serde_json::Value = serde_json::from_str(&stats)?;
+        Self::in_stats(&serde_json::from_str(&answer::query_stats(dir)?)?)
+    }
+
+    /// Reads it in the server's statistics.
+    pub(crate) fn in_stats(stats: &serde_json::Value) -> Result<Self> {
         let in_words = stats["server"]["options"].as_str().unwrap_or_default();
         Ok(Self {
             options: Options::parse(in_words)?,

@@ -216,7 +216,9 @@ fn the_image_is_what_is_shown() {
             .unwrap()
             .split_whitespace()
             .collect();
-        assert_eq!(row, [&m.image, &m.dir, "jbd2", "journal", "rw"], "{how}");
+        let version = env!("CARGO_PKG_VERSION");
+        let shown = [&m.image, &m.dir, "jbd2", "journal", "rw", version];
+        assert_eq!(row, shown, "{how}");
         // For everybody else the image is the file that it was.
         assert!(fs::metadata(&m.image).unwrap().is_file(), "{how}");
         // The image's name unmounts it, too.

@@ -967,6 +967,11 @@ fn the_health_of_volumes_is_checked() {
     let all = all["mounts"].as_array().unwrap();
     let row = all.iter().find(|row| row["dir"] == m.dir.as_str()).unwrap();
     assert!(row["problem"].as_str().unwrap().contains(&m.image), "{row}");
+    let server = &json(&stetfs(&["stats", "--json", &m.dir]).ok())["server"];
+    assert_eq!(
+        (&row["version"], &row["pid"]),
+        (&server["version"], &server["pid"])
+    );
     stetfs(&["umount", &m.dir]).fails(1, &["was removed"]);
 }
 
