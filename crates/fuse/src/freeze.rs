@@ -1,7 +1,8 @@
 //! Freezing: a mount stands still while somebody copies its image.
 //!
 //! Somebody sets `system.stetfs.control` to `freeze SECONDS SOCKET`: the name of a socket that
-//! listens, in no directory (unix(7), abstract). The server connects, stops the mount, and answers.
+//! listens, in no directory (unix(7), abstract). The server connects, stops the mount, writes home
+//! what is only logged, and answers.
 //! The mount goes on when the other end of the connection closes, also because its process has
 //! died, and after that many seconds at the latest: then this end closes first.
 
@@ -10,16 +11,19 @@ use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use crate::backend::Backend;
-use crate::errno::Outcome;
+use crate::errno::{Outcome, errno};
 use crate::server::FsServer;
 use crate::still::Refused;
 use crate::wire::abi::InHeader;
 use crate::wire::{Answered, Ticket};
+
+/// How long it may take to write home what is only logged.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads what is asked for: how long at most, and the socket's name.
 fn parse(words: &OsStr) -> Option<(Duration, &str)> {
@@ -50,6 +54,7 @@ impl<B: Backend> FsServer<B> {
             let mut peer = UnixStream::connect_addr(&address).map_err(unreachable)?;
             peer.set_read_timeout(Some(limit)).map_err(unreachable)?;
             let (still, _) = server.still()?;
+            server.bring_home()?;
             asked.channel.succeed(asked.unique);
             // Nobody writes to it: it ends, or the time is over.
             let is_in_time = peer.read(&mut [0]).is_ok();
@@ -61,6 +66,24 @@ impl<B: Backend> FsServer<B> {
             Ok(())
         })?;
         Ok(Answered::Later)
+    }
+
+    /// Writes home what is only logged. A checkpoint in the background would do it during the copy,
+    /// which could then have a home of before and a log of afterwards, and the new content nowhere.
+    fn bring_home(&self) -> Result<(), Refused> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.fs.drain_some().map_err(|e| errno(&e)) {
+                // A mount for reading has nothing to write.
+                Ok(0) | Err(Errno::ROFS) => return Ok(()),
+                Ok(_) if Instant::now() < deadline => {}
+                Ok(_) => {
+                    let why = "much of its cache is not home yet: run stetfs drain first";
+                    return Err(Refused::new(Errno::BUSY, why));
+                }
+                Err(e) => return Err(Refused::new(e, format!("writing home: {e}"))),
+            }
+        }
     }
 }
 

@@ -9,6 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::mounted::{Mount, can_mount};
 use crate::run::{STETFS, assert_clean, stetfs, tool, wait_until};
 
+/// Calls it when it goes out of scope, also by a panic, so that no thread goes on for ever.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// Programs write and sync all the time. A copy has all that was synced before, and the volume
 /// nothing less for it.
 #[test]
@@ -32,6 +41,7 @@ fn a_copy_has_everything_that_was_synced() {
                     }
                 }
             });
+            let _over = OnDrop(|| is_over.store(true, Ordering::SeqCst));
             for _ in 0..3 {
                 let before = synced.load(Ordering::SeqCst);
                 let copy = m.lab.str("copy.img");
@@ -54,7 +64,6 @@ fn a_copy_has_everything_that_was_synced() {
                 let newest = newest.max().unwrap_or(0);
                 assert!(newest >= before, "{newest} is older than {before}");
             }
-            is_over.store(true, Ordering::SeqCst);
         });
         m.down();
     }
