@@ -224,8 +224,11 @@ impl JournalSuperblock {
             .set(JournalIncompat::CSUM_V2, version == ChecksumVersion::V2);
         self.feature_incompat
             .set(JournalIncompat::CSUM_V3, version == ChecksumVersion::V3);
-        let crc32c = matches!(version, ChecksumVersion::V2 | ChecksumVersion::V3);
-        self.checksum_type = if crc32c { CHECKSUM_CRC32C } else { 0 };
+        self.checksum_type = if version.has_tails() {
+            CHECKSUM_CRC32C
+        } else {
+            0
+        };
     }
 
     /// The version of the checksums that its features name.
