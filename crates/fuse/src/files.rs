@@ -163,6 +163,7 @@ impl<B: Backend> FsServer<B> {
     }
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
+        let _release = self.releases.begin();
         self.leave_group(ino, handle);
         self.layer.leave(ino, handle);
         let how = How::from_bits_truncate(handle);
@@ -356,6 +357,7 @@ impl<B: Backend> FsServer<B> {
             let at = offset + usize_as_u64(done);
             match self.fs.write_with(c, ino, at, &data[done..], flags) {
                 Ok((_, n)) => done += n,
+                Err(e) if errno(&e) == Errno::NOSPC && self.releases.wait() => {}
                 Err(e) => {
                     let pages = Pages {
                         node,

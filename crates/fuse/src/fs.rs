@@ -33,7 +33,7 @@ use crate::options::{Allow, Transport};
 use crate::server::FsServer;
 use crate::tx::groups::{self, Ask};
 use crate::tx::layer;
-use crate::wire::abi::{self, Capabilities, InHeader, Opcode};
+use crate::wire::abi::{self, Capabilities, InHeader, Opcode, WriteKind};
 use crate::wire::{Answer, Answered, Offer, Request, Server, Terms, Ticket, What, ring};
 
 /// Requests that the kernel may have under way in the background: readahead and write-back.
@@ -76,6 +76,67 @@ impl<B: Backend> FsServer<B> {
                     | What::Forget
                     | What::BatchForget { .. }
             )
+    }
+
+    /// Carries a request out, which was admitted.
+    fn carry_out(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        let from = &request.header;
+        match &request.what {
+            // There is nothing to do for these; directories are read by cookies that need no state.
+            What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
+            What::Forget => self.forget(from.nodeid),
+            What::BatchForget(all) => all.iter().for_each(|one| self.forget(one.nodeid)),
+            What::StatFs => answer.record(&self.statfs()?)?,
+            What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
+            What::GetAttr(g) if g.getattr_flags & abi::GETATTR_FH != 0 => {
+                return self.attributes_for_handle(from, g.fh, ticket, answer);
+            }
+            What::FSync(s) | What::FSyncDir(s) => {
+                let datasync = s.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+                return self.sync_file(inode(from.nodeid), datasync, ticket);
+            }
+            What::FAllocate(f) => return self.allocate(from, f, ticket),
+            What::LSeek(s) => return self.seek(from.nodeid, s, ticket, answer),
+            What::Ioctl(i, _) if i.cmd == groups::COMMIT => {
+                return self.commit_group(from, i.fh, ticket, answer);
+            }
+            What::Ioctl(i, data) if i.cmd == layer::LAY_OVER => {
+                return self.lay_over(from, data, ticket, answer);
+            }
+            What::Ioctl(i, data) if let Some(ask) = Ask::by_ioctl(i.cmd, data) => {
+                let member = (inode(from.nodeid), i.fh);
+                return self.ask_for_group(member, ask?, ticket, answer);
+            }
+            What::Ioctl(i, data) if i.cmd == layer::FILL_LAYER => {
+                self.fill_layer(from, data, answer)?;
+            }
+            What::SetXattr { name, value, .. } if let Some(stop) = Stop::asked(name, value) => {
+                return match stop {
+                    Stop::Upgrade(program) => self.upgrade(from, program, ticket),
+                    Stop::Freeze(words) => self.freeze(from, words, ticket),
+                };
+            }
+            What::Write(w, data) => {
+                return self.write_file(from, w, data, ticket, answer);
+            }
+            name @ (What::Lookup { .. }
+            | What::SymLink { .. }
+            | What::MkNod { .. }
+            | What::MkDir { .. }
+            | What::Link { .. }
+            | What::Create { .. }
+            | What::TmpFile { .. }
+            | What::Unlink { .. }
+            | What::RmDir { .. }
+            | What::Rename { .. }) => self.answer_name(from, name, answer)?,
+            other => self.answer_inode(from, other, answer)?,
+        }
+        Ok(Answered::Now)
     }
 
     /// Answers requests about names.
@@ -243,6 +304,18 @@ impl<B: Backend> FsServer<B> {
     }
 }
 
+/// Returns whether a request that has failed can be carried out once more. That of pages has told
+/// their loss, and that of a group or layer may have ended it.
+fn is_repeatable(request: &Request<'_>) -> bool {
+    match &request.what {
+        What::Write(from, _) => {
+            !WriteKind::from_bits_retain(from.write_flags).contains(WriteKind::CACHE)
+        }
+        What::Ioctl(..) => false,
+        _ => true,
+    }
+}
+
 /// Returns how many of [`MAX_BACKGROUND`] a mount gets at least: an ordinary user's may get fewer.
 fn background_slots() -> usize {
     let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
@@ -291,57 +364,13 @@ impl<B: Backend> Server for FsServer<B> {
         self.fs.asked_by(from.pid);
         self.layer.note(request);
         self.writers.note(request);
-        match &request.what {
-            // There is nothing to do for these; directories are read by cookies that need no state.
-            What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
-            What::Forget => self.forget(from.nodeid),
-            What::BatchForget(all) => all.iter().for_each(|one| self.forget(one.nodeid)),
-            What::StatFs => answer.record(&self.statfs()?)?,
-            What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
-            What::GetAttr(g) if g.getattr_flags & abi::GETATTR_FH != 0 => {
-                return self.attributes_for_handle(from, g.fh, ticket, answer);
+        match self.carry_out(request, ticket, answer) {
+            // Nothing was done, and what was removed before may give room now.
+            Err(Errno::NOSPC) if is_repeatable(request) && self.releases.wait() => {
+                self.carry_out(request, ticket, answer)
             }
-            What::FSync(s) | What::FSyncDir(s) => {
-                let datasync = s.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-                return self.sync_file(inode(from.nodeid), datasync, ticket);
-            }
-            What::FAllocate(f) => return self.allocate(from, f, ticket),
-            What::LSeek(s) => return self.seek(from.nodeid, s, ticket, answer),
-            What::Ioctl(i, _) if i.cmd == groups::COMMIT => {
-                return self.commit_group(from, i.fh, ticket, answer);
-            }
-            What::Ioctl(i, data) if i.cmd == layer::LAY_OVER => {
-                return self.lay_over(from, data, ticket, answer);
-            }
-            What::Ioctl(i, data) if let Some(ask) = Ask::by_ioctl(i.cmd, data) => {
-                let member = (inode(from.nodeid), i.fh);
-                return self.ask_for_group(member, ask?, ticket, answer);
-            }
-            What::Ioctl(i, data) if i.cmd == layer::FILL_LAYER => {
-                self.fill_layer(from, data, answer)?;
-            }
-            What::SetXattr { name, value, .. } if let Some(stop) = Stop::asked(name, value) => {
-                return match stop {
-                    Stop::Upgrade(program) => self.upgrade(from, program, ticket),
-                    Stop::Freeze(words) => self.freeze(from, words, ticket),
-                };
-            }
-            What::Write(w, data) => {
-                return self.write_file(from, w, data, ticket, answer);
-            }
-            name @ (What::Lookup { .. }
-            | What::SymLink { .. }
-            | What::MkNod { .. }
-            | What::MkDir { .. }
-            | What::Link { .. }
-            | What::Create { .. }
-            | What::TmpFile { .. }
-            | What::Unlink { .. }
-            | What::RmDir { .. }
-            | What::Rename { .. }) => self.answer_name(from, name, answer)?,
-            other => self.answer_inode(from, other, answer)?,
+            done => done,
         }
-        Ok(Answered::Now)
     }
 
     fn destroy(&self) {

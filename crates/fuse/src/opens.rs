@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
@@ -165,6 +165,27 @@ impl Drop for Hold {
         if open.all == 0 {
             shard.all_closed(self.ino);
         }
+    }
+}
+
+/// The releases (FUSE_RELEASE) under way. close(2) does not wait for their ends, so whoever closes
+/// a removed file and then needs its room may find it still taken.
+#[derive(Default)]
+pub(crate) struct Releases(RwLock<()>);
+
+impl Releases {
+    /// Begins a release. It ends with what this returns; until then it must not [wait](Self::wait).
+    pub(crate) fn begin(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read()
+    }
+
+    /// Waits for the ends of those that have begun. Returns whether there were any.
+    pub(crate) fn wait(&self) -> bool {
+        if self.0.try_write().is_some() {
+            return false;
+        }
+        drop(self.0.write());
+        true
     }
 }
 

@@ -21,7 +21,7 @@ use crate::errno::Outcome;
 use crate::keeper::{Bell, Keeper};
 use crate::known::Known;
 use crate::late::Late;
-use crate::opens::Opens;
+use crate::opens::{Opens, Releases};
 use crate::options::FuseOptions;
 use crate::room::Room;
 use crate::still::Stopping;
@@ -47,6 +47,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) fs: B,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
+    pub(crate) releases: Releases,
     pub(crate) groups: Arc<Groups>,
     pub(crate) late: Late,
     pub(crate) known: Known,
@@ -145,6 +146,7 @@ impl<B: Backend> FsServer<B> {
             options,
             closing,
             opens: Arc::default(),
+            releases: Releases::default(),
             groups: Arc::default(),
             late: Late::default(),
             known: Known::new(),

@@ -65,6 +65,7 @@ impl<B: Backend> FsServer<B> {
     /// pages of its file are written.
     fn let_write(&self, c: &Caller, ino: InodeNo) -> Outcome<abi::AttrOut> {
         self.check_cached_writer(ino)?;
+        self.releases.wait();
         if !self.room.has_for_writers(c, self.opens.growing(), 0) {
             return Err(Errno::NOSPC);
         }
@@ -111,6 +112,7 @@ impl<B: Backend> FsServer<B> {
         let dirtied = self.room.dirtied();
         self.aside.after_pages(pages, move || {
             server.room.settled(dirtied);
+            server.releases.wait();
             let growing = server.opens.growing();
             let has_room = !server.room.is_kept_from(&c, takes)
                 || server.room.has_for_writers(&c, growing, takes);

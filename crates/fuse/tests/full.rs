@@ -273,3 +273,37 @@ fn what_has_blocks_is_not_refused_just_after_the_volume_got_full() {
     drop(log);
     volume.unmount(server);
 }
+
+/// The kernel does not wait for the end of a close. Whoever closes a removed file and then needs
+/// its blocks gets them all the same.
+#[test]
+fn the_room_of_a_removed_file_is_there_when_it_is_closed() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &["-b", "1024"]);
+    let server = volume.mount("");
+    // With a file that is written through the page cache, whose pages may need the room too.
+    let log = File::create(volume.path("log")).unwrap();
+    let most = available(&volume) / 2 - (2 << 20);
+    let piece = 1 << 14;
+    for round in 0..50 {
+        let files = ["f", "g"].map(|name| File::create(volume.path(name)).unwrap());
+        // In turn, so that each has many extents.
+        for at in (0..most).step_by(piece) {
+            for file in &files {
+                let (none, len) = (FallocateFlags::empty(), piece as u64);
+                rustix::fs::fallocate(file, none, at, len)
+                    .unwrap_or_else(|e| panic!("round {round}, at {at}: {e}"));
+            }
+        }
+        fs::remove_file(volume.path("f")).unwrap();
+        fs::remove_file(volume.path("g")).unwrap();
+        log.write_all_at(&chunk(round, 0, 4096), 0).unwrap();
+        drop(files);
+        let file = File::create(volume.path("h")).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, most * 2)
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
+        fs::remove_file(volume.path("h")).unwrap();
+    }
+    drop(log);
+    volume.unmount(server);
+}

@@ -46,8 +46,9 @@ fn a_stopped_server_is_named_and_given_up() {
     file.write_all_at(b"confirmed", 0).unwrap();
     file.sync_all().unwrap();
 
-    stop(pid);
+    // The companion may begin to count as soon as the server is stopped.
     let began = Instant::now();
+    stop(pid);
     // This waits in the kernel, and no signal ends it.
     let told = fs::metadata(volume.path("nothing")).unwrap_err();
     assert!(
