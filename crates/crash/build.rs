@@ -4,7 +4,8 @@
 include!("sources.rs");
 
 /// Relative to this package.
-const JUDGES: [&str; 5] = [
+const JUDGES: [&str; 6] = [
+    "../below/src",
     "../check/src",
     "src",
     "../testkit/src/world",

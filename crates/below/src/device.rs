@@ -7,7 +7,7 @@
 //! | a block of the journal | collected in memory; with its commit block the transaction goes to the scheme, and is durable when that write returns |
 //! | a home with the content that is committed already (jbd2's checkpoint) | nothing |
 //! | a home that the scheme's recovery might write, with other content | a transaction, at the next flush or commit |
-//! | another home | a write of the medium |
+//! | another home | a write of the medium; in memory, where a power cut tears sectors, a transaction too |
 //! | flush | what is left of these transactions; then a flush of the medium, if anything was written to it since the last one |
 //! | discard | the blocks are revoked, then discarded |
 //! | read | the newest of what the scheme and the medium have; the journal reads as empty (`read.rs`) |
@@ -89,7 +89,8 @@ impl Default for BelowOptions {
 pub struct Below {
     core: Arc<Core>,
     background: Background,
-    /// The scheme's memory is a cache of the volume: every write goes through it.
+    /// Every write goes through the scheme: its memory is a cache of the volume, or a power cut
+    /// could tear a sector that is written home.
     absorbs: bool,
     write_through: bool,
     /// Bytes of committed contents that are kept in memory.
@@ -173,8 +174,9 @@ impl Below {
             let core = core.clone();
             background.start(ROUND, move || core.checkpoint());
         }
+        let tears = core.dev().atomic_unit() < sector_size(core.dev());
         Ok(Self {
-            absorbs: core.alone.opened.scheme.cache().is_some(),
+            absorbs: tears || core.alone.opened.scheme.cache().is_some(),
             write_through: options.write_through,
             kept: u64_as_usize(options.memory),
             core,
@@ -435,6 +437,11 @@ impl Below {
     }
 }
 
+/// The sectors of the device on this medium, which no power cut tears: memory has none.
+fn sector_size(medium: &dyn BlockDev) -> u32 {
+    medium.sector_size().max(512)
+}
+
 impl BlockDev for Below {
     fn describe(&self) -> String {
         let Opened { about, dev, .. } = self.opened();
@@ -446,7 +453,7 @@ impl BlockDev for Below {
     }
 
     fn sector_size(&self) -> u32 {
-        self.core.dev().sector_size().max(512)
+        sector_size(self.core.dev())
     }
 
     fn read_only(&self) -> bool {

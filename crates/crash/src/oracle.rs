@@ -5,7 +5,8 @@
 //! decides:
 //! - *atomic*: the data is that of the same state.
 //! - *ordered*: each sector holds its content of that state or of a later allowed one.
-//! - *writeback*: a page that changed in any of the allowed states may hold anything.
+//! - *writeback*: a page may hold anything that changed in any of the allowed states, or since a
+//!   sync has reported the file's data durable.
 //! - *nothing*: judged as atomic, to see that the judge can fail.
 //!
 //! One write to a marked file (`chattr +j`) is atomic, whatever the promise. If nothing else has
@@ -383,7 +384,6 @@ impl Oracle {
         let id = self.states[state]
             .id(path)
             .context("no such file in the model")?;
-        let placed = self.placed(id, state, allowed);
         let last = *allowed.states.end();
         let oldest = state.max(allowed.placed.of(id));
         if self.is_whole(id, state, allowed) && oldest == state {
@@ -396,10 +396,12 @@ impl Oracle {
             return Ok(());
         }
         if self.promise == DataPromise::Writeback {
-            let first = if oldest > state {
-                oldest
+            // Data that has its place may get there after the commit.
+            let told = allowed.placed.of(id);
+            let first = if told > state {
+                told
             } else {
-                placed.min(*allowed.states.start())
+                told.min(*allowed.states.start())
             };
             let all: Vec<_> = (first..=last)
                 .filter_map(|s| self.states[s].page_of(id, index))
@@ -418,6 +420,7 @@ impl Oracle {
         let zeros = [0; PAGE as usize];
         let page_of = |s: usize| Some(self.states[s].page_of(id, index)?.unwrap_or(&zeros));
         let versions: Vec<&[u8]> = (oldest..=last).filter_map(page_of).collect();
+        let placed = self.placed(id, state, allowed);
         let before =
             (placed..state).filter_map(|s| Some((self.states[s].size_of(id)?, page_of(s)?)));
         let before: Vec<(u64, &[u8])> = before.collect();

@@ -57,6 +57,13 @@ fn tinca_below() {
     survives("jbd2/tinca ordered ext4-1k", &[Script::Revokes]);
 }
 
+/// In memory a power cut tears sectors, which ext4 does not expect of a disk.
+#[test]
+fn data_in_memory_is_not_torn() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    survives("jbd2/shortcut ordered ext4-1k", &[Script::Overwrites]);
+}
+
 /// Replays a case that was once wrong.
 fn assert_right(case: &str) {
     let case: Case = case.parse().expect("a case");
@@ -94,4 +101,13 @@ fn a_home_that_comes_during_a_commit_does_not_undo_it() {
          write @2 0 60000 9; close @2; sync; unlink o0; unlink o1; unlink o2; sync; close @1; \
          fsyncdir .; truncate cut 1000 | 849 all",
     );
+}
+
+/// With `data=writeback`, data may be written after the commit that gives it its place, however old
+/// it is.
+#[test]
+fn writeback_data_comes_after_the_commit() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    assert_right("jbd2 writeback ext4-1k | waits | 14 all");
+    assert_right("jbd2/stet writeback ext4-1k | waits | 7 all");
 }
