@@ -57,7 +57,13 @@ pub(crate) fn grow(args: &Grow) -> Result<()> {
         volume.set_length(wanted)?;
     }
     if wanted > volume.size {
-        volume.lend(|file| volume.resize(file, wanted, &args.how))?;
+        let resized = volume.lend(|file| volume.resize(file, wanted, &args.how));
+        // Nothing was done with the new length: whoever tries again finds what was there before.
+        if resized.is_err() && wanted > room && size_of(&args.image).is_ok_and(|size| size <= room)
+        {
+            volume.set_length(room)?;
+        }
+        resized?;
     }
     volume.end(&args.how)
 }

@@ -77,6 +77,16 @@ fn a_volume_becomes_larger_and_smaller_and_keeps_its_files() {
     assert_eq!(sha256(&image), sum);
     stetfs(&["shrink", "--size", "2M", &image]).fails(1, &["cannot be smaller than"]);
     assert_whole();
+    // Blocks have numbers of 32 bits there. The file is as long as before.
+    let small = lab.str("small.img");
+    tool(
+        "mke2fs",
+        &[
+            "-q", "-t", "ext4", "-b", "1024", "-O", "^64bit", &small, "16M",
+        ],
+    );
+    stetfs(&["grow", "--size", "5T", &small]).fails(1, &["resize2fs", "32 bits"]);
+    assert_eq!(length(&small), 16 * MIB);
     stetfs(&["grow", &lab.str("none")]).fails(1, &["none"]);
     stetfs(&["nand", "create", &lab.str("part"), "--size", "64M"]).ok();
     stetfs(&["grow", "--size", "1G", &lab.str("part")]).fails(1, &["NAND part"]);
