@@ -5,8 +5,8 @@
 //! decides:
 //! - *atomic*: the data is that of the same state.
 //! - *ordered*: each sector holds its content of that state or of a later allowed one.
-//! - *writeback*: a page may hold anything that changed in any of the allowed states, or since a
-//!   sync has reported the file's data durable.
+//! - *writeback*: a page that changed in any of the allowed states, or since a sync has reported
+//!   the file's data durable, may hold anything.
 //! - *nothing*: judged as atomic, to see that the judge can fail.
 //!
 //! One write to a marked file (`chattr +j`) is atomic, whatever the promise. If nothing else has

@@ -258,7 +258,8 @@ impl<B: Backend> FsServer<B> {
             let (header, from, data) = (*header, *from, data.to_vec());
             let rest = move |server: &Self, has_room: Outcome<()>| {
                 let done = has_room.and_then(|()| {
-                    let size = server.write_straight(&header, &from, &data)?;
+                    let write = || server.write_straight(&header, &from, &data);
+                    let size = server.releases.with_room(write)?;
                     if let Some(notifier) = server.notifier.get() {
                         let pages = Pages::written(&header, &from, size);
                         notifier.content_changed(pages.node, pages.offset, pages.len);
@@ -355,16 +356,18 @@ impl<B: Backend> FsServer<B> {
         let mut done = 0;
         while done < data.len() {
             let at = offset + usize_as_u64(done);
-            match self.fs.write_with(c, ino, at, &data[done..], flags) {
+            let written = self.releases.with_room(|| {
+                let written = self.fs.write_with(c, ino, at, &data[done..], flags);
+                written.map_err(|e| errno(&e))
+            });
+            match written {
                 Ok((_, n)) => done += n,
-                Err(e) if errno(&e) == Errno::NOSPC && self.releases.wait() => {}
-                Err(e) => {
+                Err(errno) => {
                     let pages = Pages {
                         node,
                         offset: at.cast_signed(),
                         len: usize_as_u64(data.len() - done).cast_signed(),
                     };
-                    let errno = errno(&e);
                     self.opens.lost(ino, errno);
                     self.aside.soon(vec![pages]);
                     return Err(errno);
@@ -428,7 +431,8 @@ impl<B: Backend> FsServer<B> {
         if let Some(takes) = takes {
             let (header, ticket) = (*header, ticket());
             self.when_settled(c, takes, None, move |server, has_room| {
-                let done = has_room.and_then(|()| server.allocate_now(&header, mode, range));
+                let now = || server.allocate_now(&header, mode, range);
+                let done = has_room.and_then(|()| server.releases.with_room(now));
                 ticket.answer_bytes(done.map(|()| Vec::new()));
             });
             return Ok(Answered::Later);

@@ -364,12 +364,11 @@ impl<B: Backend> Server for FsServer<B> {
         self.fs.asked_by(from.pid);
         self.layer.note(request);
         self.writers.note(request);
-        match self.carry_out(request, ticket, answer) {
-            // Nothing was done, and what was removed before may give room now.
-            Err(Errno::NOSPC) if is_repeatable(request) && self.releases.wait() => {
-                self.carry_out(request, ticket, answer)
-            }
-            done => done,
+        let mut work = || self.carry_out(request, ticket, answer);
+        if is_repeatable(request) {
+            self.releases.with_room(work)
+        } else {
+            work()
         }
     }
 

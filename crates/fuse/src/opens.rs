@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bitflags::bitflags;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -15,6 +17,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stetfs_format::InodeNo;
 use stetfs_format::width::u32_as_usize;
+
+use crate::errno::Outcome;
 
 bitflags! {
     /// How a file was opened: FUSE's file handle.
@@ -171,21 +175,58 @@ impl Drop for Hold {
 /// The releases (FUSE_RELEASE) under way. close(2) does not wait for their ends, so whoever closes
 /// a removed file and then needs its room may find it still taken.
 #[derive(Default)]
-pub(crate) struct Releases(RwLock<()>);
+pub(crate) struct Releases {
+    under_way: RwLock<()>,
+    ended: AtomicU64,
+}
+
+/// A release under way.
+pub(crate) struct Release<'a> {
+    ended: &'a AtomicU64,
+    _under_way: RwLockReadGuard<'a, ()>,
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 impl Releases {
-    /// Begins a release. It ends with what this returns; until then it must not [wait](Self::wait).
-    pub(crate) fn begin(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.read()
+    /// How long one that the kernel has sent may take until it [begins](Self::begin).
+    const LATE: Duration = Duration::from_millis(5);
+
+    /// Begins a release. It ends with what this returns; until then it must not ask for
+    /// [room](Self::with_room).
+    pub(crate) fn begin(&self) -> Release<'_> {
+        Release {
+            _under_way: self.under_way.read(),
+            ended: &self.ended,
+        }
     }
 
-    /// Waits for the ends of those that have begun. Returns whether there were any.
-    pub(crate) fn wait(&self) -> bool {
-        if self.0.try_write().is_some() {
-            return false;
+    /// Does `work`. If it finds no room, does it once more for as long as releases end, which may
+    /// give some. A failure of `work` has left nothing behind.
+    pub(crate) fn with_room<T>(&self, mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+        loop {
+            let before = self.ended.load(Ordering::SeqCst);
+            match work() {
+                Err(Errno::NOSPC) if self.has_any_ended_since(before) => {}
+                done => return done,
+            }
         }
-        drop(self.0.write());
-        true
+    }
+
+    /// Waits for those under way.
+    fn has_any_ended_since(&self, before: u64) -> bool {
+        let has_ended = || {
+            drop(self.under_way.write());
+            self.ended.load(Ordering::SeqCst) != before
+        };
+        has_ended() || {
+            std::thread::sleep(Self::LATE);
+            has_ended()
+        }
     }
 }
 

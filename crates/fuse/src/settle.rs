@@ -65,10 +65,10 @@ impl<B: Backend> FsServer<B> {
     /// pages of its file are written.
     fn let_write(&self, c: &Caller, ino: InodeNo) -> Outcome<abi::AttrOut> {
         self.check_cached_writer(ino)?;
-        self.releases.wait();
-        if !self.room.has_for_writers(c, self.opens.growing(), 0) {
-            return Err(Errno::NOSPC);
-        }
+        self.releases.with_room(|| {
+            let has_room = self.room.has_for_writers(c, self.opens.growing(), 0);
+            has_room.then_some(()).ok_or(Errno::NOSPC)
+        })?;
         self.room.note_dirtied();
         self.attributes_out(ino)
     }
@@ -112,11 +112,13 @@ impl<B: Backend> FsServer<B> {
         let dirtied = self.room.dirtied();
         self.aside.after_pages(pages, move || {
             server.room.settled(dirtied);
-            server.releases.wait();
-            let growing = server.opens.growing();
-            let has_room = !server.room.is_kept_from(&c, takes)
-                || server.room.has_for_writers(&c, growing, takes);
-            rest(&server, if has_room { Ok(()) } else { Err(Errno::NOSPC) });
+            let has_room = server.releases.with_room(|| {
+                let growing = server.opens.growing();
+                let has_room = !server.room.is_kept_from(&c, takes)
+                    || server.room.has_for_writers(&c, growing, takes);
+                has_room.then_some(()).ok_or(Errno::NOSPC)
+            });
+            rest(&server, has_room);
             drop(place);
         });
     }
