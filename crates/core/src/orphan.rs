@@ -20,6 +20,7 @@ use stetfs_planted::{Bug, is_planted};
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeState};
+use crate::orphan::list::List;
 use crate::volume::Volume;
 
 pub(crate) mod left;
@@ -53,6 +54,10 @@ pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
 /// Takes `inode` off the list, if it is on it: its `i_dtime` becomes 0. The caller stores the inode
 /// in the same handle.
 pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
+    let is_next = |list: &List, newer: InodeNo| {
+        let link = list.links.get(&inode.ino);
+        link.is_some_and(|link| link.newer == Some(newer))
+    };
     loop {
         let mut list = vol.orphans.list.lock();
         let Some(&link) = list.links.get(&inode.ino) else {
@@ -66,14 +71,15 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
         // The newer orphan is in memory, because it is open or in use; or it has links and can be
         // loaded.
         drop(list);
-        let newer = vol.iget(newer)?;
+        let found = vol.iget(newer);
+        if found.is_err() && !is_next(&vol.orphans.list.lock(), newer) {
+            // It was freed meanwhile.
+            continue;
+        }
+        let newer = found?;
         let mut newer_st = newer.state.write();
         let mut list = vol.orphans.list.lock();
-        let unchanged = list
-            .links
-            .get(&inode.ino)
-            .is_some_and(|l| l.newer == Some(newer.ino));
-        if unchanged {
+        if is_next(&list, newer.ino) {
             let older = list.links.get(&inode.ino).and_then(|l| l.older);
             if !is_planted(Bug::BrokenChain) {
                 newer_st.raw.dtime = number(older);

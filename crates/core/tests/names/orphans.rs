@@ -1,6 +1,9 @@
 //! Files that are open without a name: they live on, and the next mount after a crash frees them.
 
-use stetfs::{Caller, Fs, OpenFlags, SetAttr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+
+use stetfs::{Caller, Fs, OpenFlags, Schedule, Scheduled, SetAttr};
 use stetfs_format::InodeNo;
 
 use crate::image::{Random, Volume};
@@ -128,4 +131,126 @@ fn what_is_cut_without_a_name_is_freed_after_a_crash() {
     assert_eq!(v.report.orphans_deleted, 1);
     assert_eq!(free(&v.fs), before);
     v.check();
+}
+
+/// How far the other thread has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Other {
+    Waits,
+    Runs,
+    /// It cannot go on before this thread does.
+    IsStuck,
+    IsDone,
+}
+
+/// Lets another thread do all that it can at one step of this one.
+#[derive(Debug)]
+struct AtStep {
+    step: usize,
+    passed: AtomicUsize,
+    other: Mutex<Other>,
+    changed: Condvar,
+}
+
+impl AtStep {
+    fn say(&self, other: Other) {
+        *self.other.lock().unwrap() = other;
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, is_so: impl Fn(Other) -> bool) {
+        let other = self.other.lock().unwrap();
+        drop(
+            self.changed
+                .wait_while(other, |other| !is_so(*other))
+                .unwrap(),
+        );
+    }
+}
+
+#[derive(Debug)]
+enum Thread {
+    This(Arc<AtStep>),
+    Other(Arc<AtStep>),
+}
+
+impl Schedule for Thread {
+    fn commits_first(&self) -> bool {
+        false
+    }
+
+    fn splits(&self) -> bool {
+        false
+    }
+
+    fn pass(&self) {
+        if let Self::This(at) = self
+            && at.passed.fetch_add(1, Ordering::Relaxed) == at.step
+        {
+            at.say(Other::Runs);
+            at.wait_until(|other| other != Other::Runs);
+        }
+    }
+
+    fn wait(&self) {
+        if let Self::Other(at) = self {
+            at.say(Other::IsStuck);
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Closes `this`, and all of `other` at one step of that. Returns false if it has no such step.
+fn close_both(fs: &Fs, this: InodeNo, other: InodeNo, step: usize) -> bool {
+    let at = Arc::new(AtStep {
+        step,
+        passed: AtomicUsize::new(0),
+        other: Mutex::new(Other::Waits),
+        changed: Condvar::new(),
+    });
+    let begins = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _scheduled = Scheduled::by(Arc::new(Thread::Other(at.clone())));
+            begins.wait();
+            at.wait_until(|other| other == Other::Runs);
+            fs.release(other).unwrap();
+            at.say(Other::IsDone);
+        });
+        begins.wait();
+        let scheduled = Scheduled::by(Arc::new(Thread::This(at.clone())));
+        let closed = fs.release(this);
+        assert!(closed.is_ok(), "step {step}: {closed:?}");
+        drop(scheduled);
+        let has_step = at.passed.load(Ordering::Relaxed) > step;
+        if !has_step {
+            at.say(Other::Runs);
+        }
+        has_step
+    })
+}
+
+#[test]
+fn two_orphans_are_freed_at_any_step_of_each_other() {
+    for is_older in [true, false] {
+        let v = Volume::make("-t ext4 -b 1024", 32);
+        let mut steps = 0..;
+        let mut has_step = true;
+        while has_step {
+            let [older, newer] = ["older", "newer"].map(|name| {
+                let ino = file(&v.fs, name, 3000);
+                v.fs.unlink(&Caller::root(), ROOT, name.as_bytes()).unwrap();
+                ino
+            });
+            let (this, other) = if is_older {
+                (older, newer)
+            } else {
+                (newer, older)
+            };
+            let step = steps.next().unwrap();
+            has_step = close_both(&v.fs, this, other, step);
+        }
+        assert!(steps.start > 10, "{} steps", steps.start);
+        v.check();
+    }
 }
