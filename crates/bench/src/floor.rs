@@ -150,6 +150,7 @@ impl Node {
             crtime: now,
             flags: InodeFlags::empty(),
             projid: 0,
+            version: 0,
         };
         let meta = Meta {
             attr,

@@ -95,6 +95,7 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
         crtime: raw.crtime,
         flags: raw.flags & USER_VISIBLE,
         projid: raw.projid,
+        version: raw.version,
     }
 }
 

@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
-use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::width::usize_as_u64;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{JournalError, JournalStats};
@@ -27,13 +26,13 @@ use crate::namei::{create, rename, unlink};
 use crate::options::{AtomicFiles, MountOptions};
 use crate::scope::Scope;
 use crate::types::{
-    Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, InUse, OpenFlags,
+    Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, InUse, OpenFlags, Past,
     RenameFlags, SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
 };
 use crate::volume::{ROOT_INO, Volume, VolumeState};
 use crate::{
     atomic, attr, blocks, copy, damage, fallocate, file, in_use, mount, namei, open, path, perm,
-    readdir, seek, sync, xattr,
+    readdir, redo, seek, sync, xattr,
 };
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
@@ -474,6 +473,34 @@ impl Fs {
         in_use::all(&self.0)
     }
 
+    /// Has these inodes in use, as [`in_use`](Self::in_use) has told it of a mount before. An inode
+    /// that is free by now, or another, is left out. Nobody else may use the volume meanwhile.
+    ///
+    /// # Errors
+    /// Those of reading an inode.
+    pub fn use_again(&self, all: &[InUse]) -> Result<()> {
+        self.run(|vol| in_use::restore(vol, all))
+    }
+
+    /// Does an operation once more, of which this is known, if the volume does not have it: `work`
+    /// calls it, with its arguments of then. It gets the time, the inode number and the generation
+    /// that it got then. `None`: the volume has it. The mount has [`MountOptions::redo`]. Nobody
+    /// else may use the volume meanwhile.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Exists`]: its inode is in use.
+    pub fn redo<T>(&self, past: Past, work: impl FnOnce(&Self) -> Result<T>) -> Result<Option<T>> {
+        if !self.run(|vol| redo::is_missing(vol, &past))? {
+            return Ok(None);
+        }
+        let last = self.run(|vol| redo::changed_last(vol, &past))?;
+        let during = self.0.redo.begin(past);
+        let done = work(self)?;
+        drop(during);
+        self.run(|vol| redo::keep_last(vol, &last))?;
+        Ok(Some(done))
+    }
+
     /// From now on keeps the number and attributes of an inode that loses its last name until
     /// [`forget`](Self::forget), unless it is a regular file or symbolic link. For a cache above
     /// that knows inodes by their numbers.
@@ -795,7 +822,7 @@ impl Fs {
 
     /// Whether inodes hold the time of their making: all but those of 128 bytes.
     pub fn has_birth_times(&self) -> bool {
-        self.0.geo.inode_size() > GOOD_OLD_INODE_SIZE
+        self.0.has_birth_times()
     }
 
     /// Returns the device.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::InodeNo;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scope::Scope;
 use crate::types::InUse;
 use crate::volume::{Volume, VolumeState};
@@ -20,6 +20,7 @@ pub(crate) fn all(vol: &Volume) -> Vec<InUse> {
         if opens > 0 && !st.gone {
             all.push(InUse {
                 ino: inode.ino.0,
+                generation: st.raw.generation,
                 opens,
                 is_held: vol.held.has(inode.ino),
                 is_nameable: st.nameable,
@@ -30,20 +31,22 @@ pub(crate) fn all(vol: &Volume) -> Vec<InUse> {
     all
 }
 
-/// Has in use what the options say. Runs once, before orphans are freed and before anybody else
-/// uses the volume.
+/// Has these in use. Runs before anybody else uses the volume: with what the options say, before
+/// orphans are freed.
 ///
 /// # Errors
-/// Those of reading an inode. One that is free by now is none: whoever has it open gets errors.
-pub(crate) fn restore(vol: &Scope<'_>) -> Result<()> {
+/// Those of reading an inode. One that is free by now, or another, is none: whoever has it open
+/// gets errors.
+pub(crate) fn restore(vol: &Scope<'_>, all: &[InUse]) -> Result<()> {
     // Among them are files without a name.
     vol.state.fetch_or(VolumeState::ORPHANS, Ordering::Relaxed);
-    let mut in_use = vol.opts.in_use.iter().flatten();
-    let restored = in_use.try_for_each(|one| {
-        let inode = match vol.iget(InodeNo(one.ino)) {
-            Err(Error::Stale) => return Ok(()),
-            inode => inode?,
+    let restored = all.iter().try_for_each(|one| {
+        let Some(inode) = vol.iget_if_used(InodeNo(one.ino))? else {
+            return Ok(());
         };
+        if inode.state.read().raw.generation != one.generation {
+            return Ok(());
+        }
         inode.opens.store(one.opens, Ordering::Relaxed);
         inode
             .places_on_close

@@ -73,6 +73,7 @@ mod path;
 mod perm;
 mod place;
 mod readdir;
+mod redo;
 mod relocate;
 mod scope;
 mod seek;

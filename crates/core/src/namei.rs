@@ -132,6 +132,16 @@ fn check_dotdot(vol: &Volume, dir: &Inode, st: &InodeState, parent: InodeNo) -> 
     .into())
 }
 
+/// Notes that names in a directory have changed. The caller stores its inode.
+fn names_changed(vol: &Volume, dir: &Inode, st: &mut InodeState) {
+    let now = vol.now();
+    (st.raw.mtime, st.raw.ctime) = (now, now);
+    if vol.opts.redo {
+        let next = || st.raw.version.wrapping_add(1);
+        st.raw.version = vol.redo.version(dir.ino).unwrap_or_else(next);
+    }
+}
+
 /// Makes `parent` the directory's "..".
 fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
     let st = inode.state.write();

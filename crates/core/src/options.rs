@@ -116,6 +116,9 @@ pub struct MountOptions {
     /// What another program has had in use that hands the volume over in the middle of its mount
     /// ([`crate::Fs::in_use`]): files without a name among them stay. `None`: the mount begins.
     pub in_use: Option<Vec<InUse>>,
+    /// Operations may be done once more after a crash ([`crate::Fs::redo`]): `i_version` of each
+    /// directory counts the changes of its names.
+    pub redo: bool,
     /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
     /// Options of ext4 that were given and change nothing here.
@@ -211,6 +214,7 @@ impl Default for MountOptions {
             inodes: None,
             kept_read: None,
             in_use: None,
+            redo: false,
             scheme_options: Vec::new(),
             unused: Vec::new(),
         }

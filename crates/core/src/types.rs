@@ -96,6 +96,9 @@ pub struct Attr {
     pub flags: InodeFlags,
     /// Project.
     pub projid: u32,
+    /// `i_version`. On mounts with [`MountOptions::redo`](crate::MountOptions::redo) that of a
+    /// directory counts the changes of its names.
+    pub version: u64,
 }
 
 impl Attr {
@@ -312,11 +315,35 @@ pub struct FiemapExtent {
     pub flags: FiemapFlags,
 }
 
+/// What is known of an operation that is done once more ([`Fs::redo`](crate::Fs::redo)).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Past {
+    /// When it was done.
+    pub at: Time,
+    /// The inode that it made, and its generation.
+    pub made: Option<(InodeNo, u32)>,
+    /// The inodes that it changed; of names, the directories.
+    pub changed: SmallVec<[Changed; 2]>,
+}
+
+/// An inode that an operation has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// Its number.
+    pub ino: InodeNo,
+    /// Its generation.
+    pub generation: u32,
+    /// Of a directory whose names were changed: the [version](Attr::version) that this left.
+    pub version: Option<u64>,
+}
+
 /// An inode that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InUse {
     /// Its number.
     pub ino: u32,
+    /// Its generation.
+    pub generation: u32,
     /// How many times it is open.
     pub opens: u32,
     /// It has lost its last name, and is kept until the cache above forgets it; that is one of

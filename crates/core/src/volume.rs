@@ -54,6 +54,8 @@ pub(crate) struct Volume {
     pub(crate) icache: InodeCache,
     /// Removed inodes that a cache above still knows.
     pub(crate) held: crate::held::Held,
+    /// The operation that is done once more.
+    pub(crate) redo: crate::redo::during::Redo,
     /// The options of the mount.
     pub(crate) opts: MountOptions,
     /// The clock.
@@ -124,12 +126,17 @@ impl Volume {
 
     /// The present time, in the precision and range of this volume's inodes.
     pub(crate) fn now(&self) -> Time {
-        self.kept(self.clock.now())
+        self.kept(self.redo.time().unwrap_or_else(|| self.clock.now()))
     }
 
     /// The time nearest to `time` that an inode of this volume can hold (`timestamp_truncate`).
     pub(crate) fn kept(&self, time: Time) -> Time {
-        time.kept(self.geo.inode_size() > GOOD_OLD_INODE_SIZE)
+        time.kept(self.has_birth_times())
+    }
+
+    /// Whether inodes have a time of creation.
+    pub(crate) fn has_birth_times(&self) -> bool {
+        self.geo.inode_size() > GOOD_OLD_INODE_SIZE
     }
 
     /// Whether the volume is read-only at present.

@@ -385,7 +385,8 @@ impl Oracle {
             .id(path)
             .context("no such file in the model")?;
         let last = *allowed.states.end();
-        let oldest = state.max(allowed.placed.of(id));
+        let told = allowed.placed.of(id);
+        let oldest = state.max(told);
         if self.is_whole(id, state, allowed) && oldest == state {
             let page = self.states[state].page_of(id, index).flatten();
             let is_right = match page {
@@ -397,7 +398,6 @@ impl Oracle {
         }
         if self.promise == DataPromise::Writeback {
             // Data that has its place may get there after the commit.
-            let told = allowed.placed.of(id);
             let first = if told > state {
                 told
             } else {

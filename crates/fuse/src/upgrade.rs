@@ -46,7 +46,7 @@ use crate::opens::Open;
 use crate::wire::{Agreed, Channel, Gate, Kept, Link};
 
 /// The version of what is handed over. A program takes over from one of the same version only.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The arguments of the program that comes next, its name first, by the number of a descriptor for
 /// [`Handed::read`].

@@ -17,7 +17,7 @@ use stetfs_format::group::GroupFlags;
 use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{GroupNo, InodeNo};
 use stetfs_journal::Handle;
-use stetfs_media::{Block, Class};
+use stetfs_media::{Block, BlockRef, Class};
 
 use super::Alloc;
 use super::bits::View;
@@ -81,6 +81,43 @@ impl Alloc {
         Err(Error::NoSpace)
     }
 
+    /// Takes this inode, which [`alloc_inode`](Self::alloc_inode) has taken before a crash. Needs
+    /// as many credits, and one more for each of [`skipped_blocks`](Self::skipped_blocks).
+    ///
+    /// # Errors
+    /// `Exists`: it is in use. `Stale`: it is none for files. Damage found in a bitmap.
+    pub(crate) fn alloc_this_inode(
+        &self,
+        h: &Handle,
+        ino: InodeNo,
+        is_dir: bool,
+    ) -> Result<InodeNo> {
+        self.check_for_files(ino)?;
+        let (g, index) = self.geo.group_of_inode(ino);
+        let mut state = self.group(g).state.lock();
+        let state = &mut *state;
+        let bitmap = self.inode_bitmap(g, state)?;
+        if View::plain(&bitmap, self.geo.inodes_per_group()).is_busy(index) {
+            return Err(Error::Exists);
+        }
+        self.take_inode_at(h, (g, index), state, bitmap, is_dir)
+    }
+
+    /// Returns how many blocks of the inode table lie between its used part and this inode. They
+    /// become used with it.
+    pub(crate) fn skipped_blocks(&self, ino: InodeNo) -> Result<u32> {
+        self.check_for_files(ino)?;
+        let (g, index) = self.geo.group_of_inode(ino);
+        let used = self.used_table(&self.group(g).state.lock());
+        let block = |index| self.geo.inode_position(index).0;
+        Ok(block(index).saturating_sub(block(used.min(index))))
+    }
+
+    fn check_for_files(&self, ino: InodeNo) -> Result<()> {
+        let is_for_files = self.geo.is_valid_inode(ino) && ino.0 >= self.geo.first_ino;
+        is_for_files.then_some(()).ok_or(Error::Stale)
+    }
+
     fn take_inode(&self, h: &Handle, g: GroupNo, is_dir: bool) -> Result<Option<InodeNo>> {
         let mut state = self.group(g).state.lock();
         let state = &mut *state;
@@ -103,53 +140,62 @@ impl Alloc {
         if ino.0 < self.geo.first_ino {
             return Err(Damage::InodeBit { group: g, ino }.into());
         }
+        let used = self.used_table(state);
+        if index > used {
+            // An inode past the used part has its bit set: the lowest free one does not follow that
+            // part.
+            let ino = self.geo.inode_at(g, used);
+            return Err(Damage::InodeBit { group: g, ino }.into());
+        }
+        let taken = self.take_inode_at(h, (g, index), state, bitmap, is_dir)?;
+        state.first_free_inode = index + 1;
+        Ok(Some(taken))
+    }
+
+    fn take_inode_at(
+        &self,
+        h: &Handle,
+        (g, index): (GroupNo, u32),
+        state: &mut GroupState,
+        bitmap: BlockRef,
+        is_dir: bool,
+    ) -> Result<InodeNo> {
         self.init_inode_bitmap(h, g, state)?;
-        self.extend_used_table(h, g, state, index)?;
+        self.extend_used_table(h, state, index)?;
         self.set_bits(h, state, Which::Inodes, bitmap, index..index + 1, true)?;
         state.desc.free_inodes_count -= 1;
         state.desc.used_dirs_count += u32::from(is_dir);
         self.note_desc(h, g, state)?;
-        state.first_free_inode = index + 1;
         self.free_inodes[g.index()].fetch_sub(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_sub(1, Ordering::Relaxed);
         if is_dir {
             self.used_dirs[g.index()].fetch_add(1, Ordering::Relaxed);
             self.used_dirs_total.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Some(ino))
+        Ok(self.geo.inode_at(g, index))
     }
 
-    /// Counts the inode at `index` as used part of the table, and creates its table block when it
-    /// is the first inode there.
-    fn extend_used_table(
-        &self,
-        h: &Handle,
-        g: GroupNo,
-        state: &mut GroupState,
-        index: u32,
-    ) -> Result<()> {
-        if !self.geo.metadata_csum && !self.geo.gdt_csum {
-            return Ok(());
+    /// Returns how many inodes the used part of a group's table has.
+    fn used_table(&self, state: &GroupState) -> u32 {
+        let all = self.geo.inodes_per_group();
+        if self.geo.metadata_csum || self.geo.gdt_csum {
+            all.saturating_sub(state.desc.itable_unused)
+        } else {
+            all
         }
-        let used = self
-            .geo
-            .inodes_per_group()
-            .saturating_sub(state.desc.itable_unused);
+    }
+
+    /// Counts the inode at `index` as used part of the table, and creates each table block whose
+    /// first inode becomes part of it.
+    fn extend_used_table(&self, h: &Handle, state: &mut GroupState, index: u32) -> Result<()> {
+        let used = self.used_table(state);
         if index < used {
             return Ok(());
         }
-        if index > used {
-            // An inode past the used part has its bit set: the lowest free one does not follow that
-            // part.
-            return Err(Damage::InodeBit {
-                group: g,
-                ino: self.geo.inode_at(g, used),
-            }
-            .into());
-        }
         if !self.has_flag(state, GroupFlags::INODE_ZEROED) {
-            let (block, offset) = self.geo.inode_position(index);
-            if offset == 0 {
+            let position = |index| self.geo.inode_position(index);
+            let all = (used..=index).map(position);
+            for (block, _) in all.filter(|(_, offset)| *offset == 0) {
                 let zeros = Block::zeroed(self.geo.block_size());
                 let block = state.desc.inode_table.plus(block.into());
                 h.create(block, Class::InodeTable, zeros.bytes())?;

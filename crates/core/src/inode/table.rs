@@ -94,6 +94,17 @@ impl Volume {
         self.icache.get_or_load(ino, || self.load_inode(ino))
     }
 
+    /// Returns an inode of which nothing but the number is known; `None` if it is free.
+    pub(crate) fn iget_if_used(&self, ino: InodeNo) -> Result<Option<Arc<Inode>>> {
+        if !self.geo.is_valid_inode(ino) || !self.alloc.is_inode_used(ino)? {
+            return Ok(None);
+        }
+        match self.iget(ino) {
+            Err(Error::Stale) => Ok(None),
+            inode => inode.map(Some),
+        }
+    }
+
     /// Adds a new inode to the cache; it replaces any with the same number. The caller has
     /// allocated the number in `h`, and writes the slot.
     pub(crate) fn inode_created(

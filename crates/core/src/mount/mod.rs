@@ -168,7 +168,10 @@ fn mount_planned(
     }
     let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
     check_root(&vol)?;
-    in_use::restore(&Scope::of(&vol))?;
+    in_use::restore(
+        &Scope::of(&vol),
+        vol.opts.in_use.as_deref().unwrap_or_default(),
+    )?;
     if writes {
         mark_in_use(&*dev, vol.journal.terms().mark)?;
         // A scheme that logs differences must know what they are differences to.
@@ -410,6 +413,7 @@ fn assemble(
         dirs,
         icache: InodeCache::new(inodes, committed),
         held: crate::held::Held::default(),
+        redo: crate::redo::during::Redo::default(),
         clock: opts.clock.clone(),
         opts,
         orphans: crate::orphan::list::Orphans::default(),

@@ -13,7 +13,9 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 
-use super::{add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode};
+use super::{
+    add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode, names_changed,
+};
 use crate::alloc::Source;
 use crate::change::New;
 use crate::dir;
@@ -274,7 +276,11 @@ impl<'a> Plan<'a> {
         let inherited = acl::inherit(vol, c, dir, raw.mode)?;
         raw.mode = inherited.mode;
         let own_block = u32::from(mode::is_dir(new.mode) || !new.target.is_empty());
-        let credits = INODE_CREDITS + inherited.credits() + own_block * BLOCK_CREDITS;
+        let skipped = vol
+            .redo
+            .made()
+            .map_or(Ok(0), |(ino, _)| vol.alloc.skipped_blocks(ino))?;
+        let credits = INODE_CREDITS + skipped + inherited.credits() + own_block * BLOCK_CREDITS;
         Ok(Self {
             new,
             raw,
@@ -302,7 +308,10 @@ impl<'a> Plan<'a> {
     /// Takes an inode from the allocator.
     pub(super) fn take(&self, vol: &Volume, h: &Handle, dir: &Inode) -> Result<Arc<Inode>> {
         let is_dir = mode::is_dir(self.new.mode);
-        let ino = vol.alloc.alloc_inode(h, dir.ino, is_dir, self.spread)?;
+        let ino = match vol.redo.made() {
+            Some((ino, _)) => vol.alloc.alloc_this_inode(h, ino, is_dir)?,
+            None => vol.alloc.alloc_inode(h, dir.ino, is_dir, self.spread)?,
+        };
         vol.inode_created(ino, self.raw.clone(), h)
     }
 
@@ -369,10 +378,16 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: Checked<'_>) -> stet
     let (gid, file_mode) = perm::inherit_group(vol, c, dir, new.mode);
     let flags = perm::inherit_flags(dir.raw.flags, new.mode);
     let now = vol.now();
-    let mut raw =
-        stetfs_format::Inode::new(file_mode, flags, vol.dirs.new_generation(now), &vol.geo);
+    let generation = match vol.redo.made() {
+        Some((_, generation)) => generation,
+        None => vol.dirs.new_generation(now),
+    };
+    let mut raw = stetfs_format::Inode::new(file_mode, flags, generation, &vol.geo);
     (raw.uid, raw.gid) = (c.uid, gid);
-    (raw.atime, raw.mtime, raw.ctime, raw.crtime) = (now, now, now, now);
+    (raw.atime, raw.mtime, raw.ctime) = (now, now, now);
+    if vol.has_birth_times() {
+        raw.crtime = now;
+    }
     raw.links_count = if mode::is_dir(new.mode) { 2 } else { 1 };
     if dir.raw.flags.contains(InodeFlags::PROJINHERIT) {
         raw.projid = dir.raw.projid;
@@ -421,8 +436,7 @@ pub(super) fn enter(
     let mut st = dir.state.write();
     let entered = dir::insert(vol, h, dir, &mut st, place, entry);
     if entered.is_ok() {
-        let now = vol.now();
-        (st.raw.mtime, st.raw.ctime) = (now, now);
+        names_changed(vol, dir, &mut st);
         if is_dir {
             add_dir_link(vol, &mut st);
         }

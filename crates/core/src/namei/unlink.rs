@@ -9,7 +9,7 @@ use stetfs_journal::Handle;
 use super::create::enter;
 use super::{
     ENTRY_CREDITS, LINK_MAX, check_dir_links, check_name, check_project, entry_credits, find,
-    named_child, remove_dir_link, set_dotdot,
+    named_child, names_changed, remove_dir_link, set_dotdot,
 };
 use crate::alloc::Source;
 use crate::dir;
@@ -116,8 +116,7 @@ pub(super) fn change_entry(
         None => dir::remove(vol, h, dir, &st, found)?,
         Some((inode, mode)) => dir::replace(vol, h, dir, &st, found, inode.ino, mode)?,
     }
-    let now = vol.now();
-    (st.raw.mtime, st.raw.ctime) = (now, now);
+    names_changed(vol, dir, &mut st);
     if was_dir {
         remove_dir_link(&mut st);
     }

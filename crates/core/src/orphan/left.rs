@@ -73,10 +73,8 @@ fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
     if !vol.geo.is_valid_inode(ino) || ino.0 < vol.geo.first_ino {
         return Err(Inconsistent::InodeNumber(ino).into());
     }
-    if !vol.alloc.is_inode_used(ino)? {
-        return Err(Inconsistent::UnusedInode(ino).into());
-    }
-    vol.iget(ino)
+    vol.iget_if_used(ino)?
+        .ok_or_else(|| Inconsistent::UnusedInode(ino).into())
 }
 
 /// Reads the chain that begins in the superblock, up to the first entry that is no orphan. Returns

@@ -63,7 +63,7 @@ impl Volume {
     }
 
     fn mount(dir: TempDir) -> Self {
-        let dev = Arc::new(RamDev::from_file(&dir.path().join("image")).unwrap());
+        let dev = Self::device(&dir);
         Self::mount_device(dir, dev)
     }
 
@@ -107,18 +107,18 @@ impl Volume {
     pub(crate) fn checked(self) -> TempDir {
         self.fs.unmount().unwrap();
         drop(self.fs);
-        let path = self.dir.path().join("image");
-        self.dev.to_file(&path).unwrap();
-        let (code, text) = run("e2fsck", &["-fn"], &path);
-        if code != 0 {
-            let kept = std::env::temp_dir().join("stetfs-names-failed.img");
-            let _ = std::fs::copy(&path, &kept);
-            panic!(
-                "e2fsck -fn says {code}, image kept at {}:\n{text}",
-                kept.display()
-            );
-        }
+        judge(&self.dev, &self.dir, "");
         self.dir
+    }
+
+    /// Reads an image into memory.
+    pub(crate) fn device(image: &TempDir) -> Arc<RamDev> {
+        Arc::new(RamDev::from_file(&image.path().join("image")).unwrap())
+    }
+
+    /// Lets e2fsck judge a device.
+    pub(crate) fn judge(dev: &RamDev, what: &str) {
+        judge(dev, &TempDir::new().unwrap(), what);
     }
 
     /// Returns what debugfs prints for `request` on an unmounted image.
@@ -129,6 +129,19 @@ impl Volume {
     /// Mounts an image that [`Volume::checked`] has returned.
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)
+    }
+}
+
+/// Lets e2fsck judge a device, as the image in `dir`.
+fn judge(dev: &RamDev, dir: &TempDir, what: &str) {
+    let path = dir.path().join("image");
+    dev.to_file(&path).unwrap();
+    let (code, text) = run("e2fsck", &["-fn"], &path);
+    if code != 0 {
+        let kept = std::env::temp_dir().join("stetfs-names-failed.img");
+        let _ = std::fs::copy(&path, &kept);
+        let kept = kept.display();
+        panic!("{what}: e2fsck -fn says {code}, image kept at {kept}:\n{text}");
     }
 }
 

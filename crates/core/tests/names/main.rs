@@ -11,5 +11,6 @@ mod listing;
 mod model;
 mod orphans;
 mod posix;
+mod redo;
 mod space;
 mod threads;
