@@ -1,12 +1,14 @@
 //! Test volumes: mke2fs makes them in a file, tests mount them from memory, and the judges read
 //! them from a file again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use stetfs::clock::Clock;
 use stetfs::{Fs, MountOptions, MountReport};
+use stetfs_format::InodeNo;
 use stetfs_media::RamDev;
 use tempfile::TempDir;
 
@@ -130,6 +132,18 @@ impl Volume {
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)
     }
+}
+
+/// Returns the names in a directory that tests have made, with their inodes.
+pub(crate) fn names_in(fs: &Fs, dir: InodeNo) -> stetfs::Result<BTreeMap<Vec<u8>, InodeNo>> {
+    let mut names = BTreeMap::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if !matches!(entry.name, b"." | b".." | b"lost+found") {
+            names.insert(entry.name.to_vec(), entry.ino);
+        }
+        true
+    })?;
+    Ok(names)
 }
 
 /// Lets e2fsck judge a device, as the image in `dir`.

@@ -13,7 +13,7 @@ use stetfs::{
 use stetfs_format::InodeNo;
 use stetfs_media::RamDev;
 
-use crate::image::Volume;
+use crate::image::{Volume, names_in};
 use crate::steps::at_step;
 
 /// What an operation returns, or what was wrong.
@@ -128,22 +128,11 @@ impl Place {
         Ok(runs(&bytes[..n]))
     }
 
-    fn names(&self, dir: InodeNo) -> Result<BTreeMap<String, InodeNo>, Kind> {
-        let mut names = BTreeMap::new();
-        let listed = self.fs.readdir(dir, 0, &mut |entry| {
-            if !matches!(entry.name, b"." | b".." | b"lost+found") {
-                names.insert(entry.name.escape_ascii().to_string(), entry.ino);
-            }
-            true
-        });
-        listed.map_err(|e| kind(&e)).map(|()| names)
-    }
-
     fn tree(&self) -> Tree {
         let (mut tree, mut ways) = (Tree::new(), vec![(String::new(), ROOT)]);
         while let Some((way, dir)) = ways.pop() {
-            for (name, ino) in self.names(dir).unwrap() {
-                let path = format!("{way}/{name}");
+            for (name, ino) in names_in(&self.fs, dir).unwrap() {
+                let path = format!("{way}/{}", name.escape_ascii());
                 let attr = self.fs.getattr(ino).unwrap();
                 let mut size = attr.size;
                 let content = match attr.mode & mode::S_IFMT {
@@ -300,8 +289,8 @@ const OPERATIONS: [(&str, Operation); 36] = [
     }),
     ("read a", |p| p.read(p.a)),
     ("list d", |p| {
-        p.names(p.d)
-            .map(|names| names.into_keys().collect::<Vec<_>>().join(" "))
+        let names = names_in(&p.fs, p.d).map_err(|e| kind(&e))?;
+        Ok(format!("{:?}", names.into_keys().collect::<Vec<_>>()))
     }),
     ("set an attribute of b", |p| {
         p.change(&Change::SetXattr(

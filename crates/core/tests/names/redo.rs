@@ -14,7 +14,7 @@ use stetfs::{
 use stetfs_format::{InodeNo, Time};
 use stetfs_media::RamDev;
 
-use crate::image::{Random, Volume};
+use crate::image::{Random, Volume, names_in};
 
 type Name = (InodeNo, Vec<u8>);
 
@@ -103,19 +103,19 @@ impl Did {
     /// The directories whose names it changes, or the file that it changes.
     fn changes(&self) -> (Vec<InodeNo>, Option<InodeNo>) {
         match self {
-            Did::Create((dir, _)) | Did::Mkdir((dir, _)) | Did::Symlink((dir, _), _) => {
-                (vec![*dir], None)
-            }
-            Did::Pipe((dir, _)) | Did::Unlink((dir, _)) | Did::Rmdir((dir, _)) => {
-                (vec![*dir], None)
-            }
-            Did::Link(_, (dir, _)) => (vec![*dir], None),
+            Did::Create((dir, _))
+            | Did::Mkdir((dir, _))
+            | Did::Symlink((dir, _), _)
+            | Did::Pipe((dir, _))
+            | Did::Link(_, (dir, _))
+            | Did::Unlink((dir, _))
+            | Did::Rmdir((dir, _)) => (vec![*dir], None),
             Did::Rename((dir, _), (to, _), _) => (vec![*dir, *to], None),
             Did::Unnamed(_) => (Vec::new(), None),
-            Did::Truncate(ino, _) | Did::Chmod(ino, _) | Did::SetXattr(ino, _) => {
-                (Vec::new(), Some(*ino))
-            }
-            Did::Write(ino, ..) => (Vec::new(), Some(*ino)),
+            Did::Truncate(ino, _)
+            | Did::Chmod(ino, _)
+            | Did::SetXattr(ino, _)
+            | Did::Write(ino, ..) => (Vec::new(), Some(*ino)),
         }
     }
 }
@@ -143,15 +143,7 @@ fn look(fs: &Fs, path: &[u8], ino: InodeNo, seen: &mut Seen) {
     }
     if attr.is_dir() {
         attr.size = 0;
-        let mut names = Vec::new();
-        fs.readdir(ino, 0, &mut |entry| {
-            if !matches!(entry.name, b"." | b".." | b"lost+found") {
-                names.push((entry.name.to_vec(), entry.ino));
-            }
-            true
-        })
-        .unwrap();
-        for (name, below) in names {
+        for (name, below) in names_in(fs, ino).unwrap() {
             look(fs, &[path, b"/", &name].concat(), below, seen);
         }
     }

@@ -44,6 +44,15 @@ impl AtStep {
     }
 }
 
+/// Says that the other thread is done, also if it panics: nobody is to wait for it then.
+struct Ends<'a>(&'a AtStep);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.say(Other::IsDone);
+    }
+}
+
 #[derive(Debug)]
 enum Thread {
     This(Arc<AtStep>),
@@ -94,9 +103,8 @@ pub(crate) fn at_step<A, B: Send>(
         let other = scope.spawn(move || {
             let _scheduled = Scheduled::by(Arc::new(Thread::Other(others.clone())));
             others.wait_until(|other| other == Other::Runs);
-            let done = other();
-            others.say(Other::IsDone);
-            done
+            let _ends = Ends(&others);
+            other()
         });
         let scheduled = Scheduled::by(Arc::new(Thread::This(at.clone())));
         let this = this();
