@@ -175,6 +175,10 @@ Mount options, for -o (name or name=value, separated by commas):
   abort_hung=SECONDS                  give the server up when it has not answered for this long:
                                       calls on the mount fail, sync(1) returns, and unwritten data
                                       is lost (default 0: never; after 30 s the log says so)
+  survive[=on|off|N]                  when the server dies, another one goes on with the mount:
+                                      programs see a pause and no error, unless N (3) have died
+                                      within a minute; requests come by /dev/fuse (Linux 6.9;
+                                      default: off)
   allow_other, default_permissions    who may use the mount, and who checks
   fakeroot                            whoever may use the mount is root on it: nobody checks
                                       permissions; device files and set-user-ID bits do not work

@@ -111,6 +111,10 @@ fn mount(
     };
     let (shown, dir) = (image.display(), handed.dir());
     tracing::info!("{shown}: taking over its mount on {}", dir.display());
+    if handed.is_after_death() {
+        // The kernel may be taking the dead server apart.
+        wait_for_release(image);
+    }
     let options = MountOptions {
         in_use: Some(handed.in_use()),
         ..options.clone()
@@ -288,7 +292,7 @@ fn tell(args: &Mount, options: &Options, report: &MountReport) {
             "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}{survives}{remaps}",
             report.scheme
         );
-        let is_free = options.fuse.transport == Transport::Auto;
+        let is_free = options.fuse.transport == Transport::Auto && options.fuse.survive == 0;
         if is_free && let Some(how) = stetfs_fuse::to_switch_on_io_uring() {
             eprintln!("stetfs: {how}");
         }

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, Group, InUse, OpenFlags,
+    Attr, Caller, Change, DirEntry, Entry, Error, FallocateMode, Fs, Group, InUse, OpenFlags, Past,
     Result, Shutdown, StatFs, Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
+
+use crate::errno::Outcome;
 
 /// The operations that the server needs of a group of changes. They are those of [`Group`].
 pub trait AtomicGroup: Send {
@@ -305,6 +307,20 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// As [`Fs::use_again`].
+    fn use_again(&self, _all: &[InUse]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::redo`]: `None` if the file system has the operation, otherwise what `work` returns.
+    fn redo(
+        &self,
+        _past: &Past,
+        _work: &mut dyn FnMut() -> Outcome<()>,
+    ) -> Result<Option<Outcome<()>>> {
+        Err(Error::NotSupported)
+    }
+
     /// Begins the mount: from now on [`Self::forget`] is called.
     fn begin(&self) {}
 
@@ -416,6 +432,18 @@ impl Backend for Fs {
 
     fn in_use(&self) -> Vec<InUse> {
         self.in_use()
+    }
+
+    fn use_again(&self, all: &[InUse]) -> Result<()> {
+        Fs::use_again(self, all)
+    }
+
+    fn redo(
+        &self,
+        past: &Past,
+        work: &mut dyn FnMut() -> Outcome<()>,
+    ) -> Result<Option<Outcome<()>>> {
+        Fs::redo(self, past.clone(), |_| Ok(work()))
     }
 
     fn begin(&self) {

@@ -44,6 +44,7 @@ use crate::mount::Mounted;
 use crate::mount::error::MountError;
 use crate::mountinfo;
 use crate::question;
+use crate::survive::{Heir, Succeeded, Succession};
 use crate::system_log::{self, Severity};
 use crate::wire::ring;
 
@@ -73,7 +74,10 @@ struct Pipe {
 impl Companion {
     /// Starts the companion. Call it before the mount, so that the companion cannot inherit
     /// anything of it.
-    pub(crate) fn start(image: &Path, dir: &Path) -> io::Result<Self> {
+    ///
+    /// With an `heir`, it is started once the mount stands, and has another server go on with the
+    /// mount when this one dies.
+    pub(crate) fn start(image: &Path, dir: &Path, heir: Option<&Heir>) -> io::Result<Self> {
         if !KNOWN.load(Ordering::Relaxed) {
             return Err(io::Error::other("this program does not call run_if_asked"));
         }
@@ -86,6 +90,7 @@ impl Companion {
             .arg0("stetfs-companion")
             .args([dir, image])
             .arg(std::process::id().to_string())
+            .args(heir.into_iter().flat_map(Heir::arguments))
             .env(ASKED, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -205,12 +210,13 @@ pub fn run_if_asked() {
             &PathBuf::from(dir),
             Path::new(&image),
             &pid.to_string_lossy(),
+            Succession::read(args).as_ref(),
         );
     }
     std::process::exit(0);
 }
 
-fn run(dir: &Path, image: &Path, pid: &str) {
+fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
     stay();
     let mut mounted = Mounted {
         dir: dir.to_owned(),
@@ -241,7 +247,21 @@ fn run(dir: &Path, image: &Path, pid: &str) {
             _ => answer(&mounted, word, rest),
         }
     }
-    if leaves || mounted.device.is_empty() {
+    if mounted.device.is_empty() {
+        return;
+    }
+    if let Some(succession) = succession {
+        match succession.begin(|command| tell.prepare(command)) {
+            Succeeded::GoesOn => return,
+            Succeeded::Over(why) => {
+                let dir = dir.display();
+                tell.say(&format!("{dir} does not survive its server: {why}"));
+                // This process has the connection open, so nobody gets an error before that.
+                Connection::open(&mounted).abort();
+            }
+        }
+    }
+    if leaves {
         return;
     }
     release(&mounted, image, pid, &|message| tell.say(message));
@@ -254,6 +274,14 @@ struct Tell {
 }
 
 impl Tell {
+    /// Has a server's messages go where this process reports.
+    fn prepare(&self, command: &mut Command) {
+        command.env_remove(ASKED);
+        let log = self.log.lock().clone();
+        let log = log.and_then(|path| File::options().append(true).open(path).ok());
+        command.stderr(log.map_or_else(Stdio::inherit, Stdio::from));
+    }
+
     fn say(&self, message: &str) {
         system_log::write(Severity::Error, message);
         let _ = writeln!(io::stderr(), "stetfs: {message}");

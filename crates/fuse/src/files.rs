@@ -48,7 +48,7 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 /// an append, and the core must take that as it is. It sets no flags for the write of pages.
 /// Without a writeback cache the core appends by itself. `O_SYNC` does not count for pages from the
 /// cache: the kernel sends an FSYNC after them.
-fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
+pub(crate) fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
     if kind.contains(WriteKind::CACHE) {
         out |= WriteFlags::CACHED;

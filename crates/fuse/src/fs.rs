@@ -140,7 +140,7 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// Answers requests about names.
-    fn answer_name(
+    pub(crate) fn answer_name(
         &self,
         from: &InHeader,
         what: &What<'_>,
@@ -194,7 +194,7 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// Answers requests about an inode.
-    fn answer_inode(
+    pub(crate) fn answer_inode(
         &self,
         from: &InHeader,
         what: &What<'_>,
@@ -364,17 +364,29 @@ impl<B: Backend> Server for FsServer<B> {
         self.fs.asked_by(from.pid);
         self.layer.note(request);
         self.writers.note(request);
-        let mut work = || self.carry_out(request, ticket, answer);
-        if is_repeatable(request) {
-            self.releases.with_room(work)
-        } else {
-            work()
-        }
+        self.answer_surviving(request, ticket, answer)
     }
 
     fn destroy(&self) {
         // Leaves a clean image to the program that has unmounted it. The session reports an error
         // when it ends.
         let _ = self.closing.close();
+    }
+}
+
+impl<B: Backend> FsServer<B> {
+    /// Answers a request that may come in.
+    pub(crate) fn answer_admitted(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        let mut work = || self.carry_out(request, ticket, answer);
+        if is_repeatable(request) {
+            self.releases.with_room(work)
+        } else {
+            work()
+        }
     }
 }

@@ -46,6 +46,7 @@ mod server;
 mod settle;
 mod status;
 mod still;
+mod survive;
 mod writers;
 mod xattrs;
 

@@ -42,6 +42,11 @@ impl How {
         number << Self::all().bits().count_ones() | self.bits()
     }
 
+    /// Returns the number of the open file of a handle.
+    pub(crate) fn number(handle: u64) -> u64 {
+        handle >> Self::all().bits().count_ones()
+    }
+
     /// Returns the bits of an open file that this server leads past the page cache.
     pub(crate) fn led(writeback: bool) -> Self {
         let untimed = if writeback {

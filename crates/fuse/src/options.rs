@@ -3,7 +3,7 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `symfollow`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=`, `context=` and its kin, `fakeroot` |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `symfollow`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `survive`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=`, `abort_hung=`, `context=` and its kin, `fakeroot` |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
 //! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
 //! | mount(8), without effect | `lazytime`, `mand`, `iversion`: named in [`stetfs::MountOptions::unused`] |
@@ -82,6 +82,9 @@ pub struct FuseOptions {
     pub dirsync: bool,
     /// A companion process releases the mount point when the server dies.
     pub auto_unmount: bool,
+    /// When the server dies, another one goes on with the mount (`survive.rs`), unless more than so
+    /// many have died within a minute. 0: none goes on.
+    pub survive: u32,
     /// SIGTERM, SIGINT and SIGHUP end the mount. If false, the program that mounts it does.
     pub signals: bool,
     /// How requests come from the kernel.
@@ -107,6 +110,9 @@ pub struct FuseOptions {
     pub in_words: String,
 }
 
+/// How many deaths within a minute are survived if nobody says.
+const SURVIVED: u32 = 3;
+
 impl Default for FuseOptions {
     fn default() -> Self {
         let root = rustix::process::geteuid().is_root();
@@ -125,6 +131,7 @@ impl Default for FuseOptions {
             sync: false,
             dirsync: false,
             auto_unmount: true,
+            survive: 0,
             signals: true,
             transport: Transport::Auto,
             threads: 16,
@@ -210,6 +217,7 @@ impl Options {
             self.fuse.commit_given |= option.starts_with("commit=");
             self.fuse.noatime = self.core.atime == Atime::Never;
         }
+        self.core.redo = self.fuse.survive > 0;
         // With `atomic=all` the page cache keeps nothing to write later. Without a writeback cache
         // the kernel asks for times, too.
         self.fuse.writeback &= self.core.atomic != AtomicFiles::All;
@@ -289,6 +297,8 @@ impl FuseOptions {
             "dirsync" => self.dirsync = true,
             "auto_unmount" => self.auto_unmount = true,
             "noauto_unmount" => self.auto_unmount = false,
+            "survive" => self.survive = SURVIVED,
+            "nosurvive" => self.survive = 0,
             "clone_fd" => self.clone_fd = true,
             "noclone_fd" => self.clone_fd = false,
             "writeback" | "writeback_cache" => self.writeback = true,
@@ -320,6 +330,16 @@ impl FuseOptions {
                     "uring" => Transport::Uring,
                     "dev" => Transport::Device,
                     _ => return Err(wrong("auto, uring or dev")),
+                };
+            }
+            "survive" => {
+                let deaths = value.parse().ok().filter(|n| (1..=100_000).contains(n));
+                self.survive = match value {
+                    "on" => SURVIVED,
+                    "off" => 0,
+                    _ => deaths.ok_or_else(|| {
+                        wrong("on, off, or a number of deaths in a minute up to 100000")
+                    })?,
                 };
             }
             "timeout" => {

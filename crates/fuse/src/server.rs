@@ -25,6 +25,7 @@ use crate::opens::{Opens, Releases};
 use crate::options::FuseOptions;
 use crate::room::Room;
 use crate::still::Stopping;
+use crate::survive::Survive;
 use crate::tx::groups::Groups;
 use crate::tx::layer::Layer;
 use crate::upgrade::{Told, Upgrade};
@@ -68,6 +69,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) requests: Requests,
     pub(crate) writers: Writers,
     pub(crate) upgrade: Upgrade,
+    pub(crate) survive: Survive,
     pub(crate) stopping: Stopping,
 }
 
@@ -164,6 +166,7 @@ impl<B: Backend> FsServer<B> {
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
             writers: Writers::default(),
             upgrade,
+            survive: Survive::default(),
             stopping: Stopping::default(),
         }
     }

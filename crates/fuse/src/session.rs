@@ -32,6 +32,7 @@ use crate::mount::{Mounted, Place};
 use crate::opens::Opens;
 use crate::options::{FuseOptions, Transport};
 use crate::server::{Closing, FsServer};
+use crate::survive::Heir;
 use crate::system_log::{self, Severity};
 use crate::upgrade::{Handed, Succession, Upgrade};
 use crate::wire::{Link, Notifier, Server, Session, ring};
@@ -118,8 +119,16 @@ pub fn serve_in_succession<B: Backend>(
     let wanted = match before {
         // Rings end with the program that has made them.
         Some(_) => Transport::Device,
+        None if options.survive > 0 && options.transport == Transport::Auto => Transport::Device,
         None => options.transport,
     };
+    if options.survive > 0 && (wanted == Transport::Uring || options.session.is_some()) {
+        closing.close().map_err(SessionError::Close)?;
+        return Err(SessionError::Survive(
+            "rings of io_uring, and a mount that somebody else has made, end with their server"
+                .to_owned(),
+        ));
+    }
     let options = &FuseOptions {
         transport: match choose(wanted) {
             Ok(transport) => transport,
@@ -133,6 +142,8 @@ pub fn serve_in_succession<B: Backend>(
     // Whoever has made the mount also looks after the mount point.
     let mut companion = match options.session {
         Some(_) => None,
+        // That of the server before looks after the mount until this one has its own.
+        None if options.survive > 0 && before.as_ref().is_some_and(Handed::has_guard) => None,
         None => start_companion(image, dir),
     };
     if let Some(companion) = companion.as_mut().filter(|_| !options.auto_unmount) {
@@ -173,7 +184,7 @@ fn choose(wanted: Transport) -> Result<Transport, SessionError> {
 
 /// Starts the companion; `None` if that fails.
 pub(crate) fn start_companion(image: &Path, dir: &Path) -> Option<Companion> {
-    let started = Companion::start(image, dir);
+    let started = Companion::start(image, dir, None);
     started
         .inspect_err(|e| {
             tracing::warn!(
@@ -237,16 +248,22 @@ fn run<B: Backend>(
     let pages = options.session.map(|_| pages);
     let commits = keeper.commits.clone();
     let mut hears_syncs = false;
-    let dismissal = companion.as_ref().and_then(Companion::dismissal);
+    let mut before = before;
     let started = start(&serving, options, connection, tell, |session| {
         serving.stopping.note(session.link());
-        serving.upgrade.note(&place, dismissal);
         let _ = keeper.notifier.set(session.notifier());
+        if options.survive > 0 {
+            let ours = (session, &place, before.as_mut());
+            survive(&serving, ours, (image, options), companion)?;
+        }
+        let dismissal = companion.as_ref().and_then(Companion::dismissal);
+        serving.upgrade.note(&place, dismissal);
         hears_syncs = is_block && session.minor() >= MINOR_WITH_SYNCS;
         mount::tune_page_cache(&mounted, options);
         if options.writeback {
             keeper.room.take_knobs(mounted.backing_device());
         }
+        Ok(())
     })
     .and_then(|()| keeper.start())
     .and_then(|()| {
@@ -267,10 +284,51 @@ fn run<B: Backend>(
         let _ = mounted.abort();
     }
     bell.dismiss();
+    serving.survive.end();
     if let Some(signals) = signals {
         signals.close();
     }
     ended
+}
+
+/// Sees to it that another server goes on with the mount when this one dies.
+fn survive<B: Backend>(
+    serving: &Arc<FsServer<B>>,
+    (session, place, before): (&Session<FsServer<B>>, &Place, Option<&mut Handed>),
+    (image, options): (&Path, &FuseOptions),
+    companion: &mut Option<Companion>,
+) -> Result<(), SessionError> {
+    if !session.link().agreed.can_resend {
+        let why = "this kernel's FUSE cannot send requests once more (Linux 6.9 can)";
+        return Err(SessionError::Survive(why.to_owned()));
+    }
+    let is_after_death = before
+        .as_ref()
+        .is_some_and(|before| before.is_after_death());
+    let guard = before.and_then(Handed::take_guard);
+    let start = |heir: &Heir| {
+        let mut new = Companion::start(image, &place.mounted.dir, Some(heir))?;
+        if !options.auto_unmount {
+            new.leave();
+        }
+        new.mounted(&place.mounted, options.abort_hung);
+        new.log_as_we_do();
+        Ok(new)
+    };
+    let new = serving.survives((session.link(), place), guard, start);
+    let new = new.map_err(|e| SessionError::Survive(e.to_string()))?;
+    let new = new.ok_or_else(|| {
+        let why = "nobody can go on with what this server has (docs/OPERATE.md)";
+        SessionError::Survive(why.to_owned())
+    })?;
+    if let Some(old) = companion.replace(new) {
+        old.dismiss();
+    }
+    if is_after_death {
+        let again = session.notifier().send_again();
+        again.map_err(SessionError::Session)?;
+    }
+    Ok(())
 }
 
 /// Makes the mount, or takes over that of the program before.
@@ -283,7 +341,7 @@ fn connect<B: Backend>(
 ) -> Result<(From, Place), SessionError> {
     let (connection, place) = match before {
         Some(handed) => {
-            serving.restore(handed);
+            serving.restore(handed).map_err(SessionError::Survive)?;
             (From::Before(handed.link()), handed.place())
         }
         None => {
@@ -321,7 +379,7 @@ pub(crate) fn start<S: Server>(
     options: &FuseOptions,
     connection: From,
     tell: mpsc::Sender<Event>,
-    agreed: impl FnOnce(&Session<S>),
+    agreed: impl FnOnce(&Session<S>) -> Result<(), SessionError>,
 ) -> Result<(), SessionError> {
     let clone = options.clone_fd && options.threads > 1 && mount::can_clone();
     let (server, threads) = (server.clone(), options.threads);
@@ -330,7 +388,7 @@ pub(crate) fn start<S: Server>(
         From::Before(link) => Ok(Session::resume(server, link, threads)),
     };
     let session = session.map_err(SessionError::Session)?;
-    agreed(&session);
+    agreed(&session)?;
     spawn("session", move || {
         let over = session.run();
         let _ = tell.send(Event::Over(over));

@@ -29,7 +29,7 @@ mod might;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -43,10 +43,11 @@ use stetfs_sys::inherited;
 
 use crate::mount::{Mounted, Place};
 use crate::opens::Open;
+use crate::survive::{Before, Guard, Uses};
 use crate::wire::{Agreed, Channel, Gate, Kept, Link};
 
 /// The version of what is handed over. A program takes over from one of the same version only.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The arguments of the program that comes next, its name first, by the number of a descriptor for
 /// [`Handed::read`].
@@ -62,7 +63,7 @@ pub struct Succession {
 }
 
 /// What is handed over, beside the requests.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct State {
     version: u32,
     /// When the gate began to close: nanoseconds of the clock that runs since the system started.
@@ -78,8 +79,15 @@ struct State {
     /// For each worker the number of its descriptor of /dev/fuse.
     channels: Vec<u32>,
     companion: Option<Companion>,
-    /// Who has asked: the index of the channel, and the number of the request.
-    asked: (usize, u64),
+    /// Who has asked: the index of the channel, and the number of the request. `None`: the server
+    /// before has died.
+    asked: Option<(usize, u64)>,
+    /// What says which companion looks after the mount, if it survives its server.
+    guard: Option<u32>,
+    /// The log of a server that has died, and everything behind it in this list is empty.
+    log: Option<u32>,
+    /// What the log has in use.
+    uses: Uses,
     /// The number of the next open file.
     next_handle: u64,
     opens: Vec<(u32, Open)>,
@@ -103,6 +111,9 @@ pub struct Handed {
     state: State,
     link: Link,
     companion: Option<(File, Pid)>,
+    guard: Option<Guard>,
+    /// What a server that has died has left.
+    before: Option<Before>,
 }
 
 /// A server's part in the succession.
@@ -167,7 +178,10 @@ impl Handed {
     /// # Errors
     /// There is no such thing, or it is of another version.
     pub fn read(number: u32) -> io::Result<Self> {
-        let mut file = BufReader::new(File::from(inherited::take(number)?));
+        let mut file = File::from(inherited::take(number)?);
+        // One that was started for the same death, and killed, may have read it.
+        file.rewind()?;
+        let mut file = BufReader::new(file);
         let mut line = Vec::new();
         file.read_until(b'\n', &mut line)?;
         let state: State = serde_json::from_slice(&line)?;
@@ -189,8 +203,11 @@ impl Handed {
                 bytes,
             });
         }
-        // The descriptor itself stays open, and would keep the memory.
-        file.get_ref().set_len(0)?;
+        // The descriptor itself stays open, and would keep the memory. A companion may read it
+        // again.
+        if state.log.is_none() {
+            file.get_ref().set_len(0)?;
+        }
         let mut channels = Vec::new();
         for number in &state.channels {
             channels.push(Arc::new(Channel::new(inherited::take(*number)?)));
@@ -200,6 +217,11 @@ impl Handed {
                 let to = File::from(inherited::take(to)?);
                 Pid::from_raw(pid).map(|pid| (to, pid))
             }
+            None => None,
+        };
+        let guard = state.guard.map(Guard::inherited).transpose()?;
+        let before = match state.log {
+            Some(number) => Some(Before::read(&File::from(inherited::take(number)?))?),
             None => None,
         };
         let agreed = state.agreed;
@@ -212,7 +234,24 @@ impl Handed {
             state,
             link,
             companion,
+            guard,
+            before,
         })
+    }
+
+    /// Returns whether something says which companion looks after the mount.
+    pub(crate) fn has_guard(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Takes what says which companion looks after the mount.
+    pub(crate) fn take_guard(&mut self) -> Option<Guard> {
+        self.guard.take()
+    }
+
+    /// Returns whether the server before has died.
+    pub fn is_after_death(&self) -> bool {
+        self.state.log.is_some()
     }
 
     /// Returns the mount point.
@@ -222,7 +261,10 @@ impl Handed {
 
     /// Returns what the volume must have in use when it is mounted.
     pub fn in_use(&self) -> Vec<InUse> {
-        self.state.in_use.clone()
+        match &self.before {
+            Some(before) => before.in_use(),
+            None => self.state.in_use.clone(),
+        }
     }
 
     pub(crate) fn link(&self) -> Link {

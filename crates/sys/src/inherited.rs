@@ -33,6 +33,21 @@ pub fn take(number: u32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
 }
 
+/// Has programs that this process starts inherit the descriptor `number`, which it has inherited
+/// itself.
+///
+/// # Errors
+/// There is no such descriptor.
+pub fn leave_again(number: u32) -> Result<(), Errno> {
+    let number = libc::c_int::try_from(number).map_err(|_| Errno::BADF)?;
+    // SAFETY: it takes no descriptor from anybody; it changes what becomes of it in programs that
+    // are started later.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, 0) } < 0 {
+        return Err(Errno::BADF);
+    }
+    Ok(())
+}
+
 /// Decides whether the program that this process becomes (execve(2)) has the descriptor too, by the
 /// same number. Returns that number.
 ///

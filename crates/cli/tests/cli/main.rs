@@ -44,6 +44,7 @@ mod served;
 mod shared;
 #[cfg(feature = "crash")]
 mod strangers;
+mod survive;
 mod twice;
 mod tx;
 mod tx_memory;

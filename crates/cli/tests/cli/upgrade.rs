@@ -17,7 +17,7 @@ use crate::mounted::{Mount, can_mount};
 use crate::run::{Lab, STETFS, assert_clean, has, json, stetfs, tool, unmount, wait_until};
 
 /// What the server says of itself.
-fn server(m: &Mount) -> Value {
+pub(crate) fn server(m: &Mount) -> Value {
     let stats = stetfs(&["stats", "--json", &m.dir]).ok();
     json(&stats)["server"].take()
 }
@@ -167,8 +167,6 @@ fn programs_see_nothing_but_a_pause() {
     m.down();
 }
 
-/// Files that were removed while open, a removed working directory, a file without a name that gets
-/// one later, a lock, a writer in the page cache.
 #[test]
 fn what_is_open_stays_open() {
     if !can_mount() {
@@ -176,6 +174,12 @@ fn what_is_open_stays_open() {
     }
     let m = Mount::new();
     m.up(&[]);
+    have_open(m, |m| upgrade(m));
+}
+
+/// Files that were removed while open, a removed working directory, a file without a name that gets
+/// one later, a lock, a writer in the page cache; while the mount changes hands three times.
+pub(crate) fn have_open(m: Mount, change_hands: impl Fn(&Mount)) {
     let open = |name: &str| {
         let mut how = File::options();
         how.read(true).write(true).create(true).truncate(false);
@@ -208,7 +212,7 @@ fn what_is_open_stays_open() {
     said.read_exact(&mut ready).unwrap();
     for round in 0..3 {
         written.write_all_at(b"page", round * 4).unwrap();
-        upgrade(&m);
+        change_hands(&m);
         let mut text = [0; 10];
         removed.read_exact_at(&mut text, 0).unwrap();
         assert_eq!(

@@ -101,13 +101,15 @@ pub fn export(
         companion.mounted(&mounted, None);
     }
     let connection = Arc::new(Connection::open(&mounted));
-    let started = start(&server.into(), &fuse, From::Mount(fd), tell.clone(), |_| {})
-        .and_then(|()| match options.watchdog {
-            Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
-            None => Ok(()),
-        })
-        .and_then(|()| ready().map_err(SessionError::Ready))
-        .and_then(|waiting| let_go(waiting, companion.as_mut()));
+    let started = start(&server.into(), &fuse, From::Mount(fd), tell.clone(), |_| {
+        Ok(())
+    })
+    .and_then(|()| match options.watchdog {
+        Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
+        None => Ok(()),
+    })
+    .and_then(|()| ready().map_err(SessionError::Ready))
+    .and_then(|waiting| let_go(waiting, companion.as_mut()));
     let ended = match started {
         Ok(()) => wait(
             &events,

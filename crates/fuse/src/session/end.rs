@@ -26,6 +26,9 @@ pub enum SessionError {
     /// The transport that was asked for does not work here.
     #[error("transport=uring: {0}")]
     Transport(String),
+    /// The mount cannot survive its server, or nobody can go on with it.
+    #[error("survive: {0}")]
+    Survive(String),
     /// The kernel and this server did not agree, or the device failed.
     #[error("the FUSE session failed: {0}")]
     Session(io::Error),

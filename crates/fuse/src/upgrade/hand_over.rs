@@ -14,16 +14,17 @@ use std::time::Duration;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
-use rustix::time::{ClockId, clock_gettime};
 use stetfs_format::InodeNo;
 use stetfs_sys::inherited;
 
 use super::{Companion, Facts, Handed, State, VERSION, might};
 use crate::backend::Backend;
 use crate::errno::Outcome;
+use crate::mount::Place;
 use crate::opens::Open;
 use crate::server::FsServer;
 use crate::still::{Asked, Refused};
+use crate::survive::{Guard, Heir, now_ns};
 use crate::wire::abi::InHeader;
 use crate::wire::{Answered, Channel, Kept, Link, Ticket};
 
@@ -32,13 +33,6 @@ fn failed(during: &str) -> impl Fn(io::Error) -> Refused {
         let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
         Refused(errno, format!("{during}: {e}"))
     }
-}
-
-/// Nanoseconds since the system started.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 impl<B: Backend> FsServer<B> {
@@ -108,10 +102,6 @@ impl<B: Backend> FsServer<B> {
             kept.push((one.channel, one.bytes.len()));
             requests.extend_from_slice(&one.bytes);
         });
-        let mut channels = Vec::new();
-        for channel in &link.channels {
-            channels.push(left.leave(channel)?);
-        }
         let companion = match &facts.companion {
             Some((to, pid)) => Some(Companion {
                 to: left.leave(to)?,
@@ -120,34 +110,62 @@ impl<B: Backend> FsServer<B> {
             None => None,
         };
         let state = State {
-            version: VERSION,
             since_ns,
             upgrades: self.upgrade.count + 1,
-            dir: facts.place.mounted.dir.as_os_str().as_bytes().to_vec(),
-            device: facts.place.mounted.device.clone(),
-            is_block: facts.place.is_block,
-            one_request: facts.place.one_request,
-            agreed: link.agreed,
-            channels,
             companion,
-            asked: (channel, asked.unique),
+            asked: Some((channel, asked.unique)),
+            guard: self.survive.leave_guard(|guard| left.leave(guard))?,
+            uses: self.survive.uses(),
             next_handle: self.groups.next_handle(),
             opens: numbers(self.opens.all()),
             in_use: self.fs.in_use(),
             stale: self.opens.take_stale().iter().map(|ino| ino.0).collect(),
             kept,
+            ..State::of(link, &facts.place, left)?
         };
-        let mut file = File::from(rustix::fs::memfd_create("stetfs", MemfdFlags::CLOEXEC)?);
-        serde_json::to_writer(&mut file, &state)?;
-        file.write_all(b"\n")?;
-        file.write_all(&requests)?;
-        file.rewind()?;
-        Ok(file)
+        state.write(&requests)
+    }
+
+    /// Returns how the companion starts a server that goes on with this mount when this process
+    /// dies; `None` if none can.
+    pub(crate) fn heir(
+        &self,
+        (link, place): (&Link, &Place),
+        guard: &Guard,
+        log: &File,
+    ) -> io::Result<Option<Heir>> {
+        let Some(next) = &self.upgrade.next else {
+            return Ok(None);
+        };
+        let mut left = Left::default();
+        let guard_number = left.leave(guard.file())?;
+        let state = State {
+            upgrades: self.upgrade.count,
+            guard: Some(guard_number),
+            log: Some(left.leave(log)?),
+            ..State::of(link, place, &mut left)?
+        };
+        let number = left.leave(&state.write(&[])?)?;
+        Ok(Some(Heir {
+            words: next(number),
+            guard: guard_number,
+            number: guard.number(),
+            _left: left.0,
+        }))
     }
 
     /// Has open what was open. The kernel knows nothing of the program before.
-    pub(crate) fn restore(&self, handed: &Handed) {
+    ///
+    /// # Errors
+    /// The program before has died, and what the volume has lost of its work cannot be done once
+    /// more: in words.
+    pub(crate) fn restore(&self, handed: &Handed) -> Result<(), String> {
         let state = &handed.state;
+        if let Some(before) = &handed.before {
+            self.follow(state.agreed.over_io_uring);
+            return self.go_on(before);
+        }
+        self.survive.goes_on_with(state.uses.clone());
         self.groups.begin_with(state.next_handle);
         self.follow(state.agreed.over_io_uring);
         for (ino, open) in &state.opens {
@@ -155,22 +173,63 @@ impl<B: Backend> FsServer<B> {
         }
         self.opens
             .note_stale(state.stale.iter().copied().map(InodeNo));
+        Ok(())
     }
 
     /// Ends the succession that this program is the second of: whoever has asked gets an answer,
     /// and the companion of the program before ends.
     pub(crate) fn has_taken_over(&self, handed: Handed) {
-        let (channel, unique) = handed.state.asked;
-        if let Some(channel) = handed.link.channels.get(channel) {
+        if let Some((channel, unique)) = handed.state.asked
+            && let Some(channel) = handed.link.channels.get(channel)
+        {
             channel.succeed(unique);
         }
-        let pause = Duration::from_nanos(now_ns().saturating_sub(handed.state.since_ns));
+        let since_ns = match self
+            .survive
+            .last_death_ns()
+            .filter(|_| handed.is_after_death())
+        {
+            Some(died) => died,
+            None => handed.state.since_ns,
+        };
+        let pause = Duration::from_nanos(now_ns().saturating_sub(since_ns));
         let _ = self.upgrade.pause.set(pause);
         if let Some((mut to, pid)) = handed.companion {
             let _ = to.write_all(crate::companion::DONE.as_bytes());
             drop(to);
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
         }
+    }
+}
+
+impl State {
+    /// Returns what does not change while the mount stands.
+    fn of(link: &Link, place: &Place, left: &mut Left) -> io::Result<Self> {
+        let mut channels = Vec::new();
+        for channel in &link.channels {
+            channels.push(left.leave(channel)?);
+        }
+        let dir = &place.mounted.dir;
+        Ok(Self {
+            version: VERSION,
+            dir: dir.as_os_str().as_bytes().to_vec(),
+            device: place.mounted.device.clone(),
+            is_block: place.is_block,
+            one_request: place.one_request,
+            agreed: link.agreed,
+            channels,
+            ..Self::default()
+        })
+    }
+
+    /// Writes it to a file in memory, before the kept requests.
+    fn write(&self, requests: &[u8]) -> io::Result<File> {
+        let mut file = File::from(rustix::fs::memfd_create("stetfs", MemfdFlags::CLOEXEC)?);
+        serde_json::to_writer(&mut file, self)?;
+        file.write_all(b"\n")?;
+        file.write_all(requests)?;
+        file.rewind()?;
+        Ok(file)
     }
 }
 

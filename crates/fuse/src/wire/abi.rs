@@ -188,6 +188,8 @@ bitflags! {
         const INIT_EXT = 1 << 30;
         /// Files that are open for direct I/O may be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// The kernel can send requests once more.
+        const HAS_RESEND = 1 << 39;
         /// Requests come by io_uring.
         const OVER_IO_URING = 1 << 41;
         /// `FUSE_REQUEST_TIMEOUT`: the kernel aborts the connection when a request is not answered
@@ -263,6 +265,8 @@ pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// In the flags of [`NOTIFY_INVAL_ENTRY`]: look it up anew when it is next used.
 pub(crate) const NOTIFY_EXPIRE_ONLY: u32 = 1;
+/// A notification: send once more what was not answered (Linux 6.9).
+pub(crate) const NOTIFY_RESEND: i32 = 7;
 /// A notification: forget inodes that nobody uses (Linux 6.18).
 pub(crate) const NOTIFY_PRUNE: i32 = 9;
 

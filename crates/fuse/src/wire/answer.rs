@@ -35,6 +35,11 @@ impl<'a> Answer<'a> {
         self.end
     }
 
+    /// Returns what was added so far.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.buffer[HEADER..self.end]
+    }
+
     /// Adds a record.
     ///
     /// # Errors

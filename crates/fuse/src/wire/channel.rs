@@ -84,8 +84,14 @@ impl AsFd for Channel {
 }
 
 /// The right to answer one request later, from any thread.
-#[derive(Debug)]
-pub(crate) struct Ticket(To);
+pub(crate) struct Ticket {
+    to: To,
+    /// Is called with the answer before it is sent.
+    note: Option<Note>,
+}
+
+/// What an answer is noted by.
+pub(crate) type Note = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
 /// Who sends the answer.
 #[derive(Debug)]
@@ -98,13 +104,24 @@ enum To {
 
 impl Ticket {
     pub(crate) fn new(channel: &Arc<Channel>, unique: u64, pass: Pass) -> Self {
-        Self(To::Kernel(channel.clone(), unique, pass))
+        Self {
+            to: To::Kernel(channel.clone(), unique, pass),
+            note: None,
+        }
+    }
+
+    /// Has the answer noted before it is sent.
+    pub(crate) fn noting(self, note: Note) -> Self {
+        Self {
+            note: Some(note),
+            ..self
+        }
     }
 
     /// Returns the channel that the answer must take, and the number of the request. The request
     /// is not under way any more. `None`: a worker waits for the answer.
     pub(crate) fn into_question(self) -> Option<(Arc<Channel>, u64)> {
-        match self.0 {
+        match self.to {
             To::Kernel(channel, unique, _) => Some((channel, unique)),
             To::Worker(_) => None,
         }
@@ -112,7 +129,10 @@ impl Ticket {
 
     /// Makes a ticket for a worker that waits.
     pub(crate) fn of_worker(worker: mpsc::Sender<Result<Vec<u8>, Errno>>) -> Self {
-        Self(To::Worker(worker))
+        Self {
+            to: To::Worker(worker),
+            note: None,
+        }
     }
 
     /// Answers with a record.
@@ -122,7 +142,10 @@ impl Ticket {
 
     /// Answers with records as bytes.
     pub(crate) fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
-        match self.0 {
+        if let Some(note) = self.note {
+            note(result.as_deref().map_err(|errno| *errno));
+        }
+        match self.to {
             To::Kernel(channel, unique, _pass) => {
                 let len = result.as_ref().map_or(0, Vec::len);
                 let mut buffer = vec![0; super::answer::HEADER + len];
@@ -220,6 +243,17 @@ impl Notifier {
         if let Err(e) = self.send(&message) {
             tracing::debug!("asking the kernel to forget: {}", io::Error::from(e));
         }
+    }
+
+    /// Has the kernel send once more what was not answered.
+    pub(crate) fn send_again(&self) -> io::Result<()> {
+        let header = OutHeader {
+            len: must_fit_u32(size_of::<OutHeader>()),
+            error: abi::NOTIFY_RESEND,
+            unique: 0,
+        };
+        self.send(bytemuck::bytes_of(&header))?;
+        Ok(())
     }
 
     fn invalidate(&self, ino: u64, off: i64, len: i64) {

@@ -20,6 +20,8 @@ pub(crate) struct Request<'a> {
     pub header: InHeader,
     /// What is asked.
     pub what: What<'a>,
+    /// All of it, as received.
+    pub bytes: &'a [u8],
 }
 
 /// The content of a request. Names and data lie in the buffer that it was received in. Where the
@@ -150,7 +152,11 @@ impl<'a> Request<'a> {
             opcode: header.opcode,
             unique: header.unique,
         })?;
-        Ok(Self { header, what })
+        Ok(Self {
+            header,
+            what,
+            bytes,
+        })
     }
 
     /// Returns whether the kernel waits for an answer.

@@ -94,11 +94,13 @@ pub(crate) struct Link {
 }
 
 /// The outcome of INIT.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Agreed {
     pub(crate) minor: u32,
     pub(crate) max_request: u32,
     pub(crate) over_io_uring: bool,
+    /// The kernel can send requests once more.
+    pub(crate) can_resend: bool,
 }
 
 /// Bytes for the part before the data of a write; more than any other request has.
@@ -459,13 +461,15 @@ fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<Agreed> {
             // The kernel starts again with our version.
             (version_only(), None)
         } else {
-            let terms = server.agree(&offer(&from));
+            let offer = offer(&from);
+            let terms = server.agree(&offer);
             let out = accept(&from, &terms);
             let over_io_uring = chosen(&out).contains(Capabilities::OVER_IO_URING);
             let agreed = Agreed {
                 minor: from.minor,
                 max_request: terms.max_request,
                 over_io_uring,
+                can_resend: offer.capabilities.contains(Capabilities::HAS_RESEND),
             };
             (out, Some(agreed))
         };
