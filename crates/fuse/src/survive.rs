@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use log::Log;
+use log::{Log, Start};
 use records::Begun;
 
 pub(crate) use before::Before;
@@ -52,8 +52,8 @@ pub(crate) use uses::Uses;
 pub(crate) struct Survive {
     log: OnceLock<Arc<Log>>,
     guard: OnceLock<Guard>,
-    /// What was in use when this server went on with the mount.
-    begins_with: Mutex<Uses>,
+    /// What the log begins with.
+    begins_with: Mutex<Start>,
     /// What the server before has left unanswered.
     unanswered: OnceLock<Unanswered>,
 }
@@ -76,13 +76,34 @@ impl Survive {
         self.unanswered.get()?.begun.get(&unique).copied()
     }
 
-    /// Notes what is in use in a mount that another server has begun.
+    /// Notes what is in use in a mount that another program has handed over.
     pub(crate) fn goes_on_with(&self, uses: Uses) {
-        *self.begins_with.lock() = uses;
+        self.begins_with.lock().uses = uses;
     }
 
-    fn may_be_asked_again(&self, unanswered: Unanswered) {
-        let _ = self.unanswered.set(unanswered);
+    /// Notes what is in use in the mount of a server that has died, and what was not answered. This
+    /// server may die before it is asked again.
+    fn goes_on_after(&self, uses: Uses, before: &Before) {
+        let last = before.answers.len().saturating_sub(log::ANSWERS_KEPT);
+        let answers = &before.answers[last..];
+        let begun = before.begun.iter();
+        *self.begins_with.lock() = Start {
+            uses,
+            begun: begun
+                .map(|(unique, (begun, request))| {
+                    (*unique, [bytemuck::bytes_of(begun), request].concat())
+                })
+                .collect(),
+            answers: answers.to_vec(),
+            is_bound: false,
+        };
+        let begun = before.begun.iter();
+        let _ = self.unanswered.set(Unanswered {
+            answers: answers.iter().cloned().collect(),
+            begun: begun
+                .map(|(unique, (begun, _))| (*unique, *begun))
+                .collect(),
+        });
     }
 
     /// Returns what is in use, for another program.

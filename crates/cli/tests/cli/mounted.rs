@@ -87,6 +87,10 @@ impl Mount {
     pub(crate) fn down(&self) {
         stetfs(&["umount", &self.dir]).ok();
         assert!(!self.is_mounted());
+        // Another test may have begun a namespace just then, which has the mount too.
+        wait_until("the image is free", || {
+            !crate::twice::is_locked(&self.image)
+        });
         assert_clean(&self.image);
     }
 

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, XattrFlags};
 
 use crate::mounted::{Mount, can_mount};
 use crate::run::{Lab, assert_clean, stetfs, tool, wait_until};
-use crate::upgrade::{have_open, server};
+use crate::upgrade::{have_open, server, upgrade};
 
 /// Mounts so that the mount survives. False: this kernel cannot.
 fn up(m: &Mount, options: &str) -> bool {
@@ -289,13 +289,17 @@ fn programs_do_not_notice_that_their_server_is_killed() {
 }
 
 #[test]
-fn what_is_open_stays_open_when_the_server_dies() {
+fn what_is_open_stays_open_when_servers_die() {
     if !can_mount() {
         return;
     }
     let m = Mount::new();
-    if up(&m, "survive") {
-        have_open(m, kill);
+    if up(&m, "survive=9") {
+        have_open(m, |m| {
+            kill(m);
+            upgrade(m);
+            kill(m);
+        });
     }
 }
 

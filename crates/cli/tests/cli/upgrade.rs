@@ -23,7 +23,7 @@ pub(crate) fn server(m: &Mount) -> Value {
 }
 
 #[track_caller]
-fn upgrade(m: &Mount) {
+pub(crate) fn upgrade(m: &Mount) {
     let said = stetfs(&["upgrade", &m.dir]).ok();
     assert!(
         said.contains("served by stetfs") && said.contains("pause of"),

@@ -24,7 +24,8 @@ pub(crate) struct Before {
     /// where it ends.
     pub(super) begun_at_start: HashMap<u64, (Begun, Vec<u8>)>,
     pub(super) begun: HashMap<u64, (Begun, Vec<u8>)>,
-    pub(super) answers: HashMap<u64, log::Answered>,
+    /// The answers, in their order.
+    pub(super) answers: Vec<(u64, log::Answered)>,
     /// Everything before the record of this number is durable.
     pub(super) durable: u64,
     pub(super) next_handle: u64,
@@ -54,7 +55,7 @@ impl Before {
             records: Vec::new(),
             begun_at_start: HashMap::new(),
             begun: HashMap::new(),
-            answers: answers.into_iter().collect(),
+            answers,
             durable: 0,
             next_handle: 0,
         };
@@ -95,7 +96,7 @@ impl Before {
                 let (ended, answer) = records::ended(bytes).ok_or_else(cut)?;
                 self.begun.remove(&ended.unique);
                 let kept = answer.map(<[u8]>::to_vec);
-                self.answers.insert(ended.unique, kept);
+                self.answers.push((ended.unique, kept));
                 if let (Ok(answer), Some(request)) = (answer, decode(&ended)) {
                     note(&mut self.end, &request, &ended, answer);
                     if let Some((_, _, handle)) = opened(&request, &ended, answer) {

@@ -9,7 +9,7 @@
 //! Records are written one behind the other into a half. When it is full, the other one begins,
 //! with a [`Start`]. By then it must be free: a sync of the volume that began after the log had
 //! left it has ended. So what a half tells of is durable before it is overwritten, and both halves
-//! together tell of everything since the last sync but one.
+//! together tell of everything since the last such sync.
 //!
 //! A record is a [`Head`], its parts, zeros up to a multiple of 8 bytes, and its number once more,
 //! turned over. A server may be killed while it writes one. That number is then missing, and the
@@ -36,9 +36,9 @@ const FRONT: u64 = 4096;
 pub(super) const HALF_MIN: u64 = 4 << 20;
 /// The most bytes of a half.
 pub(super) const HALF_MAX: u64 = 16 << 20;
-/// How many answers are kept beyond the half that they are in. Between its record and its sending,
-/// an answer is overtaken by fewer than that.
-const ANSWERS_KEPT: usize = 64;
+/// How many answers are kept beyond the half that they are in: as many as there can be workers, and
+/// so answers between their record and their sending.
+pub(super) const ANSWERS_KEPT: usize = 256;
 
 /// The kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ struct Head {
 
 /// What a half begins with: where things stand.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Start {
+pub(crate) struct Start {
     pub(super) uses: Uses,
     /// The requests under way that have a record of their beginning: number and record.
     pub(super) begun: Vec<(u64, Vec<u8>)>,
@@ -142,17 +142,16 @@ struct State {
 }
 
 impl Log {
-    /// Makes a log that begins with these files in use, with halves for a mount that may take so
-    /// much memory.
+    /// Makes a log that begins so, with halves for a mount that may take so much memory.
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(super) fn new(uses: Uses, memory: u64) -> io::Result<Self> {
+    pub(super) fn new(start: Start, memory: u64) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("stetfs-log", MemfdFlags::CLOEXEC)?);
-        Self::over(file, uses, (memory / 16).clamp(HALF_MIN, HALF_MAX))
+        Self::over(file, start, (memory / 16).clamp(HALF_MIN, HALF_MAX))
     }
 
-    fn over(file: File, uses: Uses, half: u64) -> io::Result<Self> {
+    fn over(file: File, start: Start, half: u64) -> io::Result<Self> {
         let half = half.next_multiple_of(8);
         file.write_all_at(bytemuck::bytes_of(&[MAGIC, half]), 0)?;
         let log = Self {
@@ -165,10 +164,10 @@ impl Log {
                 is_free: true,
                 is_over: false,
                 is_broken: false,
-                uses,
-                begun: HashMap::new(),
-                answers: VecDeque::new(),
-                is_bound: false,
+                uses: start.uses,
+                begun: start.begun.into_iter().collect(),
+                answers: start.answers.into(),
+                is_bound: start.is_bound,
                 binding: 0,
             }),
             turned: Condvar::new(),
@@ -265,6 +264,8 @@ impl Log {
             self.turned.notify_all();
             if let Err(e) = self.start(state) {
                 self.break_off(state, &e.to_string());
+            } else if state.end + whole > self.half {
+                self.break_off(state, "a request is longer than the log");
             }
         }
         if !state.is_broken
@@ -440,4 +441,97 @@ fn next_record(bytes: &[u8]) -> Option<(Record, &[u8])> {
         bytes: body.to_vec(),
     };
     is_whole.then_some((record, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: u64 = 4096;
+
+    fn log() -> Log {
+        let file = rustix::fs::memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+        Log::over(file.into(), Start::default(), HALF).unwrap()
+    }
+
+    /// Appends a record of some length whose content is its number.
+    fn append(log: &Log, n: u64) {
+        let bytes = n.to_ne_bytes();
+        let len = u64_as_usize(n % 60) * 8;
+        log.append(Kind::Synced, &[&bytes, &vec![0; len]]);
+    }
+
+    fn numbers(log: &Log) -> Vec<u64> {
+        let (_, records) = read(&log.file).unwrap();
+        let told = records.iter().filter(|record| record.kind != Kind::Start);
+        told.map(|record| bytemuck::pod_read_unaligned(&record.bytes[..8]))
+            .collect()
+    }
+
+    #[test]
+    fn the_halves_tell_everything_since_the_last_sync() {
+        let log = log();
+        let mut synced = 0;
+        for n in 1..3_000 {
+            append(&log, n);
+            let told = numbers(&log);
+            let first = told[0];
+            assert!(first <= synced + 1, "{n}: {first} {synced}");
+            assert!(told.iter().copied().eq(first..=n), "{n}: {told:?}");
+            if !log.state.lock().is_free {
+                // Of what was there when the half before was left.
+                synced = n - 1;
+                log.freed(Ok(()));
+            }
+        }
+        assert!(synced > 2_000);
+    }
+
+    #[test]
+    fn a_half_is_not_left_until_the_other_one_is_free() {
+        let log = log();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| (1..1_000).for_each(|n| append(&log, n)));
+            while !writer.is_finished() {
+                if log.state.lock().is_free {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let told = numbers(&log);
+                assert!(told.is_sorted() && !told.is_empty());
+                log.freed(Ok(()));
+            }
+        });
+        assert_eq!(numbers(&log).last(), Some(&999));
+    }
+
+    #[test]
+    fn a_record_that_was_not_written_whole_is_no_record() {
+        let log = log();
+        (1..4).for_each(|n| append(&log, n));
+        let start = log.state.lock().end;
+        append(&log, 59);
+        let end = log.state.lock().end;
+        for cut in start..end {
+            let whole = {
+                let mut bytes = vec![0; u64_as_usize(end - cut)];
+                log.file.read_exact_at(&mut bytes, FRONT + cut).unwrap();
+                bytes
+            };
+            let nothing = vec![0; whole.len()];
+            log.file.write_all_at(&nothing, FRONT + cut).unwrap();
+            assert_eq!(numbers(&log), [1, 2, 3], "cut at {cut}");
+            log.file.write_all_at(&whole, FRONT + cut).unwrap();
+        }
+        assert_eq!(numbers(&log), [1, 2, 3, 59]);
+    }
+
+    #[test]
+    fn nobody_reads_a_log_that_could_not_tell_everything() {
+        let log = log();
+        append(&log, 1);
+        log.append(Kind::Synced, &[&[0; 5_000]]);
+        assert!(read(&log.file).is_err());
+        append(&log, 2);
+    }
 }

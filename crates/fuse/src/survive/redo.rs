@@ -9,7 +9,6 @@ use stetfs::{Attr, Caller, Change, FallocateMode, InUse, OpenFlags, SetAttr, Wri
 use stetfs_format::InodeNo;
 use stetfs_format::width::{low16, u32_as_usize, usize_as_u64};
 
-use super::Unanswered;
 use super::answered::{appends, entry, note, opened, record};
 use super::before::{Before, cut, decode};
 use super::log::{Kind, Record};
@@ -78,15 +77,7 @@ impl<B: Backend> FsServer<B> {
                     .opened(ino, How::from_bits_truncate(*handle), led);
             }
         }
-        self.survive.goes_on_with(end);
-        self.survive.may_be_asked_again(Unanswered {
-            answers: before.answers.clone(),
-            begun: before
-                .begun
-                .values()
-                .map(|(begun, _)| (begun.unique, *begun))
-                .collect(),
-        });
+        self.survive.goes_on_after(end, before);
         Ok(())
     }
 

@@ -113,10 +113,10 @@ impl<B: Backend> FsServer<B> {
         guard: Option<Guard>,
         start: impl FnOnce(&Heir) -> io::Result<Companion>,
     ) -> io::Result<Option<Companion>> {
-        let uses = std::mem::take(&mut *self.survive.begins_with.lock());
+        let begins_with = std::mem::take(&mut *self.survive.begins_with.lock());
         let first = || Guard::first(self.options.survive);
         let guard = guard.map_or_else(first, Ok)?;
-        let log = Arc::new(Log::new(uses, self.fs.memory())?);
+        let log = Arc::new(Log::new(begins_with, self.fs.memory())?);
         let Some(heir) = self.heir((link, place), &guard, log.file())? else {
             return Ok(None);
         };
@@ -157,7 +157,11 @@ impl<B: Backend> FsServer<B> {
         match concern {
             Concern::None => return self.answer_admitted(request, ticket, answer),
             Concern::Refused => return Err(Errno::NOSYS),
-            Concern::Close(handle) => self.log_close(log, inode(request.header.nodeid), handle),
+            Concern::Close(handle) => {
+                if !self.log_close(log, inode(request.header.nodeid), handle) {
+                    return Ok(Answered::Now);
+                }
+            }
             Concern::Forget => self.log_forgets(log, request),
             Concern::Transaction => log.begin_binding(),
             Concern::Durable => self.make_durable(log),
@@ -427,10 +431,11 @@ impl<B: Backend> FsServer<B> {
         is_held.then_some((attr.ino, attr.generation))
     }
 
-    /// Logs that a file is about to be closed. Nobody waits for that, and it cannot fail.
-    fn log_close(&self, log: &Log, ino: InodeNo, handle: u64) {
+    /// Logs that a file is about to be closed. Nobody waits for that, and it cannot fail. Returns
+    /// whether it is open: the server before may have closed it, and have died before it answered.
+    fn log_close(&self, log: &Log, ino: InodeNo, handle: u64) -> bool {
         let Some(generation) = log.with_uses(|uses| uses.closes(ino, handle)) else {
-            return;
+            return false;
         };
         let released = Released {
             handle,
@@ -438,6 +443,7 @@ impl<B: Backend> FsServer<B> {
             generation,
         };
         log.append(Kind::Released, &[bytemuck::bytes_of(&released)]);
+        true
     }
 
     /// Logs which held inodes the kernel forgets.
