@@ -21,8 +21,7 @@
 //! removing and inserting of ranges.
 //!
 //! *What dies with the server*: an open transaction (group, layer). While there is one, the mount
-//! ends with its server, as any other. So it does if too
-//! many servers die within a minute.
+//! ends with its server, as any other. So it does if too many servers die within a minute.
 
 mod answered;
 mod before;

@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::run::{
     Lab, Ran, STETFS, assert_clean, debugfs, has, json, sha256, stetfs, tool, wait_until,
 };
+use crate::twice::is_locked;
 
 /// True if FUSE mounts can be made here.
 pub(crate) fn can_mount() -> bool {
@@ -76,8 +77,7 @@ impl Mount {
     }
 
     pub(crate) fn is_mounted(&self) -> bool {
-        let list = fs::read("/proc/self/mountinfo").unwrap();
-        let list = String::from_utf8_lossy(&list);
+        let list = String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned();
         let is_ours = |l: &str| l.contains(" - fuse.stetfs ") || l.contains(" - fuseblk.stetfs ");
         list.lines()
             .any(|l| l.contains(&format!(" {} ", self.dir)) && is_ours(l))
@@ -88,9 +88,7 @@ impl Mount {
         stetfs(&["umount", &self.dir]).ok();
         assert!(!self.is_mounted());
         // Another test may have begun a namespace just then, which has the mount too.
-        wait_until("the image is free", || {
-            !crate::twice::is_locked(&self.image)
-        });
+        wait_until("the image is free", || !is_locked(&self.image));
         assert_clean(&self.image);
     }
 

@@ -182,8 +182,8 @@ impl<B: Backend> FsServer<B> {
         };
         let done = match begun {
             Some(_) if was_done => self.answer_again(request, answer).map(|()| Answered::Now),
-            Some(begun) => self.do_at(request, &begun, &noting, answer),
-            None => self.answer_admitted(request, &noting, answer),
+            Some(begun) if is_resent => self.do_as_then(request, &begun, &noting, answer),
+            _ => self.answer_admitted(request, &noting, answer),
         };
         match &done {
             Ok(Answered::Now) => self.ended(log, request, begun.as_ref(), Ok(answer.body())),
@@ -193,8 +193,8 @@ impl<B: Backend> FsServer<B> {
         done
     }
 
-    /// Carries out a request of which it is known how things stood when it began first.
-    fn do_at(
+    /// Carries out a request once more as if things stood as they did when it began first.
+    fn do_as_then(
         self: &Arc<Self>,
         request: &Request<'_>,
         begun: &Begun,
