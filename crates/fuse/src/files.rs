@@ -73,6 +73,12 @@ pub(crate) fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> Write
     out
 }
 
+/// Returns what fallocate(2) is asked to do.
+pub(crate) fn fallocate_mode(from: &abi::FAllocateIn) -> Outcome<FallocateMode> {
+    let mode = u32::try_from(from.mode).ok();
+    mode.and_then(FallocateMode::from_bits).ok_or(Errno::NOTSUP)
+}
+
 impl<B: Backend> FsServer<B> {
     pub(crate) fn attributes(&self, ino: InodeNo) -> Outcome<Attr> {
         self.fs.getattr(ino).map_err(|e| errno(&e))
@@ -418,10 +424,7 @@ impl<B: Backend> FsServer<B> {
         ticket: &dyn Fn() -> Ticket,
     ) -> Outcome<Answered> {
         let (c, ino) = (self.caller(header), inode(header.nodeid));
-        let mode = u32::try_from(from.mode)
-            .ok()
-            .and_then(FallocateMode::from_bits)
-            .ok_or(Errno::NOTSUP)?;
+        let mode = fallocate_mode(from)?;
         let range = (from.offset, from.length);
         let takes = if mode.contains(FallocateMode::PUNCH_HOLE) {
             None

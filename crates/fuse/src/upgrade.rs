@@ -84,9 +84,10 @@ struct State {
     asked: Option<(usize, u64)>,
     /// What says which companion looks after the mount, if it survives its server.
     guard: Option<u32>,
-    /// The log of a server that has died, and everything behind it in this list is empty.
+    /// The log of a server that has died, which tells everything that the rest of this list does
+    /// after an upgrade.
     log: Option<u32>,
-    /// What the log has in use.
+    /// What is in use, for the log of the next server.
     uses: Uses,
     /// The number of the next open file.
     next_handle: u64,

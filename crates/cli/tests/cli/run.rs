@@ -216,3 +216,15 @@ pub(crate) fn sha256(path: impl AsRef<Path>) -> String {
 pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
+
+/// Random numbers, the same for the same seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
+        // Knuth's MMIX generator.
+        let next = self.0.wrapping_mul(6364136223846793005);
+        self.0 = next.wrapping_add(1442695040888963407);
+        (self.0 >> 33) % below
+    }
+}

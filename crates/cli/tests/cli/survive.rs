@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 
 use crate::mounted::{Mount, can_mount};
-use crate::run::{Lab, assert_clean, stetfs, tool, wait_until};
+use crate::run::{Lab, Random, assert_clean, stetfs, tool, wait_until};
 use crate::upgrade::{have_open, server, upgrade};
 
 /// Mounts so that the mount survives. False: this kernel cannot.
@@ -40,7 +40,7 @@ fn kill(m: &Mount) {
 /// the same.
 struct Twin {
     dirs: [PathBuf; 2],
-    random: u64,
+    random: Random,
     open: HashMap<u64, [File; 2]>,
     steps: u64,
 }
@@ -52,22 +52,15 @@ impl Twin {
         dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
         Self {
             dirs,
-            random: seed,
+            random: Random(seed),
             open: HashMap::new(),
             steps: 0,
         }
     }
 
-    fn random(&mut self, below: u64) -> u64 {
-        // Knuth's MMIX generator.
-        let next = self.random.wrapping_mul(6364136223846793005);
-        self.random = next.wrapping_add(1442695040888963407);
-        (self.random >> 33) % below
-    }
-
     /// A name, in the directory or in one of those below, which may be there.
     fn name(&mut self) -> String {
-        let (dir, name) = (self.random(4), self.random(6));
+        let (dir, name) = (self.random.below(4), self.random.below(6));
         match dir {
             0..2 => format!("{name}"),
             _ => format!("{dir}/{name}"),
@@ -75,10 +68,10 @@ impl Twin {
     }
 
     fn step(&mut self) {
-        let (what, name, to) = (self.random(20), self.name(), self.name());
-        let (slot, byte) = (self.random(4), self.random(256));
-        let len = [1, 100, 5_000, 70_000][self.random(4) as usize];
-        let at = [0, 1, 4_095, 10_000, 100_000][self.random(5) as usize];
+        let (what, name, to) = (self.random.below(20), self.name(), self.name());
+        let (slot, byte) = (self.random.below(4), self.random.below(256));
+        let len = [1, 100, 5_000, 70_000][self.random.below(4) as usize];
+        let at = [0, 1, 4_095, 10_000, 100_000][self.random.below(5) as usize];
         let bytes = vec![byte as u8; len];
         let seen = [0, 1].map(|side| {
             let path = |name: &str| self.dirs[side].join(name);

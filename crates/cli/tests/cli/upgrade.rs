@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::fakeroot::NOBODY;
 use crate::mounted::{Mount, can_mount};
-use crate::run::{Lab, STETFS, assert_clean, has, json, stetfs, tool, unmount, wait_until};
+use crate::run::{Lab, Random, STETFS, assert_clean, has, json, stetfs, tool, unmount, wait_until};
 
 /// What the server says of itself.
 pub(crate) fn server(m: &Mount) -> Value {
@@ -34,7 +34,7 @@ pub(crate) fn upgrade(m: &Mount) {
 /// A program that does everything to files in a directory of its own, and knows what must be there.
 struct Busy {
     dir: PathBuf,
-    seed: u64,
+    random: Random,
     /// The files by their names.
     files: HashMap<u64, Vec<u8>>,
     log: (File, Vec<u8>),
@@ -50,17 +50,10 @@ impl Busy {
             .open(dir.join("log"));
         Self {
             dir,
-            seed,
+            random: Random(seed),
             files: HashMap::new(),
             log: (log.unwrap(), Vec::new()),
         }
-    }
-
-    fn random(&mut self, below: u64) -> u64 {
-        // Knuth's MMIX generator.
-        let next = self.seed.wrapping_mul(6364136223846793005);
-        self.seed = next.wrapping_add(1442695040888963407);
-        (self.seed >> 33) % below
     }
 
     fn path(&self, file: u64) -> PathBuf {
@@ -68,11 +61,11 @@ impl Busy {
     }
 
     fn step(&mut self) {
-        let (what, file) = (self.random(8), self.random(12));
+        let (what, file) = (self.random.below(8), self.random.below(12));
         let path = self.path(file);
         match what {
             0..=2 => {
-                let (len, byte) = (self.random(200_000), self.random(256));
+                let (len, byte) = (self.random.below(200_000), self.random.below(256));
                 let content = vec![u8::try_from(byte).unwrap(); usize::try_from(len).unwrap()];
                 let mut made = File::create(&path).unwrap();
                 made.write_all(&content).unwrap();
@@ -82,7 +75,7 @@ impl Busy {
                 self.files.insert(file, content);
             }
             3 => {
-                let to = self.random(12);
+                let to = self.random.below(12);
                 match fs::rename(&path, self.path(to)) {
                     Ok(()) => {
                         let content = self.files.remove(&file).unwrap();

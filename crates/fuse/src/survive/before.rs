@@ -8,8 +8,8 @@ use stetfs::InUse;
 use stetfs_format::InodeNo;
 
 use super::answered::{note, opened};
-use super::log::{self, Kind, Record, Start};
-use super::records::{self, Begun, Ended, Forgot, Released};
+use super::log::{self, Record, Start};
+use super::records::{self, Begun, Ended, Event};
 use super::uses::Uses;
 use crate::opens::How;
 use crate::wire::Request;
@@ -28,12 +28,10 @@ pub(crate) struct Before {
     pub(super) answers: Vec<(u64, log::Answered)>,
     /// Everything before the record of this number is durable.
     pub(super) durable: u64,
+    /// A transaction is open.
+    is_bound: bool,
+    /// The number of the next open file.
     pub(super) next_handle: u64,
-}
-
-/// Why nobody goes on.
-fn wrong(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 impl Before {
@@ -47,7 +45,7 @@ impl Before {
             uses,
             begun,
             answers,
-            mut is_bound,
+            is_bound,
         } = start;
         let mut before = Self {
             start: uses.clone(),
@@ -57,43 +55,39 @@ impl Before {
             begun: HashMap::new(),
             answers,
             durable: 0,
+            is_bound,
             next_handle: 0,
         };
         for (_, bytes) in begun {
-            before.begins(&bytes)?;
+            let mut bytes = &bytes[..];
+            let begun = records::take(&mut bytes).ok_or_else(records::cut)?;
+            before.begins(begun, bytes);
         }
         before.begun_at_start = before.begun.clone();
+        let handles = before.start.all().flat_map(|(_, one)| &one.handles);
+        let last = handles.map(|handle| How::number(*handle)).max();
+        before.next_handle = last.map_or(0, |last| last + 1);
         for record in &records {
-            match record.kind {
-                Kind::Bound => is_bound = record.bytes.first() == Some(&1),
-                _ => before.look_at(record)?,
-            }
+            before.look_at(record)?;
         }
-        if is_bound {
-            return Err(wrong("a transaction was open, which has died with it"));
+        if before.is_bound {
+            let why = "a transaction was open, which has died with it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let handles = before.start.all().chain(before.end.all());
-        let numbers = handles.flat_map(|(_, one)| one.handles.iter());
-        let last = numbers.map(|handle| How::number(*handle)).max();
-        before.next_handle = before.next_handle.max(last.map_or(0, |last| last + 1));
         before.records = records;
         Ok(before)
     }
 
-    fn begins(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let begun: Begun = records::take(&mut bytes).ok_or_else(cut)?;
-        self.begun.insert(begun.unique, (begun, bytes.to_vec()));
-        Ok(())
+    /// Notes a request that begins, with its record.
+    fn begins(&mut self, begun: Begun, request: &[u8]) {
+        self.begun.insert(begun.unique, (begun, request.to_vec()));
     }
 
     fn look_at(&mut self, record: &Record) -> io::Result<()> {
-        let mut bytes = &record.bytes[..];
-        match record.kind {
-            // A half goes on where the other one has ended.
-            Kind::Start | Kind::Bound => {}
-            Kind::Began => self.begins(bytes)?,
-            Kind::Done => {
-                let (ended, answer) = records::ended(bytes).ok_or_else(cut)?;
+        match records::event(record)? {
+            Event::Start => {}
+            Event::Began(begun, request) => self.begins(begun, request),
+            Event::Done(ended, answer) => {
                 self.begun.remove(&ended.unique);
                 let kept = answer.map(<[u8]>::to_vec);
                 self.answers.push((ended.unique, kept));
@@ -104,15 +98,10 @@ impl Before {
                     }
                 }
             }
-            Kind::Released => {
-                let one: Released = records::take(&mut bytes).ok_or_else(cut)?;
-                self.end.closes(InodeNo(one.ino), one.handle);
-            }
-            Kind::Forgot => {
-                let one: Forgot = records::take(&mut bytes).ok_or_else(cut)?;
-                self.end.forgets(InodeNo(one.ino));
-            }
-            Kind::Synced => self.durable = records::take(&mut bytes).ok_or_else(cut)?,
+            Event::Released(one) => drop(self.end.closes(InodeNo(one.ino), one.handle)),
+            Event::Forgot(one) => drop(self.end.forgets(InodeNo(one.ino))),
+            Event::Synced(durable) => self.durable = durable,
+            Event::Bound(is_bound) => self.is_bound = is_bound,
         }
         Ok(())
     }
@@ -149,10 +138,7 @@ impl Before {
     }
 }
 
-pub(super) fn cut() -> io::Error {
-    wrong("a record of the log is not whole")
-}
-
+/// Returns the request; `None`: it need not be done once more.
 pub(super) fn decode<'a>(ended: &Ended<'a>) -> Option<Request<'a>> {
     Request::decode(ended.request).ok()
 }

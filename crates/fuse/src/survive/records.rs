@@ -1,10 +1,14 @@
 //! What the log's records say.
 
+use std::io;
+
 use bytemuck::{Pod, Zeroable};
 use smallvec::SmallVec;
 use stetfs::{Changed, Past};
 use stetfs_format::width::{must_fit_u32, u32_as_usize};
 use stetfs_format::{InodeNo, Time};
+
+use super::log::{Kind, Record};
 
 /// A request begins that cannot simply be carried out twice. The request follows.
 #[repr(C)]
@@ -146,9 +150,49 @@ pub(super) fn take<'a, T: Pod>(bytes: &mut &'a [u8]) -> Option<T> {
     Some(bytemuck::pod_read_unaligned(record))
 }
 
+/// What a record of the log says.
+pub(super) enum Event<'a> {
+    /// A half goes on where the other one has ended.
+    Start,
+    /// A request begins: with its bytes.
+    Began(Begun, &'a [u8]),
+    /// A request has ended, with its answer or an errno.
+    Done(Ended<'a>, Result<&'a [u8], i32>),
+    Released(Released),
+    Forgot(Forgot),
+    /// Everything before the record of this number is durable.
+    Synced(u64),
+    /// Whether a transaction is open.
+    Bound(bool),
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// It is not whole.
+pub(super) fn event(record: &Record) -> io::Result<Event<'_>> {
+    let mut bytes = &record.bytes[..];
+    let event = match record.kind {
+        Kind::Start => Some(Event::Start),
+        Kind::Began => take(&mut bytes).map(|begun| Event::Began(begun, bytes)),
+        Kind::Done => ended(bytes).map(|(ended, answer)| Event::Done(ended, answer)),
+        Kind::Released => take(&mut bytes).map(Event::Released),
+        Kind::Forgot => take(&mut bytes).map(Event::Forgot),
+        Kind::Synced => take(&mut bytes).map(Event::Synced),
+        Kind::Bound => bytes.first().map(|is_bound| Event::Bound(*is_bound == 1)),
+    };
+    event.ok_or_else(cut)
+}
+
+/// The error of a record that is not whole.
+pub(super) fn cut() -> io::Error {
+    let why = "a record of the log is not whole";
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
 /// Reads the record of a request that has ended: what is known of it, and its answer. `None`: it is
 /// not whole.
-pub(super) fn ended(mut bytes: &[u8]) -> Option<(Ended<'_>, Result<&[u8], i32>)> {
+fn ended(mut bytes: &[u8]) -> Option<(Ended<'_>, Result<&[u8], i32>)> {
     let done: Done = take(&mut bytes)?;
     let mut changed = SmallVec::new();
     for _ in 0..done.changed {

@@ -5,19 +5,19 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
-use stetfs::{Attr, Caller, Change, FallocateMode, InUse, OpenFlags, SetAttr, WriteFlags};
+use stetfs::{Attr, Caller, Change, InUse, OpenFlags, SetAttr, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::{low16, u32_as_usize, usize_as_u64};
 
 use super::answered::{appends, entry, note, opened, record};
-use super::before::{Before, cut, decode};
-use super::log::{Kind, Record};
-use super::records::{self, Begun, Ended, Forgot, Released};
+use super::before::{Before, decode};
+use super::log::Record;
+use super::records::{self, Begun, Ended, Event};
 use super::uses::Uses;
 use crate::attr::inode;
 use crate::backend::Backend;
 use crate::errno::{Outcome, errno};
-use crate::files::{open_flags, write_flags};
+use crate::files::{fallocate_mode, open_flags, write_flags};
 use crate::opens::How;
 use crate::server::FsServer;
 use crate::wire::abi::{self, WriteKind};
@@ -125,38 +125,29 @@ impl<B: Backend> Work<'_, B> {
     }
 
     fn carry_out(&mut self, at: usize, record: &Record) -> Result<(), String> {
-        let mut bytes = &record.bytes[..];
-        let whole = || cut().to_string();
-        match record.kind {
-            Kind::Start | Kind::Bound | Kind::Synced => {}
-            Kind::Began => {
-                let begun: Begun = records::take(&mut bytes).ok_or_else(whole)?;
-                self.under_way.insert(begun.unique, (begun, bytes.to_vec()));
+        match records::event(record).map_err(|e| e.to_string())? {
+            Event::Start | Event::Bound(_) | Event::Synced(_) => {}
+            Event::Began(begun, request) => {
+                self.under_way
+                    .insert(begun.unique, (begun, request.to_vec()));
             }
-            Kind::Done => {
-                let (ended, answer) = records::ended(bytes).ok_or_else(whole)?;
+            Event::Done(ended, answer) => {
                 self.under_way.remove(&ended.unique);
                 if let (Ok(answer), Some(request)) = (answer, decode(&ended)) {
                     let is_durable = record.seq < self.before.durable;
                     self.ended(at, &request, &ended, answer, is_durable)?;
                 }
             }
-            Kind::Released => {
-                let one: Released = records::take(&mut bytes).ok_or_else(whole)?;
+            Event::Released(one) => {
                 let ino = InodeNo(one.ino);
-                if self.uses.get(ino).map(|of| of.generation) == Some(one.generation)
-                    && self.uses.closes(ino, one.handle).is_some()
-                {
+                if self.uses.closes(ino, one.handle) == Some(one.generation) {
                     let done = self.server.fs.release(ino);
                     done.map_err(|e| format!("closing inode {ino}: {e}"))?;
                 }
             }
-            Kind::Forgot => {
-                let one: Forgot = records::take(&mut bytes).ok_or_else(whole)?;
+            Event::Forgot(one) => {
                 let ino = InodeNo(one.ino);
-                if self.uses.get(ino).map(|of| of.generation) == Some(one.generation)
-                    && self.uses.forgets(ino).is_some()
-                {
+                if self.uses.forgets(ino) == Some(one.generation) {
                     let done = self.server.fs.forget(ino);
                     done.map_err(|e| format!("forgetting inode {ino}: {e}"))?;
                 }
@@ -180,11 +171,10 @@ impl<B: Backend> Work<'_, B> {
         self.redone.lost += u64::from(is_redone);
         let fs = &self.server.fs;
         if let Some((ino, generation, _)) = opened(request, ended, answer) {
-            let reads = open_flags(libc::O_RDONLY);
             // What was made is open.
             let is_open = is_redone && ended.past.made.is_some()
                 || self.server.is_there(ino, generation).is_some()
-                    && fs.open(&Caller::root(), ino, reads).is_ok();
+                    && fs.open(&Caller::root(), ino, OpenFlags::READ).is_ok();
             if !is_open {
                 return Ok(());
             }
@@ -252,9 +242,9 @@ impl<B: Backend> Work<'_, B> {
             }
             self.early.push(unique);
             let mut later = self.before.records[at..].iter();
-            let done = later.find_map(|record| {
-                let ended = (record.kind == Kind::Done).then(|| records::ended(&record.bytes));
-                ended.flatten().filter(|(ended, _)| ended.unique == unique)
+            let done = later.find_map(|record| match records::event(record) {
+                Ok(Event::Done(ended, answer)) if ended.unique == unique => Some((ended, answer)),
+                _ => None,
             });
             match done {
                 Some((_, Err(_))) => {}
@@ -308,10 +298,7 @@ impl<B: Backend> FsServer<B> {
             }
             What::Write(from, data) => self.write_again(header, &from, data, ended, answer),
             What::FAllocate(from) => {
-                let mode = u32::try_from(from.mode).ok();
-                let mode = mode.and_then(FallocateMode::from_bits);
-                let c = self.caller(header);
-                let mode = mode.ok_or(Errno::NOTSUP)?;
+                let (c, mode) = (self.caller(header), fallocate_mode(&from)?);
                 let done = self.fs.fallocate(&c, ino, mode, from.offset, from.length);
                 done.map_err(core)
             }

@@ -18,6 +18,7 @@ use crate::backend::Backend;
 use crate::companion::Companion;
 use crate::control;
 use crate::errno::Outcome;
+use crate::files::fallocate_mode;
 use crate::ioctl::numbers as ioctls;
 use crate::mount::Place;
 use crate::server::FsServer;
@@ -96,9 +97,8 @@ impl Concern {
 
 /// Whether contents get other offsets, so that doing it twice does it twice.
 fn moves_contents(from: &abi::FAllocateIn) -> bool {
-    let mode = u32::try_from(from.mode).ok();
-    let mode = mode.and_then(FallocateMode::from_bits).unwrap_or_default();
-    mode.intersects(FallocateMode::COLLAPSE_RANGE | FallocateMode::INSERT_RANGE)
+    let moves = FallocateMode::COLLAPSE_RANGE | FallocateMode::INSERT_RANGE;
+    fallocate_mode(from).is_ok_and(|mode| mode.intersects(moves))
 }
 
 impl<B: Backend> FsServer<B> {
@@ -147,8 +147,8 @@ impl<B: Backend> FsServer<B> {
         let unique = request.header.unique & !RESENT;
         let is_resent = unique != request.header.unique;
         if is_resent && let Some(answered) = self.survive.answered(unique) {
-            let bytes = answered.as_ref().map_err(|errno| errno_of(*errno))?;
-            answer.bytes(bytes)?;
+            let bytes = answered.as_ref();
+            answer.bytes(bytes.map_err(|errno| Errno::from_raw_os_error(*errno))?)?;
             return Ok(Answered::Now);
         }
         let begun = is_resent.then(|| self.survive.begun(unique)).flatten();
@@ -176,7 +176,7 @@ impl<B: Backend> FsServer<B> {
             let (server, log, bytes) = (self.clone(), log.clone(), request.bytes.to_vec());
             ticket().noting(Box::new(move |done: Result<&[u8], Errno>| {
                 if let Ok(request) = Request::decode(&bytes) {
-                    server.ended(&log, &request, begun.as_ref(), done);
+                    server.ended(&log, &request, (concern, begun.as_ref()), done);
                 }
             }))
         };
@@ -186,9 +186,11 @@ impl<B: Backend> FsServer<B> {
             _ => self.answer_admitted(request, &noting, answer),
         };
         match &done {
-            Ok(Answered::Now) => self.ended(log, request, begun.as_ref(), Ok(answer.body())),
+            Ok(Answered::Now) => {
+                self.ended(log, request, (concern, begun.as_ref()), Ok(answer.body()))
+            }
             Ok(Answered::Later) => {}
-            Err(errno) => self.ended(log, request, begun.as_ref(), Err(*errno)),
+            Err(errno) => self.ended(log, request, (concern, begun.as_ref()), Err(*errno)),
         }
         done
     }
@@ -319,12 +321,11 @@ impl<B: Backend> FsServer<B> {
         &self,
         log: &Log,
         request: &Request<'_>,
-        begun: Option<&Begun>,
+        (concern, begun): (Concern, Option<&Begun>),
         done: Result<&[u8], Errno>,
     ) {
         let ino = inode(request.header.nodeid);
         let unique = request.header.unique & !RESENT;
-        let concern = Concern::of(&request.what);
         match concern {
             Concern::Durable => {
                 self.make_durable(log);
@@ -484,8 +485,4 @@ fn changed(attr: &Attr, version: Option<u64>) -> Changed {
         generation: attr.generation,
         version,
     }
-}
-
-fn errno_of(errno: i32) -> Errno {
-    Errno::from_raw_os_error(errno)
 }
