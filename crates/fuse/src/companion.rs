@@ -8,8 +8,8 @@
 //! *When the server hangs.* If a server is stopped, or waits for something that never comes, all
 //! users of the mount wait, and sync(1) of the whole machine does too. So while requests wait, the
 //! companion asks a question of its own, and reports if there is no answer for [`SILENCE`]. With
-//! `abort_hung=` it aborts the connection in the end. (A kernel that can does that too, for each
-//! single request.)
+//! `abort_hung=` it aborts the connection in the end, and kills the server if requests wait even
+//! then. (A kernel that can aborts too, for each single request.)
 //!
 //! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own
 //! answer. If it is killed just then, it never ends: the thread that waits keeps `/dev/fuse` open,
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::connection::Connection;
@@ -297,6 +297,10 @@ impl Tell {
 const LOOK: Duration = Duration::from_secs(10);
 /// After how long without an answer the companion reports it.
 const SILENCE: Duration = Duration::from_secs(30);
+/// How long the companion waits for the end of what waits on an aborted connection. Over io_uring,
+/// a request that was handed to a stopped thread of the server ends only with that thread (Linux,
+/// `fuse_uring_teardown_entries`).
+const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// Watches that the server answers, until the mount is gone.
 fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Duration>, tell: &Tell) {
@@ -345,15 +349,33 @@ fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Durat
             Ok(false) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 connection.abort();
+                let is_killed = end.recv_timeout(AFTERMATH) == Err(RecvTimeoutError::Timeout)
+                    && kill_server(pid);
+                let rest = if is_killed {
+                    ", and the server killed since they still waited. Everything that was fsynced \
+                        is in the image"
+                        .to_owned()
+                } else {
+                    format!(
+                        ". Everything that was fsynced is in the image, which the server holds \
+                            until it ends: kill -KILL {pid}"
+                    )
+                };
                 return tell.say(&format!(
                     "{whose} has not answered for {after} s; the connection was aborted, as \
-                        abort_hung= says: programs that use the mount get errors. Everything that \
-                        was fsynced is in the image, which the server holds until it ends: kill \
-                        -KILL {pid}"
+                        abort_hung= says: programs that use the mount get errors{rest}"
                 ));
             }
         }
     }
+}
+
+/// Kills the server if it is still there. Returns whether it was.
+fn kill_server(pid: &str) -> bool {
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
+    // The number is not another process's as long as its process is the parent.
+    let parent = rustix::process::getppid().filter(|parent| Some(*parent) == pid);
+    parent.is_some_and(|server| kill_process(server, Signal::KILL).is_ok())
 }
 
 /// Does what the server asks for, and tells it the result.

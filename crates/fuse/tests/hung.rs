@@ -30,7 +30,7 @@ fn a_stopped_server_is_named_and_given_up() {
     let volume = Volume::new(64, &[]);
     let log = volume.scratch.path().join("log");
     let mut server = volume
-        .serve_command("abort_hung=4")
+        .serve_command("abort_hung=4,transport=dev")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(File::create(&log).unwrap())
@@ -85,7 +85,7 @@ fn a_stopped_server_is_named_and_given_up() {
 fn a_server_that_goes_on_is_not_given_up() {
     need!(support::root_and_fuse());
     let volume = Volume::new(64, &[]);
-    let server = volume.mount("abort_hung=20");
+    let server = volume.mount("abort_hung=20,transport=dev");
     server.signal(Signal::STOP);
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| fs::metadata(volume.path("nothing")).unwrap_err());

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{SeekFrom, XattrFlags};
+use rustix::process::Signal;
 use serde_json::Value;
 use stetfs_sys::file_ioctl::begin_group;
 use support::Volume;
@@ -177,6 +178,37 @@ fn work(volume: &Volume) -> Vec<u8> {
             .to_le_bytes(),
     );
     seen
+}
+
+/// Before the fix they waited until somebody killed the server: the kernel ends what it has handed
+/// to a thread of the server only with that thread.
+#[test]
+fn a_stopped_server_is_given_up() {
+    let on = match On::switch() {
+        Ok(on) => on,
+        Err(missing) => return eprintln!("SKIPPED {}: {missing}", file!()),
+    };
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("transport=uring,abort_hung=1");
+    let file = File::create(volume.path("f")).expect("made");
+    file.write_all_at(b"confirmed", 0).expect("written");
+    file.sync_all().expect("durable");
+    server.signal(Signal::STOP);
+    let told = fs::metadata(volume.path("absent")).expect_err("nobody answers");
+    let expected = [libc::ENOTCONN, libc::ECONNABORTED];
+    assert!(expected.contains(&told.raw_os_error().expect("an errno")));
+    drop(file);
+    let (status, _) = server.wait();
+    assert!(!status.success(), "{status}");
+    support::wait_until("the mount point is released", || {
+        let on_it = stetfs_fuse::mountinfo::mounted_on(&volume.dir);
+        on_it.expect("mounts").is_none()
+    });
+    let server = volume.mount("");
+    let read = fs::read(volume.path("f")).expect("read");
+    assert_eq!(read, b"confirmed");
+    volume.unmount(server);
+    drop(on);
 }
 
 #[test]
