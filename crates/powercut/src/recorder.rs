@@ -49,6 +49,9 @@ struct Log {
     next: u32,
     /// The newest name of each object, for paths.
     slots: HashMap<Object, Slot>,
+    /// How often files have been opened for writing since the program began, and not closed. The
+    /// close of another one is late: the kernel does not wait for the server's answer to it.
+    opened: HashMap<InodeNo, usize>,
     marks: Marks,
     /// The time that the volume has given the next call, if it has.
     time: Option<(i64, u32)>,
@@ -68,6 +71,7 @@ impl Recorder {
             objects: BTreeMap::new(),
             next: 0,
             slots: HashMap::new(),
+            opened: HashMap::new(),
             marks,
             time: None,
             bytes: 0,
@@ -331,6 +335,25 @@ impl Log {
         self.push(path, what(object));
     }
 
+    /// Notes that the program opens a file.
+    fn takes_open(&mut self, ino: InodeNo, flags: OpenFlags) {
+        if flags.contains(OpenFlags::WRITE) {
+            *self.opened.entry(ino).or_default() += 1;
+        }
+    }
+
+    /// Notes that a writer closes a file. Returns whether the program had opened it.
+    fn takes_close(&mut self, ino: InodeNo) -> bool {
+        let Some(count) = self.opened.get_mut(&ino) else {
+            return false;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.opened.remove(&ino);
+        }
+        true
+    }
+
     fn made(&mut self, fs: &Fs, dir: InodeNo, name: &[u8], ino: InodeNo) {
         let object = self.fresh(ino);
         let slot = self.slot(dir, name);
@@ -549,9 +572,12 @@ impl Backend for Recorder {
                 let before = ino_of(fs, c, dir, name).map(|ino| Seen::of(fs, ino));
                 Ok((before.transpose()?, fs.create(c, dir, name, mode, flags)?))
             },
-            |log, fs, (before, entry)| match before {
-                None => log.made(fs, dir, name, entry.ino),
-                Some(before) => log.set_by(fs, entry.ino, before),
+            |log, fs, (before, entry)| {
+                log.takes_open(entry.ino, flags);
+                match before {
+                    None => log.made(fs, dir, name, entry.ino),
+                    Some(before) => log.set_by(fs, entry.ino, before),
+                }
             },
         )
         .map(|(_, entry)| entry)
@@ -567,6 +593,7 @@ impl Backend for Recorder {
         self.noting(
             |fs| fs.create_unnamed(c, dir, mode, flags),
             |log, fs, entry| {
+                log.takes_open(entry.ino, flags);
                 let object = log.fresh(entry.ino);
                 let dir = log.object(dir);
                 let path = log.path_of(dir);
@@ -587,6 +614,7 @@ impl Backend for Recorder {
                 Ok(before)
             },
             |log, fs, before| {
+                log.takes_open(ino, flags);
                 if let Some(before) = before {
                     log.set_by(fs, ino, before);
                 }
@@ -598,7 +626,11 @@ impl Backend for Recorder {
     fn writer_closes(&self, ino: InodeNo) {
         let closed = self.noting(
             |_| Ok(()),
-            |log, _, ()| log.on(ino, |file| What::Close { file }),
+            |log, _, ()| {
+                if log.takes_close(ino) {
+                    log.on(ino, |file| What::Close { file });
+                }
+            },
         );
         // Does nothing, so nothing can fail.
         drop(closed);

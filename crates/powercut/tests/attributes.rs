@@ -16,7 +16,9 @@ use rustix::fs::{
 };
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
-use stetfs_fuse::OnBlock;
+use stetfs::{Caller, OpenFlags};
+use stetfs_format::InodeNo;
+use stetfs_fuse::{Backend, OnBlock};
 use stetfs_powercut::call::{Attribute, What};
 use stetfs_powercut::marks::Marks;
 use stetfs_powercut::model::Had;
@@ -274,6 +276,30 @@ fn call(root: &Path, rng: &mut Rng) -> String {
         path.display(),
         other.display()
     )
+}
+
+/// The kernel does not wait until a file is closed: what was open before the program began may be
+/// closed while it runs.
+#[test]
+fn a_late_close_is_none_of_the_programs() {
+    let recorder = Recorder::new(volume::mounted(&volume::fresh(16)), Marks::new());
+    let c = &Caller::root();
+    let make = |name| recorder.create(c, InodeNo(2), name, 0o644, OpenFlags::WRITE);
+    let early = make(b"early").unwrap().ino;
+    recorder.begin().unwrap();
+    recorder.writer_closes(early);
+    assert_eq!(recorder.so_far().calls.len(), 0);
+    let late = make(b"late").unwrap().ino;
+    for ino in [late, early] {
+        recorder.open(c, ino, OpenFlags::WRITE).unwrap();
+    }
+    for ino in [late, early, late] {
+        recorder.writer_closes(ino);
+    }
+    let calls = recorder.so_far().calls;
+    let is_close = |what: &What| matches!(what, What::Close { .. });
+    let closes: Vec<_> = calls.iter().map(|call| is_close(&call.what)).collect();
+    assert_eq!(closes, [false, true, true, true]);
 }
 
 #[test]
