@@ -132,11 +132,14 @@ fn print(counters: &Counters) -> Result<()> {
             .unwrap_or("?")
             .to_owned()
     };
-    let uptime = counters
-        .server
-        .get("uptime_s")
-        .and_then(Value::as_u64)
-        .unwrap_or(0);
+    let number = |key: &str| {
+        counters
+            .server
+            .get(key)
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
+    let uptime = number("uptime_s");
     if !counters.server.is_empty() {
         let (image, dir) = (text("image"), text("dir"));
         let transport = match text("transport").as_str() {
@@ -148,6 +151,13 @@ fn print(counters: &Counters) -> Result<()> {
             "{image} on {dir}, scheme {scheme}, {transport}, up {uptime} s\n{}\n",
             counters.medium
         ))?;
+        let deaths = number("deaths");
+        if deaths > 0 {
+            output::line(format_args!(
+                "servers of this mount that have died before this one: {deaths} (-o survive; the \
+                    system log says when)\n"
+            ))?;
+        }
     }
     output::line(written_table("the device", &counters.device).trim_fmt())?;
     output::line("")?;

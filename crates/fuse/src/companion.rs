@@ -252,7 +252,14 @@ fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
     }
     if let Some(succession) = succession {
         match succession.begin(|command| tell.prepare(command)) {
-            Succeeded::GoesOn => return,
+            Succeeded::NotOurs => return,
+            Succeeded::GoesOn { deaths } => {
+                let (shown, dir) = (image.display(), dir.display());
+                return tell.say(&format!(
+                    "the server (process {pid}) of {shown} on {dir} died; another one goes on with \
+                        the mount, in which {deaths} have died by now"
+                ));
+            }
             Succeeded::Over(why) => {
                 let dir = dir.display();
                 tell.say(&format!("{dir} does not survive its server: {why}"));

@@ -125,6 +125,8 @@ struct About<'a> {
     writeback: bool,
     /// The largest write(2), in bytes, to a file that is marked atomic that is one transaction.
     marked_write_max: u64,
+    /// How many servers of this mount have died before this one (`survive`).
+    deaths: u64,
     upgrade: Told,
     /// Why the mount was not stopped when that was asked for last.
     refused: Option<String>,
@@ -220,6 +222,7 @@ impl<B: Backend> FsServer<B> {
             threads: self.options.threads,
             writeback: self.options.writeback,
             marked_write_max: self.marked_write_max(),
+            deaths: self.survive.deaths(),
             upgrade: self.upgrade.told(),
             refused: self.stopping.refused(),
             requests: &self.requests,

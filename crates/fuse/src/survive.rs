@@ -117,6 +117,11 @@ impl Survive {
         self.guard.get().map(Guard::last_death_ns)
     }
 
+    /// Returns how many servers of this mount have died.
+    pub(crate) fn deaths(&self) -> u64 {
+        self.guard.get().map_or(0, Guard::deaths)
+    }
+
     /// Leaves the guard to another program, if there is one.
     pub(crate) fn leave_guard(
         &self,

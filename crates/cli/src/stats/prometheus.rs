@@ -55,6 +55,10 @@ impl Metrics {
                 up,
             );
         }
+        if let Some(deaths) = counters.server.get("deaths").and_then(Value::as_u64) {
+            let help = "Servers of the mount that have died and been followed by another one.";
+            self.counter("server_deaths_total", help, &of(&[]), deaths);
+        }
         let is_stopped = counters.volume.get("stopped").is_some_and(|v| !v.is_null());
         let help = "1 if an error has stopped the journal.";
         self.gauge("stopped", help, &of(&[]), f64::from(u8::from(is_stopped)));

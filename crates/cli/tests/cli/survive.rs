@@ -31,9 +31,15 @@ fn pid(m: &Mount) -> String {
 
 /// Kills the server, and waits for the next one.
 fn kill(m: &Mount) {
-    let before = pid(m);
-    tool("sh", &["-c", "kill -KILL \"$1\"", "sh", &before]).ok();
-    assert_ne!(pid(m), before);
+    let before = server(m);
+    let pid = before["pid"].to_string();
+    tool("sh", &["-c", "kill -KILL \"$1\"", "sh", &pid]).ok();
+    let after = server(m);
+    assert_ne!(after["pid"], before["pid"]);
+    assert_eq!(
+        after["deaths"].as_u64(),
+        before["deaths"].as_u64().map(|d| d + 1)
+    );
 }
 
 /// Does everything twice, on the mount and in a directory of its own elsewhere: the results must be

@@ -17,6 +17,10 @@ use stetfs_sys::inherited;
 
 /// Within this, only so many servers may die. If one more does, the next one would die as well.
 const WITHIN: Duration = Duration::from_secs(60);
+/// Where in the guard the number of deaths is.
+const DEATHS: u64 = 8;
+/// Where in the guard the times of the last deaths are.
+const TIMES: u64 = 16;
 /// How often to look whether the next server goes on.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -29,7 +33,7 @@ pub(crate) fn now_ns() -> u64 {
 
 /// Says which of the companions of a mount looks after it: the one of the server that goes on. A
 /// file in memory that all servers and companions of the mount share: the number of that companion,
-/// and when the last servers have died, the last one at the end.
+/// how many servers have died, and when the last of them did, in the order of their deaths.
 #[derive(Debug)]
 pub(crate) struct Guard {
     file: File,
@@ -47,7 +51,7 @@ impl Guard {
             "stetfs-guard",
             MemfdFlags::CLOEXEC,
         )?);
-        file.set_len(8 * (1 + u64::from(deaths)))?;
+        file.set_len(TIMES + 8 * u64::from(deaths))?;
         Ok(Self { file, number: 1 })
     }
 
@@ -71,10 +75,14 @@ impl Guard {
         &self.file
     }
 
-    fn whose(&self) -> io::Result<u64> {
+    fn number_at(&self, offset: u64) -> io::Result<u64> {
         let mut number = [0; 8];
-        self.file.read_exact_at(&mut number, 0)?;
+        self.file.read_exact_at(&mut number, offset)?;
         Ok(u64::from_ne_bytes(number))
+    }
+
+    fn whose(&self) -> io::Result<u64> {
+        self.number_at(0)
     }
 
     /// From now on the companion of this number looks after the mount, and no other.
@@ -88,26 +96,29 @@ impl Guard {
 
     /// Notes that a server has died. Returns whether that was one too many.
     fn note_death(&self) -> io::Result<bool> {
-        let mut times = vec![0; u64_as_usize(self.file.metadata()?.len() - 8)];
-        self.file.read_exact_at(&mut times, 8)?;
+        let deaths = self.number_at(DEATHS)? + 1;
+        self.file.write_all_at(&deaths.to_ne_bytes(), DEATHS)?;
+        let mut times = vec![0; u64_as_usize(self.file.metadata()?.len() - TIMES)];
+        self.file.read_exact_at(&mut times, TIMES)?;
         let (now, last) = (now_ns(), times.len() - 8);
         let first = u64::from_ne_bytes(std::array::from_fn(|at| times[at]));
         times.copy_within(8.., 0);
         times[last..].copy_from_slice(&now.to_ne_bytes());
-        self.file.write_all_at(&times, 8)?;
+        self.file.write_all_at(&times, TIMES)?;
         let since = Duration::from_nanos(now.saturating_sub(first));
         Ok(first != 0 && since < WITHIN)
     }
 
     /// Returns when the last server died, in nanoseconds since the system started.
     pub(crate) fn last_death_ns(&self) -> u64 {
-        let read = || -> io::Result<u64> {
-            let mut last = [0; 8];
-            let len = self.file.metadata()?.len();
-            self.file.read_exact_at(&mut last, len.saturating_sub(8))?;
-            Ok(u64::from_ne_bytes(last))
-        };
-        read().unwrap_or(0)
+        let len = self.file.metadata().map(|meta| meta.len());
+        let last = len.and_then(|len| self.number_at(len.saturating_sub(8)));
+        last.unwrap_or(0)
+    }
+
+    /// Returns how many servers of the mount have died.
+    pub(super) fn deaths(&self) -> u64 {
+        self.number_at(DEATHS).unwrap_or(0)
     }
 
     /// Returns the number of this process's companion.
@@ -145,8 +156,10 @@ pub(crate) struct Succession {
 /// What has become of a mount whose server has died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Succeeded {
-    /// Another server goes on with it.
-    GoesOn,
+    /// Another server goes on with it, after so many deaths since the mount was made.
+    GoesOn { deaths: u64 },
+    /// Another companion looks after it.
+    NotOurs,
     /// None does: why.
     Over(String),
 }
@@ -171,7 +184,7 @@ impl Succession {
         loop {
             // The server before may have been followed already.
             if !self.guard.is_mine() {
-                return Succeeded::GoesOn;
+                return Succeeded::NotOurs;
             }
             match self.guard.note_death() {
                 Ok(false) => {}
@@ -202,7 +215,8 @@ impl Succession {
         loop {
             let ended = server.try_wait()?;
             if !self.guard.is_mine() {
-                return Ok(Some(Succeeded::GoesOn));
+                let deaths = self.guard.deaths();
+                return Ok(Some(Succeeded::GoesOn { deaths }));
             }
             match ended.map(|status| status.code()) {
                 None => thread::sleep(LOOK),
