@@ -47,7 +47,8 @@ Examples:
 /// stetfs wrote, and stetfs reads what they wrote. IMAGE is a file, a block device or a NAND part.
 /// PLACE is a path on this machine, or a path in an image that is not mounted, written
 /// image.img:/path. A volume in a partition of a disk is IMAGE with --partition N; where several
-/// images are given, each can be written image.img?partition=N.
+/// images are given, each can be written image.img?partition=N. Disks in the format qcow2 are read,
+/// not written.
 #[derive(Debug, Parser)]
 #[command(
     name = "stetfs",

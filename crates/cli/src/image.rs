@@ -27,7 +27,8 @@ use crate::{identity, mounts, place, repeatable};
 
 /// Mounts the volume in `image`; the caller decides who sees it. A read-only mount writes nothing:
 /// it recovers in memory if it must, and the report's warnings say so.
-pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
+pub(crate) fn mount(image: &Path, mut options: MountOptions) -> Result<(Fs, MountReport)> {
+    options.read_only |= part::is_qcow2(image);
     let in_memory = options.read_only && !options.noload && needs_recovery(image);
     let how = match in_memory {
         true => How::InMemory,
@@ -172,6 +173,7 @@ pub(crate) fn failed(image: &Path, error: Error) -> Failure {
 
 /// Recovers the journal by the scheme that wrote it, finishes orphans, and leaves the volume clean.
 pub(crate) fn recover(image: &Path, nvm: Option<&Path>) -> Result<MountReport> {
+    part::check_writable(image)?;
     let mut options = MountOptions {
         nvm: nvm.map(Path::to_owned),
         ..MountOptions::default()
@@ -230,6 +232,9 @@ pub(crate) struct Volume {
 impl Volume {
     /// Mounts the image in this process; nobody else can mount it meanwhile.
     pub(crate) fn open(image: &Path, writable: bool) -> Result<Self> {
+        if writable {
+            part::check_writable(image)?;
+        }
         let disk = Disk::open(image)?;
         let has_journal = disk
             .superblock

@@ -162,6 +162,7 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
             )),
         );
     }
+    part::check_writable(image)?;
     let opened = match part::find(image)? {
         part::Image::Whole(image) => FileOptions::default().open(&image).map(drop),
         part::Image::Part(extent) => {

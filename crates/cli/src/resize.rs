@@ -152,7 +152,7 @@ impl<'a> Volume<'a> {
     fn room(&self) -> Result<u64> {
         match part::find(self.image)? {
             part::Image::Part(extent) => {
-                let length = holds::length(&extent.file)?;
+                let length = part::length(&extent.file)?;
                 let behind = length.saturating_sub(extent.range.offset);
                 Ok(extent.range.size.min(behind))
             }

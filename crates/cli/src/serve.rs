@@ -205,10 +205,11 @@ fn next(
     }))
 }
 
-/// Changes the options of a mount as they must be for a part of a file. A loop device would stand
-/// for all of it, and whether devices of the volume work depends on who may write the file.
+/// Changes the options of a mount as they must be for a part of a file, and for a disk in a format
+/// of its own. A loop device would stand for all of the file, and whether devices of the volume
+/// work depends on who may write the file.
 fn suit_part(fuse: &mut FuseOptions, image: &Path) {
-    if !part::is_part(image) {
+    if !part::is_part(image) && !part::is_qcow2(image) {
         return;
     }
     let trusts = FuseOptions::trusts(part::file_of(image));

@@ -16,7 +16,7 @@ pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
     let found = if part::is_part(image) {
         Err(Failure::said())
     } else {
-        holds::what(image)
+        part::held(image)
     };
     let holds = match found {
         Err(_) => return why.into().context(&shown),

@@ -40,5 +40,5 @@ pub use cache_line::store_fence;
 #[cfg(target_os = "linux")]
 pub use interrupt::interrupt;
 #[cfg(target_os = "linux")]
-pub use lock::{lock_memory, lock_range};
+pub use lock::{is_range_locked, lock_memory, lock_range};
 pub use xor::xor_into;

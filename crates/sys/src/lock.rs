@@ -14,13 +14,7 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
     } else {
         libc::F_RDLCK
     };
-    let range = libc::flock64 {
-        l_type: libc::c_short::try_from(how).map_err(|_| Errno::OVERFLOW)?,
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::OVERFLOW)?,
-        l_start: i64::try_from(offset).map_err(|_| Errno::OVERFLOW)?,
-        l_len: i64::try_from(len).map_err(|_| Errno::OVERFLOW)?,
-        l_pid: 0,
-    };
+    let range = lock_of(how, offset, len)?;
     // SAFETY: the kernel's F_OFD_SETLK reads one `struct flock64`, which lives until the call
     // returns.
     let done = unsafe {
@@ -34,6 +28,29 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
     }
+}
+
+/// Returns whether another open file description has a lock, shared or not, on a part of this range
+/// of a file (`F_OFD_GETLK`).
+pub fn is_range_locked(file: impl AsFd, offset: u64, len: u64) -> Result<bool, Errno> {
+    let mut range = lock_of(libc::F_WRLCK, offset, len)?;
+    // SAFETY: the kernel's F_OFD_GETLK reads and writes one `struct flock64`, which lives until the
+    // call returns.
+    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    match done {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(libc::c_int::from(range.l_type) != libc::F_UNLCK),
+    }
+}
+
+fn lock_of(how: libc::c_int, offset: u64, len: u64) -> Result<libc::flock64, Errno> {
+    Ok(libc::flock64 {
+        l_type: libc::c_short::try_from(how).map_err(|_| Errno::OVERFLOW)?,
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::OVERFLOW)?,
+        l_start: i64::try_from(offset).map_err(|_| Errno::OVERFLOW)?,
+        l_len: i64::try_from(len).map_err(|_| Errno::OVERFLOW)?,
+        l_pid: 0,
+    })
 }
 
 /// Locks every page that the process has or will have in memory (`mlockall(2)`), and brings in

@@ -69,6 +69,7 @@ pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
 /// Whatever a mount needs is missing; the server or the kernel refuses.
 pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     check(&args.image, &args.dir)?;
+    part::check_writable(&args.image)?;
     if part::is_part(&args.image) {
         let shown = args.image.display();
         let failure = Failure::new(format!(

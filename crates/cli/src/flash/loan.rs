@@ -1,9 +1,10 @@
-//! A volume on a NAND part, or in a part of a file, lent to tools that work on files.
+//! A volume on a NAND part, in a part of a file, or on a qcow2 disk, lent to tools that work on
+//! files.
 //!
-//! mke2fs and e2fsck know nothing of flash; resize2fs cuts a file off where a volume in it ends.
-//! They get a sparse copy in the directory for temporary files. What they change is written back
-//! page by page. The beginning, with the superblock, is written last: a cut in between leaves the
-//! volume as a cut of the tool itself would.
+//! mke2fs and e2fsck know nothing of flash and qcow2; resize2fs cuts a file off where a volume in
+//! it ends. They get a sparse copy in the directory for temporary files. What they change is
+//! written back page by page. The beginning, with the superblock, is written last: a cut in between
+//! leaves the volume as a cut of the tool itself would.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,7 +17,7 @@ use stetfs_media::{BlockDev, Cause, Class, Survives, Tag};
 use tempfile::NamedTempFile;
 
 use crate::failure::{Explain, Result};
-use crate::part;
+use crate::{disk, part};
 
 /// Bytes that are copied at once, in whole pages of every part.
 const CHUNK: usize = 1 << 20;
@@ -28,8 +29,13 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// Lends the content of the part in `image`. Returns None if `image` is no file of a part.
+    /// Lends the content of the part in `image`. Returns None if `image` is no file of a part. What
+    /// is on a qcow2 disk is only lent to be read.
     pub(crate) fn of(image: &Path, read_only: bool) -> Result<Option<Self>> {
+        if read_only && part::is_qcow2(image) {
+            let loan = Self::with(image, disk::look_at(image)?)?;
+            return loan.filled().map(Some);
+        }
         match Self::open(image, read_only, Survives::PowerLoss)? {
             Some(loan) => loan.filled().map(Some),
             None => Ok(None),

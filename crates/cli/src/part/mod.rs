@@ -4,8 +4,11 @@
 //! `?offset=BYTES` in the same way.
 //!
 //! A file that exists under exactly that name is meant itself.
+//!
+//! A disk in the format qcow2 is all of its content, or a part of that.
 
 mod extent;
+mod qcow2;
 mod window;
 
 use std::borrow::Cow;
@@ -21,9 +24,10 @@ use stetfs::MountOptions;
 use stetfs_media::BlockDev;
 
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
-use crate::holds::{self, Kind, Partition};
+use crate::holds::{self, Holds, Kind, Partition};
 use crate::size::Size;
 pub(crate) use extent::{Extent, Range};
+use qcow2::Qcow2;
 pub(crate) use window::{Use, Window, is_locked};
 
 /// How a part is named.
@@ -66,6 +70,25 @@ pub(crate) fn is_part(image: &Path) -> bool {
     split(image).is_some()
 }
 
+/// Returns whether an image is a disk in the format qcow2, or a part of one.
+pub(crate) fn is_qcow2(image: &Path) -> bool {
+    qcow2::is_qcow2(file_of(image))
+}
+
+/// Fails if the image is one that can only be read.
+pub(crate) fn check_writable(image: &Path) -> Result<()> {
+    if !is_qcow2(image) {
+        return Ok(());
+    }
+    let shown = file_of(image).display();
+    Err(Failure::new(format!(
+        "{shown} is a disk in the format qcow2, which is only read here"
+    ))
+    .advise(format!(
+        "make a raw one of it: qemu-img convert -O raw {shown} disk.img"
+    )))
+}
+
 /// Returns the name with `name_of` applied to the file.
 pub(crate) fn with_file<E>(
     image: &Path,
@@ -89,7 +112,14 @@ pub(crate) enum Image<'a> {
 /// Finds out what an image is; reads the partition table for that.
 pub(crate) fn find(image: &Path) -> Result<Image<'_>> {
     let Some((file, wish)) = split(image) else {
-        return Ok(Image::Whole(Cow::Borrowed(image)));
+        if !qcow2::is_qcow2(image) {
+            return Ok(Image::Whole(Cow::Borrowed(image)));
+        }
+        let size = length(image)?;
+        return Ok(Image::Part(Extent {
+            file: image.to_owned(),
+            range: Range { offset: 0, size },
+        }));
     };
     let shown = file.display();
     let meta = file.metadata().during(|| shown.to_string())?;
@@ -99,7 +129,7 @@ pub(crate) fn find(image: &Path) -> Result<Image<'_>> {
     {
         return Ok(Image::Whole(Cow::Owned(node)));
     }
-    let length = holds::length(file)?;
+    let length = length(file)?;
     let range = match wish {
         Wish::Partition(n) => of_table(file, n)?,
         Wish::Offset(offset, size) => {
@@ -146,7 +176,7 @@ pub(crate) fn range(image: &Path) -> Range {
 fn of_table(file: &Path, number: u32) -> Result<Range> {
     let shown = file.display();
     let Some(list) = partitions(file)? else {
-        let holds = holds::in_words(file)?;
+        let holds = held(file)?.map_or_else(|| "nothing".to_owned(), |holds| holds.to_string());
         let what = format!("{shown} has no sound partition table: it holds {holds}");
         return Err(Failure::new(what));
     };
@@ -165,10 +195,37 @@ fn of_table(file: &Path, number: u32) -> Result<Range> {
 
 /// Returns the partitions of a file or device; None if it has no table.
 fn partitions(file: &Path) -> Result<Option<Vec<Partition>>> {
-    Ok(holds::what(file)?.and_then(|holds| match holds.kind {
+    Ok(held(file)?.and_then(|holds| match holds.kind {
         Kind::PartitionTable(_, list) => Some(list),
         _ => None,
     }))
+}
+
+/// Returns what a file or device holds, or the disk in it; `None` if it is empty or all zeros.
+pub(crate) fn held(file: &Path) -> Result<Option<Holds>> {
+    if qcow2::is_qcow2(file) {
+        holds::what_on(&open_disk(file)?)
+    } else {
+        holds::what(file)
+    }
+}
+
+/// Returns the length of a file or device, or of the disk in it, in bytes.
+pub(crate) fn length(file: &Path) -> Result<u64> {
+    if qcow2::is_qcow2(file) {
+        Ok(open_disk(file)?.size())
+    } else {
+        holds::length(file)
+    }
+}
+
+fn open_disk(file: &Path) -> Result<Qcow2> {
+    let shown = || format!("{}, a disk in the format qcow2", file.display());
+    let opened = Qcow2::open(file).during(shown);
+    opened.or_advise(|| {
+        let file = file.display();
+        format!("where it is sound: qemu-img convert -O raw {file} disk.img")
+    })
 }
 
 /// Returns the partitions, a line each.
@@ -209,6 +266,7 @@ pub(crate) fn name(image: &mut PathBuf, wish: Wish) -> Result<()> {
 
 /// Opens the device of an image for writing, without the memory that may be beside it.
 pub(crate) fn open_device(image: &Path) -> Result<Arc<dyn BlockDev>> {
+    check_writable(image)?;
     Ok(match find(image)? {
         Image::Whole(image) => stetfs::open_device(&image, &MountOptions::default(), false)?,
         Image::Part(extent) => {
@@ -221,6 +279,7 @@ pub(crate) fn open_device(image: &Path) -> Result<Arc<dyn BlockDev>> {
 /// Returns the name under which e2fsprogs find an image, without its part if it has one:
 /// `FILE?offset=BYTES`.
 pub(crate) fn for_e2fsprogs(image: &Path) -> Result<PathBuf> {
+    check_writable(image)?;
     match find(image)? {
         Image::Whole(whole) => Ok(whole.into_owned()),
         Image::Part(Extent { file, range }) => {

@@ -6,18 +6,18 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
 use stetfs_format::width::usize_as_u64;
-use stetfs_media::{
-    BlockDev, Cause, FileDev, FileOptions, MediaError, Meter, Op, Run, Tag, lock_holder,
-};
+use stetfs_media::{BlockDev, Cause, FileOptions, MediaError, Meter, Op, Run, Tag, lock_holder};
 use stetfs_sys::lock_range;
 
 use super::extent::Extent;
+use super::qcow2::{self, Qcow2};
 
 /// For what a part is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum Use {
 
 /// An open part of a file or device.
 pub(crate) struct Window {
-    dev: FileDev,
+    dev: Box<dyn BlockDev>,
     extent: Extent,
     /// The file with the locks, which last as long as this is open.
     _lock: Option<File>,
@@ -49,11 +49,15 @@ impl Window {
         let is_file = file.metadata().is_ok_and(|m| m.is_file());
         let locks = is_file && how != Use::Look;
         let lock = locks.then(|| lock(&extent, how, patience)).transpose()?;
-        let dev = FileOptions::default()
-            .read_only(how != Use::Write)
-            .direct(direct)
-            .lock(how != Use::Look && !is_file)
-            .open(file)?;
+        let dev: Box<dyn BlockDev> = if qcow2::is_qcow2(file) {
+            Box::new(open_qcow2(file, how)?)
+        } else {
+            let options = FileOptions::default()
+                .read_only(how != Use::Write)
+                .direct(direct)
+                .lock(how != Use::Look && !is_file);
+            Box::new(options.open(file)?)
+        };
         let sector = u64::from(dev.sector_size());
         if !extent.range.offset.is_multiple_of(sector) {
             return Err(MediaError::Misaligned {
@@ -92,23 +96,50 @@ impl Window {
     }
 }
 
-/// Locks a part of a file.
+/// Opens a disk in the format qcow2, unless it is to be written.
+fn open_qcow2(file: &Path, how: Use) -> Result<Qcow2, MediaError> {
+    let opened = match how {
+        Use::Write => Err(Errno::ROFS),
+        Use::Look | Use::Read => Qcow2::open(file).map_err(|e| of_io(&e)),
+    };
+    opened.map_err(|source| MediaError::Open {
+        path: file.to_owned(),
+        source,
+    })
+}
+
+fn of_io(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// Locks a part of a file; all of a qcow2 disk, in which the part is anywhere. A virtual machine
+/// that begins to use the disk finds that lock; one that uses it already has its own.
 fn lock(extent: &Extent, how: Use, patience: Duration) -> Result<File, MediaError> {
     let path = &extent.file;
     let failed = |source| MediaError::Open {
         path: path.to_owned(),
         source,
     };
-    let of_io = |e: &io::Error| Errno::from_io_error(e).unwrap_or(Errno::IO);
-    let writes = how == Use::Write;
+    let (writes, is_qcow2) = (how == Use::Write, qcow2::is_qcow2(path));
     let file = File::options().read(true).write(writes).open(path);
     let file = file.map_err(|e| failed(of_io(&e)))?;
     let began = Instant::now();
     loop {
         let shared = || retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared));
         let range = extent.range;
-        let locked = shared().and_then(|()| lock_range(&file, range.offset, range.size, writes));
+        let (offset, len) = if is_qcow2 {
+            (0, 0)
+        } else {
+            (range.offset, range.size)
+        };
+        let locked = shared().and_then(|()| lock_range(&file, offset, len, writes));
         match locked {
+            Ok(()) if is_qcow2 && qcow2::has_writer(&file).map_err(failed)? => {
+                return Err(MediaError::Busy {
+                    path: path.to_owned(),
+                    by: " (by a program that may write to it, as a virtual machine)".to_owned(),
+                });
+            }
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK | Errno::ACCESS) if began.elapsed() < patience => {
                 // A lock is let go as it was taken: the flock must not keep others out meanwhile.

@@ -36,6 +36,7 @@ mod partition;
 mod parts;
 #[cfg(feature = "crash")]
 mod program;
+mod qcow2;
 mod recover;
 mod resize;
 mod run;
