@@ -11,19 +11,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Volume;
 
-/// Stops all threads of a process. The signal only begins that, so wait for the end.
-fn stop(pid: Pid) {
-    kill_process(pid, Signal::STOP).unwrap();
-    let tasks = format!("/proc/{}/task", pid.as_raw_pid());
-    support::wait_until("all threads are stopped", || {
-        let mut all = fs::read_dir(&tasks).unwrap().map(|task| {
-            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            stat.rsplit(") ").next().unwrap().starts_with('T')
-        });
-        all.all(|is_stopped| is_stopped)
-    });
-}
-
 #[test]
 fn a_stopped_server_is_named_and_given_up() {
     need!(support::root_and_fuse());
@@ -48,7 +35,7 @@ fn a_stopped_server_is_named_and_given_up() {
 
     // The companion may begin to count as soon as the server is stopped.
     let began = Instant::now();
-    stop(pid);
+    support::stop(pid);
     // This waits in the kernel, and no signal ends it.
     let told = fs::metadata(volume.path("nothing")).unwrap_err();
     assert!(

@@ -8,9 +8,10 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, XattrFlags};
-use rustix::process::Signal;
+use rustix::process::Pid;
 use serde_json::Value;
 use stetfs_sys::file_ioctl::begin_group;
 use support::Volume;
@@ -189,14 +190,15 @@ fn a_stopped_server_is_given_up() {
         Err(missing) => return eprintln!("SKIPPED {}: {missing}", file!()),
     };
     let volume = Volume::new(64, &[]);
-    let server = volume.mount("transport=uring,abort_hung=1");
+    let server = volume.mount("transport=uring,abort_hung=4");
     let file = File::create(volume.path("f")).expect("made");
     file.write_all_at(b"confirmed", 0).expect("written");
     file.sync_all().expect("durable");
-    server.signal(Signal::STOP);
-    let told = fs::metadata(volume.path("absent")).expect_err("nobody answers");
-    let expected = [libc::ENOTCONN, libc::ECONNABORTED];
-    assert!(expected.contains(&told.raw_os_error().expect("an errno")));
+    let began = Instant::now();
+    support::stop(Pid::from_raw(server.pid().cast_signed()).expect("not 0"));
+    // An error, or that of the directory below the mount.
+    fs::metadata(volume.path("absent")).expect_err("nobody answers");
+    assert!(began.elapsed() >= Duration::from_secs(4));
     drop(file);
     let (status, _) = server.wait();
     assert!(!status.success(), "{status}");

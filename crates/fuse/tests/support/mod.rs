@@ -275,6 +275,19 @@ pub(crate) fn run(command: &mut Command) -> Output {
     out
 }
 
+/// Stops all threads of a process. The signal only begins that, so wait for the end.
+pub(crate) fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", pid.as_raw_pid());
+    wait_until("all threads are stopped", || {
+        let mut all = std::fs::read_dir(&tasks).unwrap().map(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        });
+        all.all(|is_stopped| is_stopped)
+    });
+}
+
 /// Waits for something that must happen soon.
 pub(crate) fn wait_until(what: &str, happened: impl FnMut() -> bool) {
     let limit = Duration::from_secs(120);
