@@ -442,11 +442,7 @@ fn everything_of_that_name_is_killed() {
         }
         let (status, said) = server.wait();
         assert_eq!(status.success(), clean, "{said}");
-        wait_until("the mount point is released", || {
-            stetfs_fuse::mountinfo::mounted_on(&volume.dir)
-                .unwrap()
-                .is_none()
-        });
+        support::wait_for_release(&volume.dir);
         wait_until("the companion has gone", || {
             group.iter().all(|(pid, _)| name_of(*pid).is_none())
         });

@@ -57,11 +57,7 @@ fn a_stopped_server_is_named_and_given_up() {
 
     kill_process(pid, Signal::KILL).unwrap();
     server.wait().unwrap();
-    support::wait_until("the mount point is released", || {
-        stetfs_fuse::mountinfo::mounted_on(&volume.dir)
-            .unwrap()
-            .is_none()
-    });
+    support::wait_for_release(&volume.dir);
     let server = volume.mount("");
     assert_eq!(fs::read(volume.path("f")).unwrap(), b"confirmed");
     volume.unmount(server);

@@ -202,10 +202,7 @@ fn a_stopped_server_is_given_up() {
     drop(file);
     let (status, _) = server.wait();
     assert!(!status.success(), "{status}");
-    support::wait_until("the mount point is released", || {
-        let on_it = stetfs_fuse::mountinfo::mounted_on(&volume.dir);
-        on_it.expect("mounts").is_none()
-    });
+    support::wait_for_release(&volume.dir);
     let server = volume.mount("");
     let read = fs::read(volume.path("f")).expect("read");
     assert_eq!(read, b"confirmed");

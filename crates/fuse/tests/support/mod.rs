@@ -239,9 +239,7 @@ impl Server {
         self.signal(Signal::KILL);
         let (status, _) = self.wait();
         assert!(!status.success());
-        wait_until("the mount point is released", || {
-            stetfs_fuse::mountinfo::mounted_on(dir).unwrap().is_none()
-        });
+        wait_for_release(dir);
     }
 }
 
@@ -292,6 +290,13 @@ pub(crate) fn stop(pid: Pid) {
 pub(crate) fn wait_until(what: &str, happened: impl FnMut() -> bool) {
     let limit = Duration::from_secs(120);
     assert!(happens(limit, happened), "waited in vain until {what}");
+}
+
+/// Waits until the companion has released the mount point.
+pub(crate) fn wait_for_release(dir: &Path) {
+    wait_until("the mount point is released", || {
+        stetfs_fuse::mountinfo::mounted_on(dir).unwrap().is_none()
+    });
 }
 
 /// Waits for something at most for this time. Returns true if it happened.
