@@ -2,7 +2,7 @@
 //! the same commands say of the raw disk.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
@@ -125,11 +125,15 @@ fn a_disk_that_a_machine_uses_is_busy() {
     let mut machine = Command::new("qemu-io")
         .arg(&disk)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    // It asks for a command once it has the disk. Whoever looked earlier might keep it from that.
+    let mut prompt = [0; 8];
+    let mut stdout = machine.stdout.take().unwrap();
+    stdout.read_exact(&mut prompt).unwrap();
+    assert_eq!(&prompt, b"qemu-io>");
     let list = || stetfs(&["ls", &format!("{disk}?partition=2:/")]);
-    wait_until("the machine uses it", || list().code != 0);
     list().fails(1, &["in use", "virtual machine"]);
     let mut stdin = machine.stdin.take().unwrap();
     stdin.write_all(b"quit\n").unwrap();
