@@ -225,6 +225,7 @@ fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
     let tell = Arc::new(Tell::default());
     let mut abort_hung = None;
     let mut leaves = false;
+    let mut connection = None;
     for line in io::stdin().lines().map_while(Result::ok) {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
@@ -236,9 +237,11 @@ fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
                     image.display(),
                     dir.display()
                 );
+                let opened = Arc::new(Connection::open(&mounted));
+                connection = Some(opened.clone());
                 let pid = pid.to_owned();
                 let (mounted, tell) = (mounted.clone(), tell.clone());
-                let body = move || watch(&mounted, (&whose, &pid), abort_hung, &tell);
+                let body = move || watch((&mounted, &opened), (&whose, &pid), abort_hung, &tell);
                 let _ = thread::Builder::new().name("watch".to_owned()).spawn(body);
             }
             "log" => *tell.log.lock() = Some(PathBuf::from(rest)),
@@ -247,9 +250,9 @@ fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
             _ => answer(&mounted, word, rest),
         }
     }
-    if mounted.device.is_empty() {
+    let Some(connection) = connection else {
         return;
-    }
+    };
     if let Some(succession) = succession {
         match succession.begin(|command| tell.prepare(command)) {
             Succeeded::NotOurs => return,
@@ -264,14 +267,16 @@ fn run(dir: &Path, image: &Path, pid: &str, succession: Option<&Succession>) {
                 let dir = dir.display();
                 tell.say(&format!("{dir} does not survive its server: {why}"));
                 // This process has the connection open, so nobody gets an error before that.
-                Connection::open(&mounted).abort();
+                connection.abort();
             }
         }
     }
     if leaves {
         return;
     }
-    release(&mounted, image, pid, &|message| tell.say(message));
+    release((&mounted, &connection), image, pid, &|message| {
+        tell.say(message)
+    });
 }
 
 /// Where the companion reports what happened.
@@ -310,8 +315,12 @@ const SILENCE: Duration = Duration::from_secs(30);
 const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// Watches that the server answers, until the mount is gone.
-fn watch(mounted: &Mounted, (whose, pid): (&str, &str), abort_hung: Option<Duration>, tell: &Tell) {
-    let connection = Connection::open(mounted);
+fn watch(
+    (mounted, connection): (&Mounted, &Connection),
+    (whose, pid): (&str, &str),
+    abort_hung: Option<Duration>,
+    tell: &Tell,
+) {
     let silence = abort_hung.map_or(SILENCE, |after| SILENCE.min(after));
     loop {
         thread::sleep(LOOK.min(silence));
@@ -418,16 +427,22 @@ fn stay() {
 
 /// Detaches the mount and reports it. If something else is mounted on top of it, waits until that
 /// is gone.
-fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
+fn release(
+    (mounted, connection): (&Mounted, &Connection),
+    image: &Path,
+    pid: &str,
+    tell: &dyn Fn(&str),
+) {
     let (shown, dir) = (image.display(), mounted.dir.display());
     let what = format!("the server (process {pid}) of {shown} on {dir} died");
     let advice = "everything that was fsynced is in the image; mount it again to recover";
     // Open it first, so that no change is missed.
     let changes = File::open("/proc/self/mountinfo");
-    let was_there = mountinfo::mounts_of(&mounted.device).is_ok_and(|all| !all.is_empty());
+    let is_there = |all: Vec<_>| !all.is_empty() && !connection.is_gone();
+    let was_there = mountinfo::mounts_of(&mounted.device).is_ok_and(is_there);
     let mut has_told = false;
     loop {
-        match mounted.release() {
+        match mounted.release(|| connection.is_gone()) {
             Ok(false) if has_told => return tell(&format!("the mount point {dir} was released")),
             Ok(false) if was_there => {
                 return tell(&format!("{what}; the mount point was released; {advice}"));

@@ -1,16 +1,17 @@
 //! The kernel's end of a connection, seen from outside: it tells how many requests wait, and can
 //! abort the connection.
 //!
-//! Source: Linux, `Documentation/filesystems/fuse/fuse.rst`, "Control filesystem". The files are
-//! opened at the start: when they are needed, it may be too late to open them.
+//! Source: Linux, `Documentation/filesystems/fuse/fuse.rst`, "Control filesystem". The directory is
+//! opened at the start: when it is needed, it may be too late, and its name may be another
+//! connection's.
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::mount::Mounted;
@@ -22,10 +23,9 @@ pub(crate) struct Connection {
     control: Option<Control>,
 }
 
-/// The connection's files in fusectl.
+/// The connection's directory in fusectl, and the file in it that aborts the connection.
 struct Control {
-    /// The number of requests that are not answered yet.
-    waiting: File,
+    dir: OwnedFd,
     abort: File,
 }
 
@@ -49,9 +49,17 @@ impl Connection {
     /// Returns whether a request waits to be answered; `None` if the kernel does not say.
     pub(crate) fn has_waiting(&self) -> Option<bool> {
         let mut text = [0; 24];
-        let len = self.control.as_ref()?.waiting.read_at(&mut text, 0).ok()?;
+        let mut waiting = File::from(self.control.as_ref()?.file("waiting").ok()?);
+        let len = waiting.read(&mut text).ok()?;
         let mut digits = text[..len].iter();
         Some(digits.any(|digit| (b'1'..=b'9').contains(digit)))
+    }
+
+    /// Returns whether the mount no longer exists; false if the kernel does not say. Its device
+    /// number is free for another mount only after that.
+    pub(crate) fn is_gone(&self) -> bool {
+        let waiting = self.control.as_ref().map(|control| control.file("waiting"));
+        matches!(waiting, Some(Err(Errno::NOENT)))
     }
 
     /// Makes the kernel give up on the server: every request, waiting or new, fails.
@@ -83,14 +91,19 @@ impl Control {
         Self::open_in(&root, &name)
     }
 
-    fn open_in(at: impl rustix::fd::AsFd, dir: &str) -> io::Result<Self> {
-        let open = |file: &str, access| {
-            let path = format!("{dir}/{file}");
-            rustix::fs::openat(&at, path, access | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+    fn open_in(at: impl AsFd, dir: &str) -> io::Result<Self> {
+        let open = |at: BorrowedFd<'_>, path: &str, access| {
+            rustix::fs::openat(at, path, access | OFlags::CLOEXEC, Mode::empty())
         };
-        Ok(Self {
-            waiting: open("waiting", OFlags::RDONLY)?,
-            abort: open("abort", OFlags::WRONLY)?,
-        })
+        let dir = open(at.as_fd(), dir, OFlags::PATH | OFlags::DIRECTORY)?;
+        let abort = open(dir.as_fd(), "abort", OFlags::WRONLY)?.into();
+        Ok(Self { dir, abort })
+    }
+
+    /// Opens a file to be read, anew each time, since it can be read only once. `NOENT`: the
+    /// connection is gone.
+    fn file(&self, file: &str) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, file, flags, Mode::empty())
     }
 }

@@ -401,11 +401,12 @@ impl Mounted {
     }
 
     /// Takes the mount out of the tree wherever it is mounted and can be reached. Mounts on top of
-    /// it stay. Returns whether it is still mounted somewhere.
+    /// it stay. Returns whether it is still mounted somewhere. `is_gone` tells that it no longer
+    /// exists: then its device number may be that of another mount.
     ///
     /// # Errors
     /// The kernel or fusermount3 refused, or `/proc` cannot be read.
-    pub(crate) fn release(&self) -> Result<bool, MountError> {
+    pub(crate) fn release(&self, is_gone: impl Fn() -> bool) -> Result<bool, MountError> {
         let places = || mountinfo::mounts_of(&self.device).map_err(MountError::Proc);
         // Newest first: a mount on top goes before the one below.
         for place in places()?.into_iter().rev() {
@@ -416,16 +417,20 @@ impl Mounted {
                 dir: place.dir,
                 device: place.device,
             };
-            here.detach_exactly()?;
+            here.detach_exactly(&is_gone)?;
         }
-        places().map(|left| !left.is_empty())
+        places().map(|left| !left.is_empty() && !is_gone())
     }
 
     /// Detaches the mount on the directory if it is this file system. Looks and unmounts through
     /// one descriptor, so that no other mount can come in between.
-    fn detach_exactly(&self) -> Result<(), MountError> {
+    fn detach_exactly(&self, is_gone: impl Fn() -> bool) -> Result<(), MountError> {
         if !rustix::process::geteuid().is_root() {
-            return self.unmount(true);
+            return if is_gone() {
+                Ok(())
+            } else {
+                self.unmount(true)
+            };
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(fd) = rustix::fs::open(&self.dir, flags, Mode::empty()) else {
@@ -436,7 +441,8 @@ impl Mounted {
         let found = rustix::fs::statx(&fd, "", no_question, StatxFlags::empty());
         let is_it =
             found.is_ok_and(|s| format!("{}:{}", s.stx_dev_major, s.stx_dev_minor) == self.device);
-        if !is_it {
+        // As long as the descriptor is open, its file system keeps the number.
+        if !is_it || is_gone() {
             return Ok(());
         }
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());

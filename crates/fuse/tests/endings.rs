@@ -273,6 +273,36 @@ fn a_dead_mount_point_is_released() {
     }
 }
 
+/// A mount has the number of one that is gone. The companion of the gone one, which comes late, does
+/// not take it for its own.
+#[test]
+fn a_late_companion_leaves_the_next_mount_alone() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let mut companion = None;
+    wait_until("there is a companion", || {
+        let all = descendants(server.pid());
+        companion = all.into_iter().find(|(_, n)| n == "mount-companion");
+        companion.is_some()
+    });
+    let (companion, _) = companion.unwrap();
+    wait_until("it knows the connection", || has_control_open(companion));
+    let pid = Pid::from_raw(companion as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    server.signal(Signal::KILL);
+    wait_until("the mount is dead", || {
+        errno(fs::metadata(&volume.dir)) == ENOTCONN
+    });
+    let next = volume.mount("");
+    kill_process(pid, Signal::CONT).unwrap();
+    wait_until("the companion has gone", || name_of(companion).is_none());
+    server.wait();
+    fs::write(volume.path("f"), b"x").unwrap();
+    volume.unmount(next);
+    volume.check_clean();
+}
+
 #[test]
 fn the_background_server_stands_when_the_command_returns() {
     need!(support::fuse());
@@ -447,6 +477,15 @@ fn everything_of_that_name_is_killed() {
             group.iter().all(|(pid, _)| name_of(*pid).is_none())
         });
     }
+}
+
+/// Whether a process can abort a connection.
+fn has_control_open(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let mut paths = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    paths.any(|path| path.ends_with("abort"))
 }
 
 /// Returns a process and its descendants, with their names.
