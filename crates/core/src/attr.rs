@@ -87,7 +87,7 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
             (0, 0)
         },
         size: raw.size,
-        blocks: raw.blocks_512(&vol.geo) + vol.geo.block.sectors_of(st.reserved.into()),
+        blocks: sectors(vol, st),
         blksize: vol.geo.block.bytes_u32(),
         atime: raw.atime,
         mtime: raw.mtime,
@@ -97,6 +97,17 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
         projid: raw.projid,
         version: raw.version,
     }
+}
+
+/// The space that the file takes, in units of 512 bytes. Content in the inode counts, or programs
+/// would take the file for a hole (`ext4_file_getattr`).
+fn sectors(vol: &Volume, st: &InodeState) -> u64 {
+    let content = if st.is_reg() && st.raw.is_inline() {
+        st.raw.size.div_ceil(512)
+    } else {
+        vol.geo.block.sectors_of(st.reserved.into())
+    };
+    st.raw.blocks_512(&vol.geo) + content
 }
 
 /// Changes attributes; returns all of them as they are afterwards.
@@ -126,7 +137,7 @@ pub(crate) fn check(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> R
 pub(crate) fn change(vol: &Scope<'_>, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let now = vol.now();
     if let Some(size) = set.size {
-        truncate::set_size(vol, inode, size, |h, st| {
+        truncate::set_size(vol, c, inode, size, |h, st| {
             apply(vol, c, h, inode, st, set, now)?;
             // As in the kernel, even if the size stays the same.
             if set.mtime.is_none() {

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
 use crate::scope::Scope;
+use crate::types::Caller;
 use crate::volume::Volume;
 
 /// How many blocks one handle writes at most.
@@ -23,7 +24,7 @@ pub(crate) const INODE_CREDITS: u32 = 2;
 /// `s_bitmap_maxbytes`).
 pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     let size = vol.geo.block;
-    if st.raw.flags.contains(InodeFlags::EXTENTS) {
+    if has_extents(vol, st) {
         return size.offset_of(u32::MAX.into());
     }
     let n = size.offset_of(1) / 4;
@@ -36,6 +37,15 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
         u64::from(u32::MAX) >> (size.bits() - 9)
     };
     size.offset_of(pointers.min(counted - meta).min(u32::MAX.into()))
+}
+
+/// Whether the file is mapped by extents, or will be when its content leaves the inode.
+pub(crate) fn has_extents(vol: &Volume, st: &InodeState) -> bool {
+    if st.raw.is_inline() {
+        vol.geo.extents
+    } else {
+        st.raw.flags.contains(InodeFlags::EXTENTS)
+    }
 }
 
 /// Returns the runs of `[lblk, lblk + count)`, holes included.
@@ -108,6 +118,16 @@ pub(crate) fn most_blocks(vol: &Volume) -> u64 {
 /// several handles of that many bytes.
 pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
     vol.geo.block.offset_of(chunk_blocks(vol))
+}
+
+/// Reserves `new` blocks. With `converts`, some of the data goes to unwritten blocks, whose map may
+/// grow.
+pub(crate) fn reserve(vol: &Scope<'_>, c: &Caller, new: u32, converts: bool) -> Result<()> {
+    if converts {
+        vol.alloc.check_room_for_maps(vol.retries())?;
+    }
+    let privileged = vol.alloc.may_use_root_blocks(c);
+    vol.alloc.reserve(new.into(), privileged, vol.retries())
 }
 
 /// Zeros the rest of the file's last block before a write at `offset`, if that leaves a gap behind

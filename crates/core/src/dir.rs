@@ -17,11 +17,11 @@ use stetfs_format::dirent;
 pub(crate) use stetfs_format::dirent::is_dot_or_dotdot;
 use stetfs_format::{FileType, InodeFlags, InodeNo, LBlock};
 use stetfs_journal::Handle;
-use stetfs_media::Class;
 
 use crate::alloc::Source;
 use crate::error::{Error, Inconsistent, Result};
 use crate::htree::{self, split};
+use crate::inline;
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 
@@ -29,7 +29,9 @@ pub(crate) mod block;
 pub(crate) mod dirs;
 pub(crate) mod leaf;
 
-use block::{Dir, Found, NewEntry, Place, append, apply, file_type, found, is_empty_block, put};
+use block::{
+    Dir, Found, NewEntry, Place, append, apply, file_type, found, is_empty_block, put, read_again,
+};
 
 /// Returns the entry `name`, if there is one.
 #[inline]
@@ -115,7 +117,7 @@ pub(crate) fn room_at(dir: Dir<'_>, at: LBlock) -> Result<usize> {
     let mut longest = 0;
     for lblk in all.map(LBlock) {
         let block = dir.read_leaf(lblk)?;
-        let room = leaf::longest_room(&block.bytes, dir.end());
+        let room = leaf::longest_room(&block.bytes, block.end);
         longest = longest.max(room.map_err(|b| dir.broken(&block, b))?);
     }
     Ok(longest)
@@ -137,7 +139,7 @@ pub(crate) fn insert(
         st.raw.flags.remove(InodeFlags::INDEX);
     }
     match place {
-        Place::Room { pblk, offset } => put(Dir::open(vol, inode, st)?, h, pblk, offset, entry),
+        Place::Room { pblk, offset } => put(vol, h, inode, st, (pblk, offset), entry),
         Place::Grow => grow(vol, h, inode, st, entry),
     }
 }
@@ -152,6 +154,11 @@ fn grow(
     let most = vol.opts.max_dir_size_kb;
     if most > 0 && st.raw.size >> 10 >= most.into() {
         return Err(Error::NoSpace);
+    }
+    if st.raw.is_inline() {
+        unfold(vol, h, inode, st, entry.source)?;
+        let place = place(Dir::open(vol, inode, st)?, entry.name)?;
+        return insert(vol, h, inode, st, place, entry);
     }
     let dir = Dir::open(vol, inode, st)?;
     if dir.is_indexed() {
@@ -173,38 +180,43 @@ fn grow(
     append(vol, h, inode, st, &block, entry.source).map(|_| ())
 }
 
-/// Removes an entry from [`find`].
+/// Removes an entry from [`find`]. The caller stores the directory's inode.
 pub(crate) fn remove(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,
-    st: &InodeState,
+    st: &mut InodeState,
     found: &Found,
 ) -> Result<()> {
-    let block = vol.journal.read(found.pblk, Class::Directory)?;
-    let changes = leaf::remove(&block, &found.hit);
-    apply(Dir::open(vol, inode, st)?, h, found.pblk, block, &changes)
+    let block = read_again(vol, inode, st, found.pblk)?;
+    let mut hit = found.hit;
+    if st.raw.is_inline() {
+        let joins = |at: &usize| inline::are_together(*at, hit.offset);
+        hit.previous = hit.previous.filter(joins);
+    }
+    let changes = leaf::remove(&block, &hit);
+    apply(vol, h, inode, st, (found.pblk, block), &changes)
 }
 
-/// Points an entry from [`find`] to another inode.
+/// Points an entry from [`find`] to another inode. The caller stores the directory's inode.
 pub(crate) fn replace(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,
-    st: &InodeState,
+    st: &mut InodeState,
     found: &Found,
     ino: InodeNo,
     mode: u16,
 ) -> Result<()> {
-    let dir = Dir::open(vol, inode, st)?;
-    let block = vol.journal.read(found.pblk, Class::Directory)?;
+    let block = read_again(vol, inode, st, found.pblk)?;
     let changes = leaf::replace(&block, found.hit.offset, ino, file_type(vol, mode));
+    let dir = Dir::open(vol, inode, st)?;
     if found.lblk == LBlock(0) && dir.is_indexed() {
         // In an indexed directory, only ".." changes here. Its block ends with an index, not with a
         // dirent tail.
         return split::apply(dir, h, found.pblk, block, &changes);
     }
-    apply(dir, h, found.pblk, block, &changes)
+    apply(vol, h, inode, st, (found.pblk, block), &changes)
 }
 
 /// Whether the directory has only "." and "..".
@@ -233,4 +245,44 @@ pub(crate) fn init(
     dirent::init_dot_dotdot(&mut block, inode.ino, parent, &vol.geo);
     dirent::write_checksum(&mut block, st.raw.csum_seed(inode.ino, &vol.geo), &vol.geo);
     append(vol, h, inode, st, &block, source).map(|_| ())
+}
+
+/// Moves the entries of a directory out to a block.
+///
+/// # Errors
+/// `NoSpace`; nothing is changed then.
+fn unfold(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    source: Source,
+) -> Result<()> {
+    let (old, end) = inline::block(vol, inode, st)?;
+    let mut entries = Vec::new();
+    for record in leaf::records(&old, end) {
+        // The block was checked when it was made.
+        let Ok(record) = record else { break };
+        if record.ino != 0 {
+            entries.push(dirent::NewEntry {
+                inode: InodeNo(record.ino),
+                file_type: FileType::of_dirent_code(record.file_type),
+                name: record.name(&old),
+            });
+        }
+    }
+    let mut new = vec![0; vol.geo.block_size()];
+    dirent::fill(&mut new, entries, &vol.geo);
+    let seed = st.raw.csum_seed(inode.ino, &vol.geo);
+    dirent::write_checksum(&mut new, seed, &vol.geo);
+    let before = st.raw.clone();
+    inline::empty_map(vol, st);
+    st.raw.size = 0;
+    match append(vol, h, inode, st, &new, source) {
+        Ok(_) => inline::forget_second(vol, h, inode, st),
+        Err(error) => {
+            st.raw = before;
+            Err(error)
+        }
+    }
 }

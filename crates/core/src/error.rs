@@ -266,6 +266,18 @@ pub enum Inconsistent {
         /// The block.
         block: BlockNo,
     },
+    /// The content of an inode that holds it itself (`inline_data`) is missing in part, or longer
+    /// than a block.
+    #[error("inode {0} does not hold the content that it should hold itself")]
+    InlineData(InodeNo),
+    /// The inode that should hold the value of an attribute (`ea_inode`) does not.
+    #[error("inode {ino} does not hold the value of an attribute of inode {owner}")]
+    ValueInode {
+        /// The inode with the attribute.
+        owner: InodeNo,
+        /// The inode that is named for the value.
+        ino: InodeNo,
+    },
     /// A symbolic link has no target, or one that does not fit.
     #[error("symbolic link inode {ino} has size {size}")]
     SymlinkSize {

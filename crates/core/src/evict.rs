@@ -60,8 +60,11 @@ pub(crate) fn evict(vol: &Scope<'_>, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets and short symbolic
-/// links.
+/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets and inodes that hold
+/// their content themselves.
 fn has_blocks(st: &InodeState) -> bool {
+    if st.raw.is_inline() {
+        return false;
+    }
     st.is_reg() || st.is_dir() || (st.is_lnk() && !st.is_fast_symlink())
 }

@@ -22,6 +22,7 @@ use crate::mapping::{self, MapState, Run};
 use crate::scope::Scope;
 use crate::truncate;
 use crate::types::{Caller, FallocateMode};
+use crate::unfold;
 use crate::volume::Volume;
 
 /// How many blocks one handle allocates at most: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
@@ -58,6 +59,7 @@ pub(crate) fn fallocate(
         .ok_or(Error::Invalid)?;
     check_inode(vol, inode, mode, end)?;
     crate::attr::strip_privileges(vol, c, inode, false)?;
+    unfold::unfold(vol, c, inode)?;
     if mode.contains(FallocateMode::PUNCH_HOLE) {
         return punch(vol, inode, offset..end);
     }
@@ -124,7 +126,7 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     {
         return Err(Error::NotPermitted);
     }
-    if !flags.contains(InodeFlags::EXTENTS) && !punch {
+    if !blocks::has_extents(vol, &st) && !punch {
         return Err(Error::NotSupported);
     }
     if end > blocks::size_limit(vol, &st) && !punch {

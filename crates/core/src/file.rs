@@ -2,7 +2,7 @@
 //!
 //! Reading looks into the file's cached blocks first and into the mapping second. A block leaves
 //! the cache only after the mapping shows where it went, so a block that is in neither is a hole.
-//! Everything else is read from home straight into the caller's memory.
+//! Everything else is read from home straight into the caller's memory, or from the inode.
 //!
 //! Writing allocates nothing. Each block that has no place yet takes one reserved block
 //! ([`InodeState::reserved`]) and gets its place when the transaction commits (`place.rs`);
@@ -18,15 +18,17 @@ use stetfs_planted::{Bug, is_planted};
 
 use crate::atomic;
 use crate::blocks::{
-    CHUNK_BLOCKS_MAX, INODE_CREDITS, chunk_blocks, not_delayed_in, runs_of, size_limit,
+    self, CHUNK_BLOCKS_MAX, INODE_CREDITS, chunk_blocks, not_delayed_in, runs_of, size_limit,
     zero_past_end,
 };
 use crate::error::{Error, Inconsistent, Result};
-use crate::inode::Inode;
+use crate::inline;
+use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
 use crate::scope::Scope;
 use crate::truncate;
 use crate::types::{Caller, WriteFlags, mode};
+use crate::unfold;
 use crate::volume::Volume;
 
 /// Reads at `offset`; returns how many bytes were read, up to the end of the file.
@@ -114,7 +116,19 @@ fn read_gap(
     let keep = !is_cached && usize_as_u64(out.len()) <= most;
     // The runs cannot move while the inode's lock is held: commits place only dirty blocks, which
     // are cached.
-    let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
+    let runs = {
+        let st = inode.state.read();
+        if st.raw.is_inline() {
+            return inline::read(
+                vol,
+                inode,
+                &st,
+                u64_as_usize(vol.start_of(lblk)) + skip,
+                out,
+            );
+        }
+        runs_of(vol, inode, &st, lblk, count)?
+    };
     let mut skip = skip;
     let mut out = out;
     for run in runs {
@@ -195,27 +209,30 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
         return Err(Error::Invalid);
     }
     let size = u64_as_usize(st.raw.size);
-    let target = if st.is_fast_symlink() {
+    let target = if st.raw.is_inline() {
+        let target = inline::content(vol, inode, &st)?;
+        if target.len() != size {
+            return Err(symlink_size(inode, &st));
+        }
+        target
+    } else if st.is_fast_symlink() {
         st.raw.block[..size].to_vec()
     } else {
         let run = mapping::lookup(vol, inode, &st, LBlock(0), 1)?;
         if run.state != MapState::Written || size >= vol.geo.block_size() {
-            return Err(Inconsistent::SymlinkSize {
-                ino: inode.ino,
-                size: st.raw.size,
-            }
-            .into());
+            return Err(symlink_size(inode, &st));
         }
         vol.journal.read(run.pblk, Class::Directory)?[..size].to_vec()
     };
     if target.is_empty() || target.contains(&0) {
-        return Err(Inconsistent::SymlinkSize {
-            ino: inode.ino,
-            size: st.raw.size,
-        }
-        .into());
+        return Err(symlink_size(inode, &st));
     }
     Ok(target)
+}
+
+fn symlink_size(inode: &Inode, st: &InodeState) -> Error {
+    let (ino, size) = (inode.ino, st.raw.size);
+    Inconsistent::SymlinkSize { ino, size }.into()
 }
 
 /// Writes at `offset`, or at the end with [`WriteFlags::APPEND`]; returns where, and how many
@@ -246,6 +263,7 @@ pub(crate) fn write(
     if all || !flags.contains(WriteFlags::CACHED) {
         crate::attr::strip_privileges(vol, c, inode, all)?;
     }
+    unfold::unfold(vol, c, inode)?;
     zero_past_end(vol, inode, offset)?;
     let size = inode.state.read().raw.size;
     let mut done = 0;
@@ -263,7 +281,7 @@ pub(crate) fn write(
             Err(e) if done > 0 && flags.contains(WriteFlags::WHOLE) => {
                 // Each part made the file longer.
                 if inode.state.read().raw.size > size {
-                    truncate::set_size(vol, inode, size, |_, _| Ok(()))?;
+                    truncate::set_size(vol, c, inode, size, |_, _| Ok(()))?;
                 }
                 return Err(e);
             }
@@ -368,18 +386,8 @@ fn write_chunk(
 /// Reserves space for a write to these blocks.
 fn reserve(vol: &Scope<'_>, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let found = look_up(vol, inode, first, count)?;
-    reserve_blocks(vol, c, found.new, found.converts)?;
+    blocks::reserve(vol, c, found.new, found.converts)?;
     Ok(found)
-}
-
-/// Reserves `new` blocks. With `converts`, some of the data goes to unwritten blocks, whose map may
-/// grow.
-pub(crate) fn reserve_blocks(vol: &Scope<'_>, c: &Caller, new: u32, converts: bool) -> Result<()> {
-    if converts {
-        vol.alloc.check_room_for_maps(vol.retries())?;
-    }
-    let privileged = vol.alloc.may_use_root_blocks(c);
-    vol.alloc.reserve(new.into(), privileged, vol.retries())
 }
 
 /// Returns the free bytes that a write of these bytes would take: none for blocks that are placed,

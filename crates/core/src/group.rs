@@ -31,6 +31,7 @@ use crate::mapping::{self, MapState};
 use crate::scope::Scope;
 use crate::truncate::TRUNCATE_CREDITS;
 use crate::types::{Access, Attr, Caller, Entry, SetAttr, WriteFlags};
+use crate::unfold;
 use crate::volume::{ROOT_INO, Volume};
 use crate::{atomic, attr, path, perm, sync, xattr};
 use names::{At, Names};
@@ -487,6 +488,7 @@ impl Group {
         if bytes.is_empty() {
             return Ok(());
         }
+        unfold::unfold(vol, c, &inode)?;
         let (first, end) = blocks_of(vol, offset, bytes);
         let mut needed = needed(vol, &inode, first, end)?;
         let is_first = !self.files.contains_key(&ino);
@@ -510,7 +512,7 @@ impl Group {
         let converts = fresh.iter().any(|(_, need)| *need == Need::Change);
         let fits = vol
             .fits_transaction(wanted)
-            .and_then(|()| file::reserve_blocks(vol, c, new, converts));
+            .and_then(|()| blocks::reserve(vol, c, new, converts));
         let staged = self.files.get_mut(&ino).expect("entered above");
         if let Err(e) = fits {
             for (lblk, _) in &fresh {
@@ -558,7 +560,8 @@ impl Group {
     }
 
     /// Stages a truncation or a growth. The caller holds the inode's lock for writing.
-    fn resize(&mut self, vol: &Volume, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    fn resize(&mut self, vol: &Scope<'_>, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        unfold::unfold(vol, c, inode)?;
         let others = self.credits_of_others(vol, inode.ino);
         let old = inode.state.read().raw.size;
         if size > blocks::size_limit(vol, &inode.state.read()) {
@@ -827,7 +830,7 @@ fn prepare(vol: &Scope<'_>, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec
         }
         // The writes reserved these, unless others have punched holes since.
         let more = new.saturating_sub(staged.reserved);
-        file::reserve_blocks(vol, c, more, converts)?;
+        blocks::reserve(vol, c, more, converts)?;
         staged.reserved += more;
         vol.alloc.stage(more.into());
         for (offset, bytes) in &staged.pieces {

@@ -144,11 +144,10 @@ fn names_changed(vol: &Volume, dir: &Inode, st: &mut InodeState) {
 
 /// Makes `parent` the directory's "..".
 fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
-    let st = inode.state.write();
+    let mut st = inode.state.write();
     let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
-    dir::replace(vol, h, inode, &st, &at, parent.ino, mode::S_IFDIR)?;
-    inode.note_change(h, true);
-    Ok(())
+    dir::replace(vol, h, inode, &mut st, &at, parent.ino, mode::S_IFDIR)?;
+    vol.store_inode(h, inode, &st)
 }
 
 /// Fails unless a name has 1 to 255 bytes, without '/' and NUL.

@@ -148,7 +148,7 @@ impl Batch {
         cookie_of: impl Fn(&leaf::Record, &[u8]) -> Option<u64>,
     ) -> Result<()> {
         let index = must_fit_u16(self.blocks.len());
-        for record in leaf::records(&block.bytes, dir.end()) {
+        for record in leaf::records(&block.bytes, block.end) {
             let record = record.map_err(|b| dir.broken(&block, b))?;
             if record.ino == 0 {
                 continue;

@@ -5,12 +5,17 @@
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::usize_as_u64;
 
 use crate::error::{Error, Result};
+use crate::inline;
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState};
 use crate::types::{FiemapExtent, FiemapFlags, Whence};
 use crate::volume::Volume;
+
+/// Offset of `i_block` in an inode, in bytes.
+const I_BLOCK: u64 = 0x28;
 
 /// The state of one piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +68,7 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     if offset >= size {
         return Err(Error::NoSuchDevice);
     }
-    if !st.is_reg() {
+    if !st.is_reg() || st.raw.is_inline() {
         return match whence {
             Whence::Data => Ok(offset),
             Whence::Hole => Ok(size),
@@ -107,6 +112,13 @@ pub(crate) fn fiemap(
     if !(st.is_reg() || st.is_dir()) {
         return Err(Error::NotSupported);
     }
+    if st.raw.is_inline() {
+        let extent = inline_extent(vol, inode, &st)?;
+        if offset < extent.length {
+            each(extent);
+        }
+        return Ok(());
+    }
     // Blocks may be preallocated beyond the end of the file.
     let last = u32::MAX;
     let end = vol.end_block(offset.saturating_add(len)).0;
@@ -119,23 +131,9 @@ pub(crate) fn fiemap(
     let mut pending: Option<FiemapExtent> = None;
     while at.0 < last {
         let (piece, len) = piece_at(vol, inode, &st, at, last - at.0)?;
-        let (physical, flags) = match piece {
-            Piece::Hole => {
-                at = at.plus(len);
-                continue;
-            }
-            Piece::Delayed => (0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC),
-            Piece::Mapped {
-                physical,
-                unwritten: true,
-            } => (
-                vol.geo.block.offset_of(physical),
-                merged | FiemapFlags::UNWRITTEN,
-            ),
-            Piece::Mapped {
-                physical,
-                unwritten: false,
-            } => (vol.geo.block.offset_of(physical), merged),
+        let Some((physical, flags)) = place_of(vol, piece, merged) else {
+            at = at.plus(len);
+            continue;
         };
         if let Some(extent) = pending.take()
             && !each(extent)
@@ -161,4 +159,33 @@ pub(crate) fn fiemap(
         });
     }
     Ok(())
+}
+
+/// Returns where a piece is on the volume, and its properties beside those of its map; `None` for a
+/// hole.
+fn place_of(vol: &Volume, piece: Piece, of_map: FiemapFlags) -> Option<(u64, FiemapFlags)> {
+    match piece {
+        Piece::Hole => None,
+        Piece::Delayed => Some((0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC)),
+        Piece::Mapped {
+            physical,
+            unwritten,
+        } => {
+            let mut flags = of_map;
+            flags.set(FiemapFlags::UNWRITTEN, unwritten);
+            Some((vol.geo.block.offset_of(physical), flags))
+        }
+    }
+}
+
+/// The content that an inode holds itself, which begins in its `i_block`.
+fn inline_extent(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<FiemapExtent> {
+    let length = usize_as_u64(inline::content(vol, inode, st)?.len());
+    let slot = vol.geo.block.offset_of(inode.slot.block.0) + u64::from(inode.slot.offset);
+    Ok(FiemapExtent {
+        logical: 0,
+        physical: slot + I_BLOCK,
+        length,
+        flags: FiemapFlags::INLINE | FiemapFlags::NOT_ALIGNED | FiemapFlags::LAST,
+    })
 }

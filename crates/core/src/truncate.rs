@@ -13,10 +13,13 @@ use stetfs_planted::{Bug, is_planted};
 
 use crate::blocks;
 use crate::error::{Error, Result};
+use crate::inline;
 use crate::inode::{Inode, InodeState};
 use crate::mapping;
 use crate::orphan;
 use crate::scope::Scope;
+use crate::types::Caller;
+use crate::unfold;
 use crate::volume::Volume;
 
 /// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
@@ -32,6 +35,7 @@ pub(crate) const TRUNCATE_CREDITS: u32 = 40;
 /// `TooBig`; errors of the journal or the mapping.
 pub(crate) fn set_size(
     vol: &Scope<'_>,
+    c: &Caller,
     inode: &Inode,
     size: u64,
     change: impl FnOnce(&Handle, &mut InodeState) -> Result<()>,
@@ -43,6 +47,7 @@ pub(crate) fn set_size(
         }
         st.raw.size
     };
+    unfold::unfold(vol, c, inode)?;
     let credits = TRUNCATE_CREDITS.min(vol.journal.max_credits());
     let done = vol.with_handle(credits, |h| {
         blocks::zero_to_block_end(vol, h, inode, size.min(old))?;
@@ -92,6 +97,10 @@ pub(crate) fn removal_credits(vol: &Volume, inode: &Inode) -> u32 {
 
 /// Forgets and unmaps the blocks beyond the file's size. Returns false when credits ran out first.
 fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
+    if st.raw.is_inline() {
+        inline::cut(vol, h, inode, st)?;
+        return Ok(true);
+    }
     let from = vol.end_block(st.raw.size);
     forget(vol, h, inode, st, from, None)?;
     h.allow_split();

@@ -295,6 +295,10 @@ bitflags! {
         const UNKNOWN = 0x0000_0002;
         /// Delayed: allocated at a later commit.
         const DELALLOC = 0x0000_0004;
+        /// Not in whole blocks.
+        const NOT_ALIGNED = 0x0000_0100;
+        /// In the inode (`inline_data`).
+        const INLINE = 0x0000_0200;
         /// Allocated and never written: reads as zeros.
         const UNWRITTEN = 0x0000_0800;
         /// Made of single blocks (ext3 mapping).

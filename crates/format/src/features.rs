@@ -131,7 +131,7 @@ bitflags! {
 flag_words!(FeatureCompat: u32, FeatureRoCompat: u32);
 
 impl FeatureIncompat {
-    /// What stetfs understands.
+    /// What stetfs understands and can keep right while it writes.
     pub const SUPPORTED: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -141,7 +141,13 @@ impl FeatureIncompat {
         .union(Self::FLEX_BG)
         .union(Self::CSUM_SEED)
         .union(Self::LARGEDIR)
+        .union(Self::INLINE_DATA)
         .union(Self::PRIVATE_LOG);
+}
+
+impl FeatureIncompat {
+    /// What stetfs understands, but cannot keep right while it writes.
+    pub const READABLE: Self = Self::EA_INODE;
 }
 
 impl FeatureRoCompat {
@@ -283,12 +289,17 @@ pub fn names(features: &[Feature]) -> String {
 
 /// Sorts the features that are set and not supported by their consequence.
 pub fn check(incompat: FeatureIncompat, ro_compat: FeatureRoCompat) -> FeatureCheck {
+    let known = FeatureIncompat::SUPPORTED | FeatureIncompat::READABLE;
+    let read_only = incompat & FeatureIncompat::READABLE;
     FeatureCheck {
-        refuse: bits(incompat.bits() & !FeatureIncompat::SUPPORTED.bits())
+        refuse: bits(incompat.bits() & !known.bits())
             .map(Feature::Incompat)
             .collect(),
-        read_only: bits(ro_compat.bits() & !FeatureRoCompat::SUPPORTED.bits())
-            .map(Feature::RoCompat)
+        read_only: bits(read_only.bits())
+            .map(Feature::Incompat)
+            .chain(
+                bits(ro_compat.bits() & !FeatureRoCompat::SUPPORTED.bits()).map(Feature::RoCompat),
+            )
             .collect(),
     }
 }
@@ -319,11 +330,11 @@ mod tests {
     fn unsupported_features_are_named() {
         let found = check(
             FeatureIncompat::SUPPORTED
-                | FeatureIncompat::INLINE_DATA
+                | FeatureIncompat::ENCRYPT
                 | FeatureIncompat::from_bits_retain(1 << 30),
             FeatureRoCompat::SUPPORTED | FeatureRoCompat::BIGALLOC | FeatureRoCompat::VERITY,
         );
-        assert_eq!(names(&found.refuse), "inline_data, FEATURE_I30");
+        assert_eq!(names(&found.refuse), "encrypt, FEATURE_I30");
         assert_eq!(names(&found.read_only), "bigalloc, verity");
         assert!(!found.can_mount() && !found.can_write());
         let found = check(FeatureIncompat::SUPPORTED, FeatureRoCompat::SUPPORTED);

@@ -79,6 +79,8 @@ pub struct Geometry {
     pub dir_nlink: bool,
     /// `large_dir`: hash trees of three levels.
     pub largedir: bool,
+    /// `ea_inode`: values of attributes may lie in inodes of their own.
+    pub ea_inode: bool,
 }
 
 impl Geometry {
@@ -115,6 +117,7 @@ impl Geometry {
         dir_index: false,
         dir_nlink: false,
         largedir: false,
+        ea_inode: false,
     };
 
     /// Bytes of a block: 1024, 2048 or 4096.

@@ -441,6 +441,13 @@ impl Inode {
         matches!(self.file_type(), Some(FileType::Symlink))
     }
 
+    /// Whether the content lies in the inode itself: in `block`, and in the attribute
+    /// `system.data`.
+    #[inline]
+    pub const fn is_inline(&self) -> bool {
+        self.flags.contains(InodeFlags::INLINE_DATA)
+    }
+
     /// Where the extended attributes inside the inode begin, counted from its start.
     #[inline]
     pub const fn xattr_offset(&self) -> usize {
@@ -490,9 +497,7 @@ impl Inode {
         } else {
             geometry.block.sectors_of(1 << geometry.cluster_bits)
         };
-        self.is_symlink()
-            && !self.flags.contains(InodeFlags::INLINE_DATA)
-            && self.blocks_512(geometry) == attributes
+        self.is_symlink() && !self.is_inline() && self.blocks_512(geometry) == attributes
     }
 
     /// The text of a fast symbolic link.

@@ -68,6 +68,7 @@ fn features(sb: &Superblock, geometry: &mut Geometry) {
     geometry.extents = incompat.contains(FeatureIncompat::EXTENTS);
     geometry.filetype = incompat.contains(FeatureIncompat::FILETYPE);
     geometry.largedir = incompat.contains(FeatureIncompat::LARGEDIR);
+    geometry.ea_inode = incompat.contains(FeatureIncompat::EA_INODE);
     geometry.uuid = sb.uuid;
     geometry.csum_seed = if incompat.contains(FeatureIncompat::CSUM_SEED) {
         sb.checksum_seed

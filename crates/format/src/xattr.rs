@@ -19,7 +19,7 @@ use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::inode::{GOOD_OLD_INODE_SIZE, Inode};
 use crate::layout::{Le16, Le32, U8, layout};
-use crate::num::BlockNo;
+use crate::num::{BlockNo, InodeNo};
 use crate::width::{must_fit, u32_as_usize};
 
 /// `h_magic`, in both places.
@@ -84,6 +84,9 @@ pub const INDEX_TRUSTED: u8 = 4;
 /// Index of `security.` names.
 pub const INDEX_SECURITY: u8 = 6;
 
+/// Index of `system.` names: `data` is content that lies in the inode (`inline_data`).
+pub const INDEX_SYSTEM: u8 = 7;
+
 /// Splits a full name into index and suffix; `None` when no index fits it.
 pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|(index, prefix)| {
@@ -109,6 +112,23 @@ pub struct Xattr<'a> {
     pub name: &'a [u8],
     /// The value.
     pub value: &'a [u8],
+}
+
+/// The inode in which an attribute's value lies (`ea_inode`), in its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueInode {
+    /// Its number.
+    pub ino: InodeNo,
+    /// The length of the value, in bytes.
+    pub size: u32,
+}
+
+impl ValueInode {
+    /// The checksum that such an inode has of its value, in its time of access (the kernel's
+    /// `ext4_xattr_inode_hash`).
+    pub fn hash(value: &[u8], geometry: &Geometry) -> u32 {
+        crc32c(geometry.csum_seed, value)
+    }
 }
 
 impl Xattr<'_> {
@@ -148,7 +168,7 @@ impl<'a> XattrArea<'a> {
     ///
     /// They are valid if and only if: 1. every entry ends before the end of the list and
     /// has a name (or is all prefix) without a zero; 2. every value lies inside the place
-    /// behind the list; 3. no value is in an inode of its own.
+    /// behind the list; 3. no value is in an inode of its own, unless the volume has `ea_inode`.
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Xattr`.
@@ -164,7 +184,7 @@ impl<'a> XattrArea<'a> {
             base: &area[IBODY_HEADER_SIZE..],
             first: 0,
         };
-        area.check()?;
+        area.check(geometry)?;
         Ok(area)
     }
 
@@ -174,6 +194,19 @@ impl<'a> XattrArea<'a> {
             area: *self,
             offset: self.first,
         }
+    }
+
+    /// All attributes of the place, each with the inode in which its value lies, if it does: then
+    /// the attribute has no value here.
+    pub fn iter_with_inodes(&self) -> impl Iterator<Item = (Xattr<'a>, Option<ValueInode>)> {
+        let mut entries = self.iter();
+        std::iter::from_fn(move || {
+            let entry = entries.area.base.get(entries.offset..)?;
+            let xattr = entries.next()?;
+            let ino = InodeNo(E_VALUE_INUM.get(entry));
+            let size = E_VALUE_SIZE.get(entry);
+            Some((xattr, (ino.0 != 0).then_some(ValueInode { ino, size })))
+        })
     }
 
     /// The value of an attribute.
@@ -192,7 +225,7 @@ impl<'a> XattrArea<'a> {
         Le32(offset).get(self.base) == 0
     }
 
-    fn check(&self) -> Result<(), Corrupt> {
+    fn check(&self, geometry: &Geometry) -> Result<(), Corrupt> {
         let size = self.base.len();
         let mut end = self.first;
         loop {
@@ -202,7 +235,7 @@ impl<'a> XattrArea<'a> {
             if self.is_end(end) {
                 break;
             }
-            end = self.check_entry(end)?;
+            end = self.check_entry(end, geometry)?;
         }
         let values = end + END_SIZE..size;
         let mut offset = self.first;
@@ -213,7 +246,7 @@ impl<'a> XattrArea<'a> {
     }
 
     /// Checks the entry at `offset`, and returns where the next one lies.
-    fn check_entry(&self, offset: usize) -> Result<usize, Corrupt> {
+    fn check_entry(&self, offset: usize, geometry: &Geometry) -> Result<usize, Corrupt> {
         let rest = &self.base[offset..];
         if rest.len() < ENTRY_SIZE {
             return Err(Corrupt::XattrUnended(offset));
@@ -227,7 +260,7 @@ impl<'a> XattrArea<'a> {
         if name.contains(&0) || name.is_empty() && !whole {
             return Err(Corrupt::XattrName(offset));
         }
-        if E_VALUE_INUM.get(rest) != 0 {
+        if E_VALUE_INUM.get(rest) != 0 && !geometry.ea_inode {
             return Err(Corrupt::XattrInode {
                 offset,
                 ino: E_VALUE_INUM.get(rest),
@@ -244,7 +277,8 @@ impl<'a> XattrArea<'a> {
             .ok()
             .and_then(|size| start.checked_add(size))
             .is_some_and(|end| padded(end) <= values.end);
-        if size > 0 && (!fits || start < values.start) {
+        let is_here = size > 0 && E_VALUE_INUM.get(entry) == 0;
+        if is_here && (!fits || start < values.start) {
             return Err(Corrupt::XattrValue {
                 offset,
                 start,
@@ -273,7 +307,10 @@ impl<'a> Iterator for Entries<'a> {
         let name_len = usize::from(E_NAME_LEN.get(entry));
         self.offset += entry_size(name_len);
         let start = usize::from(E_VALUE_OFFS.get(entry));
-        let size = u32_as_usize(E_VALUE_SIZE.get(entry));
+        let size = match E_VALUE_INUM.get(entry) {
+            0 => u32_as_usize(E_VALUE_SIZE.get(entry)),
+            _ => 0,
+        };
         Some(Xattr {
             index: E_NAME_INDEX.get(entry),
             name: &entry[ENTRY_SIZE..ENTRY_SIZE + name_len],
@@ -417,7 +454,7 @@ impl<'a> XattrBlock<'a> {
             base: raw,
             first: BLOCK_HEADER_SIZE,
         };
-        area.check()?;
+        area.check(geometry)?;
         Ok(Self {
             refcount,
             hash: HASH.get(raw),

@@ -273,8 +273,8 @@ fn a_dead_mount_point_is_released() {
     }
 }
 
-/// A mount has the number of one that is gone. The companion of the gone one, which comes late, does
-/// not take it for its own.
+/// A mount has the number of one that is gone, whose companion comes late and does not take it for
+/// its own.
 #[test]
 fn a_late_companion_leaves_the_next_mount_alone() {
     need!(support::fuse());

@@ -207,6 +207,7 @@ impl Round {
             dir_index: params.compat.contains(FeatureCompat::DIR_INDEX),
             dir_nlink: ro_compat.contains(FeatureRoCompat::DIR_NLINK),
             largedir: incompat.contains(FeatureIncompat::LARGEDIR),
+            ea_inode: incompat.contains(FeatureIncompat::EA_INODE),
         }
     }
 

@@ -316,7 +316,7 @@ const MOUNT: &[Row] = &[
         1,
         &["has no journal", "-o ro", "scheme=null"],
     ),
-    ("mount {inline.img} {dir}", 1, &["inline_data"]),
+    ("mount {encrypt.img} {dir}", 1, &["encrypt"]),
     (
         "mount {damaged.img} {dir}",
         1,
@@ -492,7 +492,7 @@ impl Fixtures {
         self.mke2fs("disk.img", &ext4, "16M");
         self.mke2fs("ext2.img", &["-t", "ext2"], "16M");
         self.mke2fs("plain.img", &["-t", "ext4", "-O", "^has_journal"], "16M");
-        self.mke2fs("inline.img", &["-t", "ext4", "-O", "inline_data"], "16M");
+        self.mke2fs("encrypt.img", &["-t", "ext4", "-O", "encrypt"], "16M");
         self.mke2fs("journal.img", &["-O", "journal_dev", "-b", "4096"], "16M");
         self.mke2fs("big.img", &["-t", "ext4", "-b", "65536"], "64M");
         for name in ["short.img", "damaged.img", "rootless.img", "dirty.img"] {

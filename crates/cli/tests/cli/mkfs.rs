@@ -192,15 +192,15 @@ fn info_names_what_cannot_be_done() {
     let image = lab.str("disk.img");
     tool(
         "mke2fs",
-        &["-q", "-t", "ext4", "-O", "inline_data", &image, "16M"],
+        &["-q", "-t", "ext4", "-O", "encrypt", &image, "16M"],
     )
     .ok();
     let said = stetfs(&["info", &image]).ok();
     assert!(
-        said.contains("cannot mount") && said.contains("inline_data"),
+        said.contains("cannot mount") && said.contains("encrypt"),
         "{said}"
     );
-    stetfs(&["ls", &image]).fails(1, &["inline_data"]);
+    stetfs(&["ls", &image]).fails(1, &["encrypt"]);
     tool("mke2fs", &["-q", "-F", "-t", "ext2", &image, "16M"]).ok();
     let said = stetfs(&["info", &image]).ok();
     assert!(

@@ -13,12 +13,16 @@ use super::dirs::CheckedAs;
 use super::leaf::{self, Broken, Changes, Hit};
 use crate::alloc::Source;
 use crate::error::{Error, Inconsistent, Result};
+use crate::inline;
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState};
 use crate::volume::Volume;
 
 /// Where the checksum is in the 12 bytes behind the records (`det_checksum`).
 const TAIL_CHECKSUM: usize = 8;
+
+/// Stands for the block of a directory whose entries lie in its inode.
+const IN_INODE: BlockNo = BlockNo(u64::MAX);
 
 /// A directory that an operation looks at.
 #[derive(Clone, Copy)]
@@ -35,6 +39,8 @@ pub(crate) struct DirBlock {
     pub(crate) lblk: LBlock,
     pub(crate) pblk: BlockNo,
     pub(crate) bytes: BlockRef,
+    /// Where the chain of records ends, in bytes.
+    pub(crate) end: usize,
 }
 
 /// An entry that was found, and where it is.
@@ -84,6 +90,14 @@ impl<'a> Dir<'a> {
         if size == 0 && st.raw.links_count == 0 {
             return Err(Error::NotFound);
         }
+        if st.raw.is_inline() {
+            return Ok(Self {
+                vol,
+                inode,
+                st,
+                blocks: 1,
+            });
+        }
         let blocks = u32::try_from(vol.geo.block.block_of(size)).ok();
         match blocks.filter(|&n| n > 0) {
             // No directory has more blocks than the volume. A map that says so would lead to the
@@ -113,12 +127,6 @@ impl<'a> Dir<'a> {
         is_indexed(self.vol, self.st)
     }
 
-    /// Where the chain of records ends in each block, in bytes.
-    #[inline]
-    pub(crate) fn end(&self) -> usize {
-        body_size(&self.vol.geo)
-    }
-
     /// The seed of the checksums of this directory's blocks.
     pub(crate) fn seed(&self) -> u32 {
         self.st.raw.csum_seed(self.inode.ino, &self.vol.geo)
@@ -134,6 +142,9 @@ impl<'a> Dir<'a> {
     /// check.
     #[cold]
     pub(crate) fn broken(&self, block: &DirBlock, at: Broken) -> Error {
+        if self.st.raw.is_inline() {
+            return self.corrupt(block.lblk, Corrupt::DirentOverrun { offset: at.0 });
+        }
         match check_leaf(*self, block.lblk, &block.bytes) {
             Err(what) => self.corrupt(block.lblk, what),
             Ok(()) => self.corrupt(block.lblk, Corrupt::DirentOverrun { offset: at.0 }),
@@ -157,6 +168,15 @@ impl<'a> Dir<'a> {
     /// Reads a block of entries. Checks it as a whole the first time.
     #[inline]
     pub(crate) fn read_leaf(&self, lblk: LBlock) -> Result<DirBlock> {
+        if self.st.raw.is_inline() {
+            let (bytes, end) = inline::block(self.vol, self.inode, self.st)?;
+            return Ok(DirBlock {
+                lblk,
+                pblk: IN_INODE,
+                bytes,
+                end,
+            });
+        }
         let checked_as = match lblk {
             LBlock(0) => CheckedAs::First,
             _ => CheckedAs::Leaf,
@@ -189,13 +209,18 @@ impl<'a> Dir<'a> {
             check(&bytes).map_err(|e| self.corrupt(lblk, e))?;
             checked.insert(key);
         }
-        Ok(DirBlock { lblk, pblk, bytes })
+        Ok(DirBlock {
+            lblk,
+            pblk,
+            bytes,
+            end: body_size(&self.vol.geo),
+        })
     }
 
     /// Looks for a name in one block.
     #[inline]
     pub(crate) fn find_in(&self, block: &DirBlock, name: &[u8]) -> Result<Option<Found>> {
-        let hit = leaf::find(&block.bytes, self.end(), name).map_err(|b| self.broken(block, b))?;
+        let hit = leaf::find(&block.bytes, block.end, name).map_err(|b| self.broken(block, b))?;
         Ok(hit.map(|hit| found(block, hit)))
     }
 
@@ -205,14 +230,14 @@ impl<'a> Dir<'a> {
         block: &DirBlock,
         name: &[u8],
     ) -> Result<(Option<Found>, Option<usize>)> {
-        let (hit, room) = leaf::find_or_room(&block.bytes, self.end(), name, rec_len(name.len()))
+        let (hit, room) = leaf::find_or_room(&block.bytes, block.end, name, rec_len(name.len()))
             .map_err(|b| self.broken(block, b))?;
         Ok((hit.map(|hit| found(block, hit)), room))
     }
 
     /// Looks for room for a name in one block.
     pub(crate) fn room_in(&self, block: &DirBlock, name: &[u8]) -> Result<Option<usize>> {
-        leaf::room(&block.bytes, self.end(), rec_len(name.len())).map_err(|b| self.broken(block, b))
+        leaf::room(&block.bytes, block.end, rec_len(name.len())).map_err(|b| self.broken(block, b))
     }
 }
 
@@ -249,6 +274,11 @@ pub(crate) fn file_type(vol: &Volume, mode: u16) -> u8 {
 
 /// Whether a block of entries has only "." and "..".
 pub(crate) fn is_empty_block(dir: Dir<'_>, block: &DirBlock) -> Result<bool> {
+    if dir.st.raw.is_inline() {
+        // The chains were checked when the block was made.
+        let mut names = leaf::records(&block.bytes, block.end).skip(2).flatten();
+        return Ok(names.all(|record| record.ino == 0));
+    }
     Leaf::decode(&block.bytes, &dir.vol.geo)
         .and_then(|leaf| leaf.is_empty())
         .map_err(|e| dir.corrupt(block.lblk, e))
@@ -277,31 +307,49 @@ pub(crate) fn append(
 
 /// Puts a name into the spare bytes of the record at `offset` of a block of entries.
 pub(crate) fn put(
-    dir: Dir<'_>,
+    vol: &Volume,
     h: &Handle,
-    pblk: BlockNo,
-    offset: usize,
+    inode: &Inode,
+    st: &mut InodeState,
+    (pblk, offset): (BlockNo, usize),
     entry: NewEntry<'_>,
 ) -> Result<()> {
-    let block = dir.vol.journal.read(pblk, Class::Directory)?;
-    let file_type = file_type(dir.vol, entry.mode);
+    let block = read_again(vol, inode, st, pblk)?;
+    let file_type = file_type(vol, entry.mode);
     let changes = leaf::insert(&block, offset, entry.name, entry.ino, file_type);
-    apply(dir, h, pblk, block, &changes)
+    apply(vol, h, inode, st, (pblk, block), &changes)
 }
 
-/// Makes changes in a block of entries, and updates its checksum.
-pub(super) fn apply(
-    dir: Dir<'_>,
-    h: &Handle,
+/// Reads a block of entries in which a search has found something.
+pub(super) fn read_again(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
     pblk: BlockNo,
-    block: BlockRef,
+) -> Result<BlockRef> {
+    if st.raw.is_inline() {
+        return Ok(inline::block(vol, inode, st)?.0);
+    }
+    Ok(vol.journal.read(pblk, Class::Directory)?)
+}
+
+/// Makes changes in a block of entries, and updates its checksum. The caller stores the inode.
+pub(super) fn apply(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    (pblk, block): (BlockNo, BlockRef),
     changes: &Changes,
 ) -> Result<()> {
-    let checksum = dir.vol.geo.metadata_csum.then(|| {
-        let end = dir.end();
+    if st.raw.is_inline() {
+        return inline::change(vol, h, inode, st, changes);
+    }
+    let checksum = vol.geo.metadata_csum.then(|| {
+        let (end, seed) = (body_size(&vol.geo), st.raw.csum_seed(inode.ino, &vol.geo));
         (
             end + TAIL_CHECKSUM,
-            changed_checksum(dir.seed(), &block[..end], changes),
+            changed_checksum(seed, &block[..end], changes),
         )
     });
     drop(block);

@@ -57,7 +57,7 @@ pub(crate) fn insert(
         if let Some(offset) = dir.room_in(&block, entry.name)? {
             let pblk = block.pblk;
             drop((block, path));
-            return put(dir, h, pblk, offset, entry);
+            return put(vol, h, inode, st, (pblk, offset), entry);
         }
         let full = path.nodes[path.nodes.len() - 1].pairs(dir)?.is_full();
         let seed = dir.seed();
@@ -314,6 +314,7 @@ pub(crate) fn apply(
         DirBlock {
             lblk: LBlock(0),
             pblk,
+            end: block.len(),
             bytes: block,
         },
         &new,

@@ -43,10 +43,11 @@ use run::is_by_extents;
 pub(crate) use run::{MapState, Run};
 use tree::TreeMut;
 
-/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets, and symbolic links
-/// whose text is in the inode.
+/// Whether `i_block` maps blocks. It does not in device files, pipes, sockets, and inodes that hold
+/// their content themselves.
 pub(crate) fn has_map(raw: &RawInode, geo: &Geometry) -> bool {
-    raw.is_regular() || raw.is_dir() || (raw.is_symlink() && !raw.is_fast_symlink(geo))
+    let has_content = raw.is_regular() || raw.is_dir() || raw.is_symlink();
+    has_content && !raw.is_inline() && !raw.is_fast_symlink(geo)
 }
 
 /// Gives a new inode an empty map, by extents when the volume has them.
@@ -72,7 +73,7 @@ fn check_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode) -> Result<()> {
 }
 
 /// Returns the run at `lblk`: at most `max` blocks (at least 1) of one state. A hole may come in
-/// pieces.
+/// pieces. An inode that holds its content itself is one hole.
 ///
 /// # Errors
 /// Damage in the map.
@@ -87,6 +88,14 @@ pub(crate) fn lookup(
 }
 
 fn lookup_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock, max: u32) -> Result<Run> {
+    if raw.is_inline() {
+        return Ok(Run {
+            lblk,
+            len: max.max(1),
+            pblk: BlockNo(0),
+            state: MapState::Hole,
+        });
+    }
     if is_by_extents(raw) {
         Tree { alloc, ino, raw }.lookup(lblk, max)
     } else {

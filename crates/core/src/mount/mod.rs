@@ -493,6 +493,10 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
             .push("the volume has errors: orphan inodes were left alone".to_owned());
         return Ok(());
     }
+    // As in the kernel: to free an inode is to write.
+    if !vol.sb.read().check_features().can_write() {
+        return Ok(());
+    }
     let read_only = vol
         .state
         .fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed)
@@ -538,8 +542,12 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     }
     let memory = vol.sb.read().clone();
     let read_only = vol.is_read_only();
+    let can_write = memory.check_features().can_write();
     let counts = |sb: &mut Superblock| {
         sb.state |= State::VALID | (memory.state & State::ERROR);
+        if !can_write {
+            return;
+        }
         sb.free_blocks_count = vol.alloc.free_blocks_in_bitmaps();
         sb.free_inodes_count = u32::try_from(vol.alloc.free_inodes()).unwrap_or(u32::MAX);
         if !read_only {

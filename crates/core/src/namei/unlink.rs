@@ -113,8 +113,8 @@ pub(super) fn change_entry(
 ) -> Result<()> {
     let mut st = dir.state.write();
     match instead {
-        None => dir::remove(vol, h, dir, &st, found)?,
-        Some((inode, mode)) => dir::replace(vol, h, dir, &st, found, inode.ino, mode)?,
+        None => dir::remove(vol, h, dir, &mut st, found)?,
+        Some((inode, mode)) => dir::replace(vol, h, dir, &mut st, found, inode.ino, mode)?,
     }
     names_changed(vol, dir, &mut st);
     if was_dir {

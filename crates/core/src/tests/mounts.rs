@@ -157,10 +157,10 @@ fn a_shutdown_is_an_honest_crash() {
 
 #[test]
 fn refusals_are_named() {
-    let image = Image::new(16, &["-t", "ext4", "-O", "inline_data"]);
+    let image = Image::new(16, &["-t", "ext4", "-O", "encrypt"]);
     let e = why(&image, "");
     assert!(
-        matches!(&e, MountError::Features { names } if names == "inline_data"),
+        matches!(&e, MountError::Features { names } if names == "encrypt"),
         "{e}"
     );
     let image = Image::new(16, &["-t", "ext4", "-O", "^has_journal"]);

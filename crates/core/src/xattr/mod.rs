@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::xattr::{
-    INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER,
-    MAX_NAME_LEN, Xattr, prefix, split_name,
+    INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT, INDEX_SECURITY, INDEX_SYSTEM, INDEX_TRUSTED,
+    INDEX_USER, MAX_NAME_LEN, Xattr, prefix, split_name,
 };
 use stetfs_journal::Handle;
 
@@ -25,11 +25,8 @@ use crate::scope::Scope;
 use crate::types::{Access, Caller, SetXattr, mode};
 use crate::volume::Volume;
 
-use store::{CREDITS, Change, change, find};
+use store::{CREDITS, Change, VALUE_MAX, change, find};
 use view::View;
-
-/// The longest value that any file system takes, in bytes (XATTR_SIZE_MAX).
-const VALUE_MAX: usize = 65_536;
 
 /// The index and suffix of `security.capability`.
 pub(crate) const CAPABILITY: (u8, &[u8]) = (INDEX_SECURITY, b"capability");
@@ -78,6 +75,7 @@ pub(crate) fn list(
         let hidden = match attribute.index {
             INDEX_USER => !vol.opts.user_xattr,
             INDEX_TRUSTED => !c.privileged,
+            INDEX_SYSTEM => true,
             INDEX_POSIX_ACL_ACCESS | INDEX_POSIX_ACL_DEFAULT => !vol.opts.acl,
             _ => false,
         };

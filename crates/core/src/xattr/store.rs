@@ -8,26 +8,30 @@
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
-use stetfs_format::width::u32_as_usize;
+use stetfs_format::width::{low32, u32_as_usize};
 use stetfs_format::xattr::{
-    MAX_REFCOUNT, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode, fits_block,
-    fits_inode, set_refcount,
+    MAX_REFCOUNT, ValueInode, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode,
+    fits_block, fits_inode, set_refcount,
 };
-use stetfs_format::{BlockNo, Geometry, Place};
+use stetfs_format::{BlockNo, Geometry, InodeFlags, LBlock, Place};
 use stetfs_journal::Handle;
 use stetfs_media::{BlockRef, Class};
 
 use super::shared::Known;
 use crate::alloc::Source;
 use crate::changes::write_changed;
-use crate::error::{Error, Result};
+use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
+use crate::mapping::{self, MapState};
 use crate::types::SetXattr;
 use crate::volume::Volume;
 
 /// Credits of a change: the inode, a new block with bitmap and descriptor, an old block with bitmap
 /// and descriptor, and another block to share.
 pub(crate) const CREDITS: u32 = 8;
+
+/// The longest value that any file system takes, in bytes (XATTR_SIZE_MAX).
+pub(super) const VALUE_MAX: usize = 65_536;
 
 /// A change of one attribute.
 pub(crate) struct Change<'a> {
@@ -61,6 +65,9 @@ pub(crate) fn find(
 }
 
 /// Passes every attribute of the inode to a function.
+///
+/// # Errors
+/// Damage; [`Inconsistent::ValueInode`].
 pub(super) fn each(
     vol: &Volume,
     inode: &Inode,
@@ -73,16 +80,67 @@ pub(super) fn each(
         let slot = &table[at..at + vol.geo.inode_size()];
         let area = XattrArea::in_inode(slot, &st.raw, &vol.geo)
             .map_err(|e| e.at(Place::Inode(inode.ino)))?;
-        area.iter().for_each(&mut show);
+        each_in(vol, inode, area, &mut show)?;
     }
     if st.raw.file_acl.0 != 0 {
         let raw = vol.journal.read(st.raw.file_acl, Class::Xattr)?;
-        decode(vol, inode, st.raw.file_acl, &raw)?
-            .area()
-            .iter()
-            .for_each(&mut show);
+        let area = decode(vol, inode, st.raw.file_acl, &raw)?.area();
+        each_in(vol, inode, area, &mut show)?;
     }
     Ok(())
+}
+
+fn each_in(
+    vol: &Volume,
+    inode: &Inode,
+    area: XattrArea<'_>,
+    show: &mut impl FnMut(Xattr<'_>),
+) -> Result<()> {
+    for (attribute, outside) in area.iter_with_inodes() {
+        match outside {
+            None => show(attribute),
+            Some(outside) => {
+                let value = value_of(vol, inode, outside)?;
+                let value = &value[..];
+                show(Xattr { value, ..attribute });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads a value that lies in an inode of its own. Only volumes that are not written have such.
+fn value_of(vol: &Volume, owner: &Inode, at: ValueInode) -> Result<Vec<u8>> {
+    let damage = || Inconsistent::ValueInode {
+        owner: owner.ino,
+        ino: at.ino,
+    };
+    if at.ino == owner.ino || u32_as_usize(at.size) > VALUE_MAX {
+        return Err(damage().into());
+    }
+    let inode = match vol.iget_if_used(at.ino)? {
+        Some(inode) => inode,
+        None => return Err(damage().into()),
+    };
+    let st = inode.state.read();
+    let is_one = st.is_reg() && st.raw.flags.contains(InodeFlags::EA_INODE);
+    if !is_one || st.raw.is_inline() || st.raw.size != u64::from(at.size) {
+        return Err(damage().into());
+    }
+    let mut value = Vec::new();
+    for lblk in (0..vol.end_block(st.raw.size).0).map(LBlock) {
+        let run = mapping::lookup(vol, &inode, &st, lblk, 1)?;
+        if run.state != MapState::Written {
+            return Err(damage().into());
+        }
+        value.extend_from_slice(&vol.journal.read(run.pblk, Class::Xattr)?);
+    }
+    value.truncate(u32_as_usize(at.size));
+    let hash = low32(st.raw.atime.sec.cast_unsigned());
+    if hash != ValueInode::hash(&value, &vol.geo) {
+        return Err(damage().into());
+    }
+    Ok(value)
 }
 
 fn decode<'r>(

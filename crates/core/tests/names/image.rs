@@ -128,6 +128,18 @@ impl Volume {
         run("debugfs", &["-R", request], &dir.path().join("image")).1
     }
 
+    /// Lets debugfs carry out `request` on an unmounted image.
+    pub(crate) fn debugfs_write(dir: &TempDir, request: &str) {
+        let args = ["-w", "-R", request];
+        let (code, text) = run("debugfs", &args, &dir.path().join("image"));
+        assert_eq!(code, 0, "{request}: {text}");
+    }
+
+    /// Mounts an image that may be damaged.
+    pub(crate) fn try_mount(dir: &TempDir) -> stetfs::Result<(Fs, MountReport)> {
+        Fs::mount(Self::device(dir), MountOptions::default())
+    }
+
     /// Mounts an image that [`Volume::checked`] has returned.
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)

@@ -15,12 +15,12 @@ use crate::image::Volume;
 const ROOT: InodeNo = InodeNo(2);
 
 /// An image that the kernel has mounted. Unmounted when dropped.
-struct Kernel {
-    at: PathBuf,
+pub(crate) struct Kernel {
+    pub(crate) at: PathBuf,
 }
 
 impl Kernel {
-    fn mount(image: &TempDir) -> Option<Self> {
+    pub(crate) fn mount(image: &TempDir) -> Option<Self> {
         let at = image.path().join("mount");
         fs::create_dir_all(&at).unwrap();
         let output = Command::new("mount")
