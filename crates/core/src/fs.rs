@@ -490,10 +490,9 @@ impl Fs {
     /// # Errors
     /// Those of `work`; [`Error::Exists`]: its inode is in use.
     pub fn redo<T>(&self, past: Past, work: impl FnOnce(&Self) -> Result<T>) -> Result<Option<T>> {
-        if !self.run(|vol| redo::is_missing(vol, &past))? {
+        let Some(last) = self.run(|vol| redo::missing(vol, &past))? else {
             return Ok(None);
-        }
-        let last = self.run(|vol| redo::changed_last(vol, &past))?;
+        };
         let during = self.0.redo.begin(past);
         let done = work(self)?;
         drop(during);

@@ -18,6 +18,7 @@ pub(crate) mod during;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use stetfs_format::Time;
 use stetfs_format::width::low32;
 
@@ -27,12 +28,18 @@ use crate::scope::Scope;
 use crate::types::Past;
 use crate::volume::Volume;
 
-/// Returns whether an operation is to be done once more.
-pub(crate) fn is_missing(vol: &Volume, past: &Past) -> Result<bool> {
+/// What an operation that is to be done once more has changed: the inodes of which it changed
+/// contents or attributes, and when each was changed last.
+pub(crate) type Last = SmallVec<[(Arc<Inode>, Time); 1]>;
+
+/// Returns what an operation that is to be done once more has changed; `None` if the volume has the
+/// operation.
+pub(crate) fn missing(vol: &Volume, past: &Past) -> Result<Option<Last>> {
+    let mut last = Last::new();
     for changed in &past.changed {
         let Some(inode) = vol.iget_if_used(changed.ino)? else {
             // It was removed later, and the volume has that.
-            return Ok(false);
+            return Ok(None);
         };
         let st = inode.state.read();
         let is_it = st.raw.generation == changed.generation && !st.gone;
@@ -40,26 +47,20 @@ pub(crate) fn is_missing(vol: &Volume, past: &Past) -> Result<bool> {
             .version
             .is_some_and(|left| !is_before(st.raw.version, left));
         if !is_it || has_it {
-            return Ok(false);
+            return Ok(None);
+        }
+        if changed.version.is_none() {
+            let ctime = st.raw.ctime;
+            drop(st);
+            last.push((inode, ctime));
         }
     }
-    match past.made {
+    let is_there = match past.made {
         // Nothing but its number tells of a file without a name.
-        Some((ino, _)) if past.changed.is_empty() => Ok(vol.iget_if_used(ino)?.is_none()),
-        _ => Ok(true),
-    }
-}
-
-/// Returns the inodes of an operation on contents or attributes, and when each was changed last.
-pub(crate) fn changed_last(vol: &Volume, past: &Past) -> Result<Vec<(Arc<Inode>, Time)>> {
-    let files = past.changed.iter().filter(|one| one.version.is_none());
-    files
-        .map(|one| {
-            let inode = vol.iget(one.ino)?;
-            let ctime = inode.state.read().raw.ctime;
-            Ok((inode, ctime))
-        })
-        .collect()
+        Some((ino, _)) if past.changed.is_empty() => vol.iget_if_used(ino)?.is_some(),
+        _ => false,
+    };
+    Ok((!is_there).then_some(last))
 }
 
 /// Sees to it that no inode was changed before the time that it had: a later change of names, which

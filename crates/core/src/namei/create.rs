@@ -134,6 +134,10 @@ pub(crate) fn create(
                     open::keep(&inode)?;
                     return Ok(Created { inode, new: false });
                 }
+                // It is not the name that is taken.
+                if vol.redo.made().is_some() {
+                    return Err(Error::Exists);
+                }
             }
             made => {
                 return Ok(Created {

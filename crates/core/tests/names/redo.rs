@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use stetfs::clock::Clock;
 use stetfs::{
-    Atime, Caller, Change, Changed, Fs, InUse, MountOptions, New, OpenFlags, Past, RenameFlags,
-    SetAttr, SetXattr, mode,
+    Atime, Caller, Change, Changed, Error, Fs, InUse, MountOptions, New, OpenFlags, Past,
+    RenameFlags, SetAttr, SetXattr, mode,
 };
 use stetfs_format::{InodeNo, Time};
 use stetfs_media::RamDev;
@@ -466,4 +466,28 @@ fn inodes_are_taken_in_any_order() {
     );
     fs.unmount().unwrap();
     Volume::judge(&dev, "inodes in any order");
+}
+
+/// A number that another file has is an error, also where an existing file would be opened.
+#[test]
+fn a_number_in_use_is_told() {
+    let dev = Volume::device(&Volume::image("-t ext4 -b 1024", 16));
+    let (fs, _) = Fs::mount(dev, options(&Clock::still(1), "")).unwrap();
+    let root = fs.getattr(fs.root()).unwrap();
+    let made = fs.mkdir(&Caller::root(), root.ino, b"dir", 0o755).unwrap();
+    let past = Past {
+        made: Some((made.ino, 7)),
+        changed: smallvec![Changed {
+            ino: root.ino,
+            generation: root.generation,
+            version: Some(root.version + 2),
+        }],
+        ..Past::default()
+    };
+    let create = |fs: &Fs| {
+        let c = Caller::root();
+        fs.create(&c, root.ino, b"file", 0o644, OpenFlags::WRITE)
+    };
+    assert!(matches!(fs.redo(past, create), Err(Error::Exists)));
+    fs.unmount().unwrap();
 }
