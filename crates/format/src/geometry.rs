@@ -219,6 +219,12 @@ impl Geometry {
         ino.0 >= 1 && ino.0 <= self.inodes_count
     }
 
+    /// Whether `ino` is the number of an inode of this volume that files may have. The root has none.
+    #[inline]
+    pub const fn is_for_files(&self, ino: InodeNo) -> bool {
+        self.is_valid_inode(ino) && ino.0 >= self.first_ino
+    }
+
     /// The first block of group `g`.
     #[inline]
     pub const fn group_first_block(&self, g: GroupNo) -> BlockNo {

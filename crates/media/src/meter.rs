@@ -220,7 +220,8 @@ impl Meter {
         }
     }
 
-    pub(crate) fn count_read(&self, tag: Tag, bytes: u64) {
+    /// Counts a read of `bytes` bytes.
+    pub fn count_read(&self, tag: Tag, bytes: u64) {
         let mine = self.mine();
         mine.add(&mine.cell(tag).reads, 1);
         mine.add(&mine.cell(tag).read_bytes, bytes);
@@ -238,8 +239,8 @@ impl Meter {
         mine.add(&mine.cell(tag).lines, lines);
     }
 
-    /// Counts the time of a read or write.
-    pub(crate) fn count_busy(&self, tag: Tag, busy_ns: u64) {
+    /// Counts the time of a read or write, in nanoseconds.
+    pub fn count_busy(&self, tag: Tag, busy_ns: u64) {
         let mine = self.mine();
         mine.add(&mine.cell(tag).busy_ns, busy_ns);
     }

@@ -13,12 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A scheduler. Threads without one run freely.
 pub trait Schedule: fmt::Debug + Send + Sync {
     /// Asked when a handle is about to join: whether to commit first what was done before it.
-    fn commits_first(&self) -> bool;
+    fn commits_first(&self) -> bool {
+        false
+    }
 
     /// Asked where the caller's handle could go on in another one, whether or not the handle is
     /// full: whether it does so. Not always: a handle that ends before its first step has done
     /// nothing.
-    fn splits(&self) -> bool;
+    fn splits(&self) -> bool {
+        false
+    }
 
     /// Called before the caller does something that others may see. They may run first.
     fn pass(&self);

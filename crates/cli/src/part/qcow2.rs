@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Instant;
 
 use imago::file::File as Opened;
 use imago::format::gate::ImplicitOpenGate;
@@ -47,7 +48,6 @@ pub(super) struct Qcow2 {
     shown: String,
     size: u64,
     access: FormatAccess<Opened>,
-    /// It stays at zero: no scheme writes here, and only media count.
     meter: Meter,
 }
 
@@ -113,9 +113,13 @@ impl BlockDev for Qcow2 {
         false
     }
 
-    fn read_at(&self, offset: u64, out: &mut [u8], _: Tag) -> Result<(), MediaError> {
-        let len = usize_as_u64(out.len());
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let (len, begun) = (usize_as_u64(out.len()), Instant::now());
         let read = self.access.read(out, offset);
+        self.meter.count_read(tag, len);
+        let busy = begun.elapsed().as_nanos();
+        self.meter
+            .count_busy(tag, u64::try_from(busy).unwrap_or(u64::MAX));
         read.map_err(|e| MediaError::Io {
             op: Op::Read,
             offset,

@@ -114,8 +114,7 @@ impl Alloc {
     }
 
     fn check_for_files(&self, ino: InodeNo) -> Result<()> {
-        let is_for_files = self.geo.is_valid_inode(ino) && ino.0 >= self.geo.first_ino;
-        is_for_files.then_some(()).ok_or(Error::Stale)
+        self.geo.is_for_files(ino).then_some(()).ok_or(Error::Stale)
     }
 
     fn take_inode(&self, h: &Handle, g: GroupNo, is_dir: bool) -> Result<Option<InodeNo>> {
@@ -137,7 +136,7 @@ impl Alloc {
             .into());
         };
         let ino = self.geo.inode_at(g, index);
-        if ino.0 < self.geo.first_ino {
+        if !self.geo.is_for_files(ino) {
             return Err(Damage::InodeBit { group: g, ino }.into());
         }
         let used = self.used_table(state);
@@ -210,7 +209,7 @@ impl Alloc {
     /// # Errors
     /// Damage: `ino` is free already or reserved.
     pub(crate) fn free_inode(&self, h: &Handle, ino: InodeNo, was_dir: bool) -> Result<()> {
-        if !self.geo.is_valid_inode(ino) || ino.0 < self.geo.first_ino {
+        if !self.geo.is_for_files(ino) {
             return Err(Damage::InodeFreeTwice(ino).into());
         }
         let (g, index) = self.geo.group_of_inode(ino);

@@ -70,7 +70,7 @@ fn finish_all(vol: &Scope<'_>, report: &mut OrphanReport) -> Result<()> {
 
 /// Returns an inode that the volume lists as an orphan.
 fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
-    if !vol.geo.is_valid_inode(ino) || ino.0 < vol.geo.first_ino {
+    if !vol.geo.is_for_files(ino) {
         return Err(Inconsistent::InodeNumber(ino).into());
     }
     vol.iget_if_used(ino)?

@@ -60,14 +60,6 @@ enum Thread {
 }
 
 impl Schedule for Thread {
-    fn commits_first(&self) -> bool {
-        false
-    }
-
-    fn splits(&self) -> bool {
-        false
-    }
-
     fn pass(&self) {
         if let Self::This(at) = self
             && at.passed.fetch_add(1, Ordering::Relaxed) == at.step

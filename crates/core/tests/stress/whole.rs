@@ -26,14 +26,6 @@ struct CommitAt {
 }
 
 impl Schedule for CommitAt {
-    fn commits_first(&self) -> bool {
-        false
-    }
-
-    fn splits(&self) -> bool {
-        false
-    }
-
     fn pass(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.begin.send(()).unwrap();
