@@ -219,7 +219,7 @@ impl Geometry {
         ino.0 >= 1 && ino.0 <= self.inodes_count
     }
 
-    /// Whether `ino` is the number of an inode of this volume that files may have. The root has none.
+    /// Whether `ino` is the number of an inode that files may have. That of the root is not.
     #[inline]
     pub const fn is_for_files(&self, ino: InodeNo) -> bool {
         self.is_valid_inode(ino) && ino.0 >= self.first_ino
