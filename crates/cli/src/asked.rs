@@ -19,11 +19,8 @@ fn wish(args: &PartArgs) -> Option<Wish> {
 pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
     let (image, args) = match command {
         Command::Mount(c) => {
-            let both = take_out(&mut c.options)?.into_iter().chain(wish(&c.part));
-            for wish in both {
-                part::name(&mut c.image, wish)?;
-            }
-            return Ok(());
+            let mut both = take_out(&mut c.options)?.into_iter().chain(wish(&c.part));
+            return both.try_for_each(|wish| part::name(&mut c.image, wish));
         }
         Command::Mkfs(c) => {
             if let Some(wish) = wish(&c.part) {
@@ -41,6 +38,7 @@ pub(crate) fn name_parts(command: &mut Command) -> Result<()> {
         Command::Shrink(c) => (&mut c.image, &c.how.part),
         Command::Info(c) => (&mut c.image, &c.part),
         Command::Journal(c) => (&mut c.image, &c.part),
+        Command::Below(c) => (&mut c.image, &c.part),
         Command::Ls(c) => return name_places(&mut c.places, true, &c.part),
         Command::Cat(c) => return name_places(&mut c.places, true, &c.part),
         Command::Cp(c) => return name_places(&mut c.places, false, &c.part),

@@ -17,7 +17,7 @@ use crate::args::Mounts;
 use crate::below::front;
 use crate::failure::{Explain, Failure, Result};
 use crate::mount::Server;
-use crate::mounts::resolved;
+use crate::mounts::{mounted_above, resolved};
 use crate::output;
 
 /// How long a server may take to answer.
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Mounts) -> Result<()> {
     // With the mount that the kernel has on a device of ours, which is shown instead.
     let ours = all.iter().filter(|entry| entry.is_stetfs());
     let mut ours: Vec<(&MountEntry, Option<&MountEntry>)> = ours
-        .map(|entry| (entry, front::mounted_above(&all, &entry.dir)))
+        .map(|entry| (entry, mounted_above(&all, &entry.dir)))
         .collect();
     let checked: Vec<PathBuf> = args
         .check

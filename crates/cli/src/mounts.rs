@@ -1,7 +1,7 @@
 //! Finds out whether an image is in use: mounted, behind a loop device, or locked by another
 //! process.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -64,7 +64,29 @@ pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
         is_ours || numbers.contains(&m.device) || m.source == real || paths.contains(&mounted)
     };
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
-    Ok(all.into_iter().find(is_it))
+    let found = all.iter().find(|mount| is_it(mount));
+    // Where its users see it.
+    let above = found.and_then(|mount| mounted_above(&all, &mount.dir));
+    Ok(above.or(found).cloned())
+}
+
+/// The kernel's mount on the device that is exported in `dir`, if there is one.
+pub(crate) fn mounted_above<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
+    all.iter()
+        .find(|entry| backing_file(entry).is_some_and(|file| file.parent() == Some(dir)))
+}
+
+/// The file of the loop device on which something is mounted.
+pub(crate) fn backing_file(entry: &MountEntry) -> Option<PathBuf> {
+    fact(entry, "backing_file").map(PathBuf::from)
+}
+
+/// What the kernel says of the loop device on which something is mounted.
+pub(crate) fn fact(entry: &MountEntry, name: &str) -> Option<String> {
+    let device = entry.source.strip_prefix("/dev").ok()?;
+    let path = Path::new("/sys/block").join(device).join("loop").join(name);
+    let found = fs::read_to_string(path).ok()?;
+    Some(found.trim_end().to_owned())
 }
 
 /// Returns whether a mounted image and a range of `file` share bytes, where one of them is a part.
@@ -90,9 +112,7 @@ fn number(device: u64) -> String {
 fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
     let same_file = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let meta = image.metadata().ok().filter(Metadata::is_file);
-    let devices = meta
-        .as_ref()
-        .and_then(|_| std::fs::read_dir("/sys/block").ok());
+    let devices = meta.as_ref().and_then(|_| fs::read_dir("/sys/block").ok());
     let dirs = devices.into_iter().flatten().flatten().map(|e| e.path());
     dirs.filter(move |dir| {
         let backing = loop_backing_file(dir).and_then(|file| file.metadata().ok());
@@ -126,7 +146,7 @@ fn devices_of(dir: &Path, offset: u64) -> Vec<Device> {
         })
     };
     let whole = device(dir, 0);
-    let parts = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let parts = fs::read_dir(dir).into_iter().flatten().flatten();
     let parts = parts.map(|entry| entry.path()).filter_map(|dir| {
         let start = setting(&dir.join("start"))?.saturating_mul(512);
         device(&dir, start)

@@ -8,6 +8,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueHint};
 use stetfs_export::nbd::Address;
 
+use super::part::PartArgs;
+
 /// Offer the logical device of a part to other programs: as a file, a loop device, to NBD clients,
 /// or as the disk of a virtual machine
 ///
@@ -220,6 +222,8 @@ pub(crate) struct BelowArgs {
     /// file system that journals everything (data=journal)
     #[arg(long)]
     pub(crate) write_through: bool,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Makes each flush of the image take this many microseconds longer, for measurements.
     #[arg(long, value_name = "US", default_value_t = 0, hide = true)]
     pub(crate) flush_us: u32,

@@ -19,6 +19,7 @@ use super::stay::{self, Stay};
 use crate::args::Mount;
 use crate::export::loops::{Place, attach};
 use crate::failure::{Explain, Failure, Result};
+use crate::mounts::{backing_file, fact};
 use crate::part;
 use crate::start::{EXIT_MOUNT_FAILED, check, launch};
 
@@ -70,13 +71,6 @@ pub(crate) fn is_asked(options: &[String]) -> Result<bool> {
 pub(crate) fn mount(args: &Mount, verbose: u8) -> Result<()> {
     check(&args.image, &args.dir)?;
     part::check_writable(&args.image)?;
-    if part::is_part(&args.image) {
-        let shown = args.image.display();
-        let failure = Failure::new(format!(
-            "{shown}: {FRONT}kernel takes a whole file or device"
-        ));
-        return Err(failure.advise("give the partition's own device (losetup -fP makes them)"));
-    }
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(format!(
             "mount option \"{FRONT}kernel\" needs root: the kernel itself mounts the volume"
@@ -264,12 +258,6 @@ fn standing(dir: &Path) -> Option<(MountEntry, PathBuf)> {
     is_ours.then_some((entry, file))
 }
 
-/// The kernel's mount on the device that is exported in `dir`, if there is one.
-pub(crate) fn mounted_above<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
-    all.iter()
-        .find(|entry| backing_file(entry).is_some_and(|file| file.parent() == Some(dir)))
-}
-
 /// Says what the kernel has found wrong with a volume that it has mounted.
 pub(crate) fn problem(above: &MountEntry) -> Option<String> {
     let device = above.source.file_name()?;
@@ -279,19 +267,6 @@ pub(crate) fn problem(above: &MountEntry) -> Option<String> {
         let device = above.source.display();
         format!("the kernel has found errors (dmesg, {device}): unmount it, and stetfs fsck IMAGE")
     })
-}
-
-/// The file of the loop device on which something is mounted.
-fn backing_file(entry: &MountEntry) -> Option<PathBuf> {
-    fact(entry, "backing_file").map(PathBuf::from)
-}
-
-/// What the kernel says of the loop device on which something is mounted.
-fn fact(entry: &MountEntry, name: &str) -> Option<String> {
-    let device = entry.source.strip_prefix("/dev").ok()?;
-    let path = Path::new("/sys/block").join(device).join("loop").join(name);
-    let found = fs::read_to_string(path).ok()?;
-    Some(found.trim_end().to_owned())
 }
 
 /// Unmounts the kernel's ext4 from `dir` and waits until the server of `file` has left a plain

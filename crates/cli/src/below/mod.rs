@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use stetfs::{MountOptions, open_alone, open_media};
+use stetfs::{MountOptions, open_alone};
 use stetfs_below::{Below, BelowOptions};
 use stetfs_media::BlockDev;
 use stetfs_scheme::Opened;
@@ -21,6 +21,8 @@ use stetfs_scheme::Opened;
 use crate::args::BelowArgs;
 use crate::export::{self, Exported};
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
+use crate::image::{How, open_media};
+use crate::part;
 use slow::SlowFlush;
 
 /// The scheme that passes everything on as it comes: the kernel's own journaling.
@@ -30,6 +32,7 @@ const PASSES: [&str; 2] = ["jbd2", "null"];
 const HEAP: usize = 4 << 20;
 
 pub(crate) fn run(args: &BelowArgs, verbose: u8) -> Result<()> {
+    part::check_writable(&args.image)?;
     let options = MountOptions::parse(&args.options.join(","));
     let options = options
         .map_err(Failure::from)
@@ -84,7 +87,7 @@ fn passed_on(dev: Arc<dyn BlockDev>, scheme: String, words: String) -> Exported 
 
 fn open(image: &Path, options: MountOptions, args: &BelowArgs) -> Result<Exported> {
     let shown = || image.display().to_string();
-    let mut media = open_media(image, &options, false).during(shown)?;
+    let mut media = open_media(image, &options, How::Writable)?;
     if args.flush_us > 0 {
         media.home = Arc::new(SlowFlush {
             below: media.home,

@@ -19,6 +19,7 @@ use stetfs_media::BlockDev;
 use crate::args::{ExportArgs, Way};
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::logging::Log;
+use crate::part;
 use crate::start::{check, launch, open_log, wait_for_release};
 use serving::Listener;
 
@@ -69,7 +70,7 @@ pub(crate) fn run(
     }
     match &way {
         Way::File(dir) => check(file, dir)?,
-        _ => file
+        _ => part::file_of(file)
             .metadata()
             .map(drop)
             .during(|| file.display().to_string())?,
@@ -157,7 +158,7 @@ fn set_arena() -> Result<()> {
 }
 
 fn serve(
-    file: &Path,
+    given: &Path,
     args: &ExportArgs,
     verbose: u8,
     open: impl FnOnce(&Path) -> Result<Exported>,
@@ -165,7 +166,8 @@ fn serve(
     set_arena()?;
     let log_file = args.log.as_deref().map(open_log).transpose()?;
     let log = Log::start(verbose);
-    let file = file.canonicalize().during(|| file.display().to_string())?;
+    let file = part::with_file(given, Path::canonicalize);
+    let file = file.during(|| given.display().to_string())?;
     let stats_file = args.stats.as_deref().map(std::path::absolute).transpose()?;
     let place = Place::of(args)?;
     stetfs_fuse::prepare_process(None);
@@ -184,7 +186,7 @@ fn serve(
     let mut held = None;
     let ready = || {
         held = Some(stetfs_fuse::prepare_memory(
-            args.resident.then_some(file.as_path()),
+            args.resident.then_some(part::file_of(&file)),
             heap,
         )?);
         if !args.server {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::run::{Lab, dumpe2fs, has, json, sha256, stetfs, tool, unmount};
+use crate::run::{Lab, dumpe2fs, has, json, sha256, stetfs, tool, unmount, wait_until};
 use crate::twice::{Loop, Mount, can, mount};
 
 const MIB: u64 = 1 << 20;
@@ -299,6 +299,49 @@ fn partitions_of_one_file_are_mounted_beside_each_other() {
         "content"
     );
     stetfs(&["umount", "--timeout", "20", &first.0]).ok();
+    for (_, start, _) in &list {
+        assert_clean_at(&image, *start);
+    }
+}
+
+/// Below the kernel's ext4, partitions are mounted side by side too, each with its scheme; and one
+/// is a loop device.
+#[test]
+fn partitions_are_below_the_kernels_ext4() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !can() || !is_root || !has("sfdisk") {
+        return;
+    }
+    let lab = Lab::new();
+    let (image, list) = disk(&lab, GPT);
+    let options = "partition=1,front=kernel,scheme=stet,data=journal";
+    let first = Mount::up(&lab, &image, "first", options);
+    let second = format!("{image}?partition=2");
+    let second = Mount::up(&lab, &second, "second", "front=kernel,scheme=jbd2");
+    fs::write(lab.path("first/file"), "one").unwrap();
+    fs::write(lab.path("second/file"), "two").unwrap();
+    let again = mount(&lab, &image, "third", "partition=2");
+    again.fails(1, &["is mounted on", "second"]);
+    for (dir, scheme) in [(&first, "stet"), (&second, "jbd2")] {
+        tool("sync", &["-f", &dir.0]).ok();
+        assert_eq!(
+            json(&stetfs(&["stats", "--json", &dir.0]).ok())["scheme"],
+            scheme
+        );
+        stetfs(&["umount", "--timeout", "20", &dir.0]).ok();
+    }
+    let before = outside(&image, list[2].1, list[2].2);
+    let words = ["below", "--partition", "3", "--as", "loop", &image];
+    let device = stetfs(&words).ok();
+    let dir = lab.str("third");
+    tool("mount", &["-t", "ext4", device.trim(), &dir]).ok();
+    fs::write(lab.path("third/file"), "three").unwrap();
+    unmount(&dir);
+    tool("losetup", &["-d", device.trim()]).ok();
+    let content = |n: usize| stetfs(&["cat", &format!("{image}?partition={n}:/file")]);
+    wait_until("the partition is released", || content(3).code == 0);
+    assert_eq!(["one", "two", "three"], [1, 2, 3].map(|n| content(n).ok()));
+    assert!(outside(&image, list[2].1, list[2].2) == before);
     for (_, start, _) in &list {
         assert_clean_at(&image, *start);
     }
