@@ -132,7 +132,8 @@ pub(crate) fn block(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<(Blo
     let end = SECOND + second.len();
     let mut block = Block::zeroed(vol.geo.block_size());
     let bytes = block.bytes_mut();
-    if end > bytes.len() {
+    // One that moves out must fit.
+    if end > dirent::body_size(&vol.geo) {
         return Err(Inconsistent::InlineData(inode.ino).into());
     }
     let (parent, first) = st.raw.block.split_at(PARENT_SIZE);

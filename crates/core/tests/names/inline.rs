@@ -12,7 +12,8 @@ use stetfs::{
     Caller, FallocateMode, FiemapFlags, Fs, MountOptions, OpenFlags, RenameFlags, SetAttr,
     SetXattr, Whence,
 };
-use stetfs_format::{InodeFlags, InodeNo};
+use stetfs_format::xattr::{Xattr, encode_block, encode_inode};
+use stetfs_format::{BlockNo, Inode, InodeFlags, InodeNo, Superblock};
 use tempfile::TempDir;
 
 use crate::image::{Random, Volume, names_in};
@@ -528,6 +529,19 @@ fn a_file_is_longer_than_its_content() {
     assert_eq!(seen[1], expected);
 }
 
+/// Returns where an inode lies in an image with blocks of 1 KiB.
+fn inode_at(image: &TempDir, path: &str) -> u64 {
+    let text = Volume::debugfs(image, &format!("imap {path}"));
+    let word = |name: &str| {
+        let (_, rest) = text.split_once(name).unwrap();
+        let digits = rest.trim_start().trim_start_matches("0x");
+        let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap();
+        digits[..end].to_owned()
+    };
+    let block: u64 = word("located at block").parse().unwrap();
+    block * 1024 + u64::from_str_radix(&word("offset"), 16).unwrap()
+}
+
 /// Damaged content is an error, never a panic.
 #[test]
 fn damage_is_told() {
@@ -543,21 +557,10 @@ fn damage_is_told() {
         }
     }
     let bytes = fs::read(image.path().join("image")).unwrap();
-    let inode = |path: &str| {
-        let text = Volume::debugfs(&image, &format!("imap {path}"));
-        let word = |name: &str| {
-            let (_, rest) = text.split_once(name).unwrap();
-            let digits = rest.trim_start().trim_start_matches("0x");
-            let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap();
-            digits[..end].to_owned()
-        };
-        let block: u64 = word("located at block").parse().unwrap();
-        block * 1024 + u64::from_str_radix(&word("offset"), 16).unwrap()
-    };
     let c = Caller::root();
     let mut random = Random::new(5);
     for path in ["dir", "dir/seven"] {
-        let at = inode(path);
+        let at = inode_at(&image, path);
         for _ in 0..150 {
             let offset = at + random.below(256) as u64;
             let byte = bytes[offset as usize] ^ 1 << random.below(8);
@@ -580,6 +583,56 @@ fn damage_is_told() {
             let _ = fs.unmount();
         }
     }
+}
+
+/// The second part of a directory is in a block of attributes, and longer than any inode.
+#[test]
+fn what_no_block_could_hold_is_told() {
+    let image = Volume::image("-t ext4 -b 1024 -O inline_data", 16);
+    {
+        let Some(kernel) = Kernel::mount(&image) else {
+            return;
+        };
+        fs::create_dir(kernel.at.join("dir")).unwrap();
+    }
+    let file = image.path().join("image");
+    let mut bytes = fs::read(&file).unwrap();
+    let sb = Superblock::decode(&bytes[1024..2048]).unwrap();
+    let number = |request: &str, behind: &str| -> u64 {
+        let said = Volume::debugfs(&image, request);
+        let (_, rest) = said.split_once(behind).unwrap();
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let ino = InodeNo(number("stat dir", "Inode: ") as u32);
+    let block = BlockNo(number("ffb", "found: "));
+    let at = inode_at(&image, "dir") as usize;
+    let mut inode = Inode::decode(&bytes[at..], ino, &sb).unwrap();
+    // Records of twelve bytes, packed tight: one more than the block of a directory holds.
+    let mut value = vec![0; 1024 - 80];
+    let last = value.len() / 12 - 1;
+    for (n, record) in value.chunks_mut(12).enumerate().take(last + 1) {
+        record[0] = 11;
+        record[4] = if n == last { 12 + 8 } else { 12 };
+        record[6] = 4;
+        record[8..12].copy_from_slice(format!("{n:04}").as_bytes());
+    }
+    let data = Xattr {
+        index: 7,
+        name: b"data",
+        value: &value,
+    };
+    let raw = &mut bytes[block.0 as usize * 1024..][..1024];
+    encode_block(raw, &[data], 1, block, &sb);
+    encode_inode(&mut bytes[at..], &[], &inode, &sb);
+    inode.file_acl = block;
+    inode.encode_into(&mut bytes[at..], ino, &sb);
+    fs::write(&file, &bytes).unwrap();
+    let (fs, _) = Volume::try_mount(&image).unwrap();
+    let c = Caller::root();
+    let dir = fs.lookup(&c, ROOT, b"dir").unwrap().ino;
+    let made = fs.mkdir(&c, dir, &[b'n'; 100], 0o755);
+    assert!(made.is_err_and(|e| e.to_string().contains("does not hold the content")));
+    let _ = fs.unmount();
 }
 
 /// A name can be removed from a full volume, and a file truncated to nothing.
