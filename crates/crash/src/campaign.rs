@@ -315,8 +315,6 @@ impl Campaign<'_> {
         wrong: Vec<(Turn, Order, Wrong)>,
         end: Option<Instant>,
     ) -> Result<Vec<Violation>> {
-        let dir = stetfs_testkit::host::scratch()?;
-        let scratch = dir.path().join("recovered");
         let mut violations = Vec::new();
         for (n, ((index, _), order, wrong)) in wrong.into_iter().enumerate() {
             let workload = &self.workloads[index].clone().in_order(order);
@@ -329,7 +327,6 @@ impl Campaign<'_> {
                     fresh: &self.fresh,
                     front: self.front,
                     effort: self.effort,
-                    scratch: &scratch,
                     deadline: end.map_or(due, |end| end.min(due)),
                 };
                 if let Some((smaller, wrong)) = minimizer.minimize(workload, wrong.fault)? {
@@ -497,8 +494,6 @@ impl<'a> Shared<'a> {
 
     fn work(&self, beat: &Beat, watch: &(dyn Fn(Progress) + Sync)) -> Result<()> {
         let campaign = self.campaign;
-        let dir = stetfs_testkit::host::scratch()?;
-        let scratch = dir.path().join("recovered");
         let mut subject = Subject::new(&campaign.target);
         while !self.stop.load(Ordering::Relaxed) {
             let next = self.next.fetch_add(1, Ordering::Relaxed);
@@ -524,7 +519,7 @@ impl<'a> Shared<'a> {
             } else {
                 campaign.looks(workload, nth)
             };
-            let looked = self.look_at(workload, &looks, &mut subject, &scratch, &mut go_on);
+            let looked = self.look_at(workload, &looks, &mut subject, &mut go_on);
             let looked = looked.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.note((index, nth), looked);
             self.tell(watch);
@@ -563,13 +558,12 @@ impl<'a> Shared<'a> {
         workload: &Workload,
         looks: &[Look],
         subject: &mut Subject,
-        scratch: &std::path::Path,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Looked> {
         let campaign = self.campaign;
         let mut looked = Looked::default();
         for look in looks {
-            let findings = self.explore(look, subject, scratch, go_on)?;
+            let findings = self.explore(look, subject, go_on)?;
             let besides = Counts {
                 orders: u64::from(look.workload.order != workload.order),
                 ..Counts::default()
@@ -596,7 +590,6 @@ impl<'a> Shared<'a> {
         &self,
         look: &Look,
         subject: &mut Subject,
-        scratch: &std::path::Path,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Findings> {
         let campaign = self.campaign;
@@ -624,7 +617,7 @@ impl<'a> Shared<'a> {
             go_on() && (campaign.enough > 1 || counts.violations == 0)
         };
         let part = (look.effort, look.part);
-        let findings = explore(&record, workload, part, subject, scratch, &mut count)?;
+        let findings = explore(&record, workload, part, subject, &mut count)?;
         self.found.lock().counts += findings.counts.since(&told);
         Ok(findings)
     }

@@ -208,9 +208,7 @@ impl Case {
             contents = moment.contents(&nested.keep);
         }
         let allowed = record.allowed(cut.at);
-        let dir = stetfs_testkit::host::scratch()?;
-        let scratch = dir.path().join("recovered");
-        let judged = subject.judge(&contents, &record.oracle, &allowed, &scratch)?;
+        let judged = subject.judge(&contents, &record.oracle, &allowed)?;
         Ok(Replayed {
             state: judged.as_ref().ok().copied(),
             wrong: judged.err(),

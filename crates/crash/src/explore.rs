@@ -1,7 +1,5 @@
 //! Explores one workload: every moment, the states that it can leave, and their outcomes.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
@@ -15,7 +13,7 @@ use super::oracle::Allowed;
 use super::record::Record;
 use super::report::{Counts, Fault, Reached, Violation};
 use super::states::{Effort, Part, possible};
-use super::subject::{Outcome, Subject, second_opinion, second_replay};
+use super::subject::{Outcome, Subject};
 use super::turns::Order;
 use super::workload::Workload;
 use crate::media::contents::Contents;
@@ -111,9 +109,8 @@ impl Known {
     }
 }
 
-/// Explores a part of a run. `scratch` is a file for e2fsck. `go_on` is called at each moment, with
-/// the numbers so far; false ends the exploration. Moments that belong to no part are counted as
-/// left out with part 0.
+/// Explores a part of a run. `go_on` is called at each moment, with the numbers so far; false ends
+/// the exploration. Moments that belong to no part are counted as left out with part 0.
 ///
 /// # Errors
 /// e2fsck cannot be run.
@@ -122,7 +119,6 @@ pub fn explore(
     workload: &Workload,
     (effort, part): (Effort, Part),
     subject: &mut Subject,
-    scratch: &Path,
     go_on: &mut dyn FnMut(&Counts) -> bool,
 ) -> Result<Findings> {
     // Each workload starts counting the "one in N" samples somewhere else, since a short workload
@@ -134,7 +130,6 @@ pub fn explore(
         effort,
         part,
         subject,
-        scratch,
         rng,
         phase,
         folds: Folds::default(),
@@ -161,7 +156,6 @@ struct Explorer<'a> {
     effort: Effort,
     part: Part,
     subject: &'a mut Subject,
-    scratch: &'a Path,
     go_on: &'a mut dyn FnMut(&Counts) -> bool,
     /// `go_on` has returned false.
     stopped: bool,
@@ -399,15 +393,16 @@ impl Explorer<'_> {
         if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
             && (ours.is_err() || is_asked)
         {
-            let opinion =
-                second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
+            let opinion = self.subject.second().opinion(recovered, ours);
+            let opinion = opinion.context("e2fsck's opinion")?;
             counts.e2fsck += 1;
             counts.e2fsck_agreed += u64::from(opinion.is_ok());
             disagreement = opinion.err();
         }
         if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
             && is_asked
-            && let Some(same) = second_replay(&self.record.target, left, seen, self.scratch)
+            && let Some(same) = (self.subject.second())
+                .replay(&self.record.target, left, seen)
                 .context("e2fsck's replay")?
         {
             counts.replayed += 1;
@@ -538,7 +533,6 @@ impl Explorer<'_> {
                 &then,
                 (effort, Part::WHOLE),
                 self.subject,
-                self.scratch,
                 &mut count,
             )?;
             self.found.counts += found.counts.of_chain();

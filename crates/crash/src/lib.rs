@@ -14,7 +14,8 @@
 //! What is looked at, and judged:
 //! - [`states`]: which states of a moment are looked at; [`guide`]: those that are chosen by what
 //!   recoveries read; [`fold`]: those that need no recovery of their own.
-//! - [`subject`]: recovers a state, reads it, checks it, writes to it.
+//! - [`subject`]: recovers a state, reads it, checks it, writes to it; [`second`]: what e2fsck says
+//!   of it.
 //! - [`oracle`]: the contents that are allowed after a cut, by the model and the scheme's promise.
 //! - [`explore`]: all of this for one workload; [`campaign`]: for many, on several threads, within
 //!   a budget.
@@ -54,6 +55,7 @@ pub mod moment;
 pub mod oracle;
 pub mod record;
 pub mod report;
+pub mod second;
 pub mod sharing;
 pub mod states;
 pub mod subject;

@@ -8,7 +8,6 @@
 //! of such a set as few pieces as possible.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -31,7 +30,6 @@ pub(super) struct Minimizer<'a> {
     pub(super) fresh: &'a Contents,
     pub(super) front: Option<Front<'a>>,
     pub(super) effort: Effort,
-    pub(super) scratch: &'a Path,
     pub(super) deadline: Instant,
 }
 
@@ -126,7 +124,7 @@ impl Minimizer<'_> {
         };
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
         let all = (effort, states::Part::WHOLE);
-        let Findings { wrong, .. } = explore(&record, workload, all, subject, self.scratch, go_on)?;
+        let Findings { wrong, .. } = explore(&record, workload, all, subject, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 

@@ -1,12 +1,10 @@
 //! Recovers a state, reads it, checks its structure, and writes to it.
 
 use std::io;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
-use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
-use stetfs_media::{BlockDev, Class, Image, Tag};
+use stetfs_media::{BlockDev, Class, Tag};
 use stetfs_scheme::RecoveryCase;
 
 use super::caught::caught;
@@ -14,10 +12,10 @@ use super::media::Media;
 use super::moment::Tapes;
 use super::oracle::{Allowed, Observation, Oracle};
 use super::report::Fault;
+use super::second::Second;
 use super::target::Target;
 use super::watch::Watched;
 use crate::media::contents::Contents;
-use crate::media::kind::Kind;
 use stetfs_testkit::world::op::{Durable, Op, Payload};
 use stetfs_testkit::world::{Reply, World};
 
@@ -74,6 +72,7 @@ pub struct Subject {
     target: Target,
     checker: Checker,
     uses: Vec<Op>,
+    second: Second,
 }
 
 impl Subject {
@@ -83,6 +82,7 @@ impl Subject {
             target: target.clone(),
             checker: Checker::keeping(10),
             uses: uses(),
+            second: Second::default(),
         }
     }
 
@@ -109,7 +109,12 @@ impl Subject {
         }
     }
 
-    /// Recovers a state and judges it, also by e2fsck; `scratch` is a file for e2fsck.
+    /// The opinions of e2fsck.
+    pub fn second(&mut self) -> &mut Second {
+        &mut self.second
+    }
+
+    /// Recovers a state and judges it, also by e2fsck.
     ///
     /// # Errors
     /// e2fsck cannot be run.
@@ -118,17 +123,16 @@ impl Subject {
         left: &Contents,
         oracle: &Oracle,
         allowed: &Allowed,
-        scratch: &Path,
     ) -> Result<Result<usize, (Fault, String)>> {
         let recovery = self.recover(left);
         if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
-            && let Err(why) = second_opinion(recovered, ours, scratch)?
+            && let Err(why) = self.second.opinion(recovered, ours)?
         {
             return Ok(Err((Fault::Disagreement, why)));
         }
         let judged = recovery.outcome.judge(oracle, allowed);
         if let (Ok(_), Some(seen)) = (&judged, &recovery.outcome.seen)
-            && let Some(Err(why)) = second_replay(&self.target, left, seen, scratch)?
+            && let Some(Err(why)) = self.second.replay(&self.target, left, seen)?
         {
             return Ok(Err((Fault::Replay, why)));
         }
@@ -262,92 +266,4 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
     } else {
         Err(report.to_string())
     }
-}
-
-/// Lets e2fsck replay the journal of a state instead of us, and compares the volume with `ours`,
-/// the result of our recovery. Orphans are left to our mount in both. Returns `None` when e2fsck
-/// cannot replay the journal: the volume is no plain one with JBD2's journal, or its superblock or
-/// its newest commit record is torn.
-///
-/// # Errors
-/// The file cannot be written or read, or e2fsck cannot be run.
-pub fn second_replay(
-    target: &Target,
-    left: &Contents,
-    ours: &Observation,
-    file: &Path,
-) -> Result<Option<Result<(), String>>> {
-    let is_jbd2 = target.lower.is_none() && target.scheme.is_jbd2(&target.scheme_options());
-    if !is_jbd2 || target.home != Kind::Block {
-        return Ok(None);
-    }
-    let volume = left.volume()?;
-    if stetfs_testkit::image::superblock_is_torn(&volume) {
-        return Ok(None);
-    }
-    volume.to_file(file).context("an image for e2fsck")?;
-    if let Err(error) = stetfs_testkit::image::replay(file) {
-        return Ok(Some(Err(format!("{error:#}"))));
-    }
-    let replayed = Image::from_file(file)?;
-    if has_errors(&replayed)? {
-        return Ok(None);
-    }
-    let replayed = Contents::of_block_device(replayed);
-    Ok(Some(
-        compare(target, &replayed, ours).map_err(|error| format!("{error:#}")),
-    ))
-}
-
-/// True if e2fsck reports a corrupt transaction. It does so for a torn commit record, which counts
-/// as never written to us. It then forgets the orphans.
-fn has_errors(volume: &Image) -> Result<bool> {
-    let mut raw = [0; SUPERBLOCK_SIZE];
-    volume.read(SUPERBLOCK_OFFSET, &mut raw);
-    let superblock = Superblock::decode(&raw).context("what e2fsck has replayed")?;
-    Ok(superblock.state.contains(State::ERROR))
-}
-
-/// Mounts the volume that e2fsck has replayed, and compares it with `ours`.
-fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<()> {
-    let shown = Media::new(replayed).shown()?;
-    let (library, _) = target
-        .mount(shown, target.options())
-        .context("mounting what e2fsck has replayed")?;
-    let seen = Observation::of(&library)?;
-    let differ = seen.differences_from(ours);
-    ensure!(
-        differ.is_empty(),
-        "where e2fsck has replayed the journal, and expected as we have replayed it:\n{}",
-        differ.join("\n")
-    );
-    Ok(())
-}
-
-/// Returns e2fsck's opinion of a volume, as an error where it differs from `ours`, our checker's
-/// verdict.
-///
-/// # Errors
-/// The file cannot be written, or e2fsck cannot be run.
-pub fn second_opinion(
-    recovered: &Contents,
-    ours: &Result<(), String>,
-    file: &Path,
-) -> Result<Result<(), String>> {
-    let volume = match recovered.volume() {
-        Ok(volume) => volume,
-        // For example a part with a lost page that nobody has read so far.
-        Err(error) => {
-            return Ok(Err(format!(
-                "the recovered volume cannot be read: {error:#}"
-            )));
-        }
-    };
-    volume.to_file(file).context("an image for e2fsck")?;
-    let theirs = stetfs_testkit::image::check(file).map_err(|error| format!("{error:#}"));
-    Ok(match (ours, theirs) {
-        (Ok(()), Ok(())) | (Err(_), Err(_)) => Ok(()),
-        (Ok(()), Err(theirs)) => Err(format!("our checker finds nothing, but {theirs}")),
-        (Err(ours), Ok(())) => Err(format!("e2fsck -fn finds nothing, but our checker: {ours}")),
-    })
 }

@@ -6,8 +6,10 @@
 //! A page that was never written does not exist and reads as zeros.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::sparse;
@@ -159,6 +161,45 @@ impl Image {
 }
 
 /// Two images are equal if all their bytes are.
+/// A file that holds one image after another. Of each, only those pages are written that it does
+/// not share with the last one.
+#[derive(Debug)]
+pub struct ImageFile {
+    path: PathBuf,
+    /// What the file holds; `None`: that is not known.
+    holds: Option<Image>,
+}
+
+impl ImageFile {
+    /// A file at this path, which need not exist.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, holds: None }
+    }
+
+    /// Makes the file hold this image. Nobody else may have changed it since the last one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn show(&mut self, image: &Image) -> io::Result<&Path> {
+        // What an error leaves is not known.
+        let last = self.holds.take().filter(|last| last.size == image.size);
+        match last {
+            Some(last) => {
+                let file = File::options().write(true).open(&self.path)?;
+                let mut page = [0; PAGE];
+                for offset in image.unshared_pages(&last) {
+                    let len = PAGE.min(u64_as_usize(image.size - offset));
+                    image.read(offset, &mut page[..len]);
+                    file.write_all_at(&page[..len], offset)?;
+                }
+            }
+            None => image.to_file(&self.path)?,
+        }
+        self.holds = Some(image.clone());
+        Ok(&self.path)
+    }
+}
+
 impl PartialEq for Image {
     fn eq(&self, other: &Self) -> bool {
         const ZERO: Page = [0; PAGE];
@@ -312,6 +353,29 @@ mod tests {
         a.to_file(&path).expect("a file");
         assert_eq!(std::fs::metadata(&path).expect("it exists").len(), 64 << 20);
         assert_eq!(Image::from_file(&path).expect("the file"), a);
+    }
+
+    #[test]
+    fn a_file_holds_one_image_after_another() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut file = ImageFile::new(dir.path().join("image"));
+        let mut image = Image::new(100_000);
+        let mut differs = Image::new(8192);
+        differs.write(0, b"of another size");
+        for step in 0..6u8 {
+            match step {
+                3 => image.fill(0, 9000, 0),
+                n => image.write(u64::from(n) * 16_000, &[n + 1; 7000]),
+            }
+            for shown in [&image, &image.clone()] {
+                let path = file.show(shown).expect("written").to_owned();
+                assert_eq!(Image::from_file(&path).expect("read"), *shown, "{step}");
+            }
+            if step == 4 {
+                let path = file.show(&differs).expect("written").to_owned();
+                assert_eq!(Image::from_file(&path).expect("read"), differs);
+            }
+        }
     }
 
     #[derive(Clone, Debug)]

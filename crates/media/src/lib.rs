@@ -46,7 +46,7 @@ pub use dev::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES};
 pub use error::{MediaError, Op};
 pub use file::FileDev;
 pub use file_open::{FileOptions, LockHolder, lock_holder, loop_backing_file, loop_whole_file};
-pub use image::Image;
+pub use image::{Image, ImageFile};
 pub use layer::{Layer, PmemLayer, Uncached};
 pub use meter::{Meter, MeterSnapshot, Traffic};
 pub use nand::{Nand, NandFile, NandSim};

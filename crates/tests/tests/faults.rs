@@ -150,8 +150,6 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
     let requests_of = |media: &Media| media.struck()[medium].1;
     let requests = requests_of(&media).saturating_sub(requests_of(&idle));
     let oracle = Oracle::new(states(target, script), &[], ran.promise);
-    let dir = scratch()?;
-    let file = dir.path().join("left");
     let mut subject = Subject::new(target);
     let mut rng = Rng::new(requests);
     let (mut struck, mut told) = (0, 0);
@@ -182,7 +180,7 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
         let now = tapes.moment(tapes.changes()).context("the last moment")?;
         for keep in [Keep::All, Keep::Random(nth)] {
             let left = now.contents(&keep);
-            if let Err((fault, why)) = subject.judge(&left, &oracle, &ran.allowed, &file)? {
+            if let Err((fault, why)) = subject.judge(&left, &oracle, &ran.allowed)? {
                 let told = ran.told;
                 bail!("{name}, {told:?}, cut afterwards keeping {keep}: {fault}: {why}");
             }
@@ -310,12 +308,10 @@ fn an_atomic_write_that_has_become_too_long_goes_to_the_log() {
         println!("{}: {refused} refused", script.name());
         assert!(refused > 0, "{}: nothing was refused", script.name());
         let oracle = Oracle::new(states(&target, script), &[], ran.promise);
-        let dir = scratch().expect("a scratch directory");
         let tapes = media.tapes();
         let now = tapes.moment(tapes.changes()).expect("the last moment");
         let left = now.contents(&Keep::All);
-        let judged =
-            Subject::new(&target).judge(&left, &oracle, &ran.allowed, &dir.path().join("left"));
+        let judged = Subject::new(&target).judge(&left, &oracle, &ran.allowed);
         if let Some(found) = judged.expect("a judgement").err() {
             panic!(
                 "{}, {refused} refused: {}: {}",

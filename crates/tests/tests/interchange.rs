@@ -157,7 +157,7 @@ fn our_journal(target: &Target, script: Script) -> Result<()> {
                 )?;
             }
             let allowed = record.allowed(at_change);
-            let judged = subject.judge(&contents, &record.oracle, &allowed, &at("judged"))?;
+            let judged = subject.judge(&contents, &record.oracle, &allowed)?;
             judged
                 .map(drop)
                 .map_err(|(fault, why)| anyhow!("{fault}: {why}"))
