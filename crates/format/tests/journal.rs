@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 use image::{Image, Volume};
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
-    BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, DescriptorWriter, Header, JBD2_MAGIC,
-    JournalIncompat, JournalSuperblock, LogFormat, RevokeBlock, RevokeWriter, escape, needs_escape,
-    unescape,
+    BlockType, COMMIT_LAYOUT, ChecksumVersion, CommitBlock, DescriptorBlock, DescriptorWriter,
+    Header, JBD2_MAGIC, JournalIncompat, JournalSuperblock, LogFormat, RevokeBlock, RevokeWriter,
+    escape, needs_escape, unescape,
 };
 use stetfs_format::{
     BlockNo, BlockSize, Corrupt, FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, Tid, Time,
@@ -540,7 +540,10 @@ fn damage_is_found() {
             };
             assert!(DescriptorBlock::decode(&flip(&descriptor), &format).is_err());
             assert!(RevokeBlock::decode(&flip(&revoke), &format).is_err());
-            assert!(CommitBlock::decode(&flip(&commit), &format).is_err());
+            // A commit block says nothing behind its fields: a power cut may tear it there.
+            let is_said = bit / 8 < COMMIT_LAYOUT.size;
+            let decoded = CommitBlock::decode(&flip(&commit), &format);
+            assert_eq!(decoded.is_err(), is_said, "bit {bit}");
             assert!(!format.is_intact(&tags[0], tid, &flip(&content)));
         }
     }

@@ -39,6 +39,10 @@ pub struct CommitBlock {
 impl CommitBlock {
     /// Checks header and, with v2 or v3, the checksum.
     ///
+    /// A power cut may tear a block. All that a commit block says is in its first sector, and the
+    /// rest is zeros, so the block counts if its checksum is right with zeros there. The kernel
+    /// does the same (`jbd2_commit_block_csum_verify_partial`, fs/jbd2/recovery.c).
+    ///
     /// # Errors
     /// [`Corrupt::JournalMagic`], [`Corrupt::JournalBlockType`],
     /// [`Corrupt::JournalCommitChecksum`], [`Corrupt::TooShort`].
@@ -47,7 +51,7 @@ impl CommitBlock {
         let header = Header::expect(block, BlockType::Commit)?;
         if format.has_tails() {
             let (stored, computed) = (CHKSUM.get(block), block_crc(block, format));
-            if stored != computed {
+            if stored != computed && stored != torn_crc(block, format) {
                 return Err(Corrupt::JournalCommitChecksum { stored, computed });
             }
         }
@@ -108,7 +112,23 @@ impl CommitBlock {
 }
 
 fn block_crc(block: &[u8], format: &LogFormat) -> u32 {
-    let mut crc = crc32c(format.seed, &block[..CHKSUM.0]);
-    crc = crc32c(crc, &[0; 4]);
-    crc32c(crc, &block[CHKSUM.end()..])
+    crc32c(head_crc(block, format), &block[COMMIT_LAYOUT.size..])
+}
+
+/// The checksum of the block with zeros behind what is said in it.
+fn torn_crc(block: &[u8], format: &LogFormat) -> u32 {
+    const ZEROS: [u8; 512] = [0; 512];
+    let rest = block.len() - COMMIT_LAYOUT.size;
+    let mut crc = head_crc(block, format);
+    for _ in 0..rest / ZEROS.len() {
+        crc = crc32c(crc, &ZEROS);
+    }
+    crc32c(crc, &ZEROS[..rest % ZEROS.len()])
+}
+
+/// The checksum of what is said, without the checksum itself.
+fn head_crc(block: &[u8], format: &LogFormat) -> u32 {
+    let crc = crc32c(format.seed, &block[..CHKSUM.0]);
+    let crc = crc32c(crc, &[0; 4]);
+    crc32c(crc, &block[CHKSUM.end()..COMMIT_LAYOUT.size])
 }
