@@ -25,7 +25,7 @@ BEGIN, END = "<!-- programs: scripts/programs/table.py -->\n", "<!-- end of prog
 
 # Debian's, for which its packages have modules.
 PYTHON = "/usr/bin/python3"
-MODELS = "ext4-ordered,posix,stet"
+MODELS = "ext4-ordered,ext4-dioread-lock,posix,stet"
 # States of which the check is asked, for each model.
 BUDGET = 2000
 
@@ -296,7 +296,7 @@ def table(results):
         if what["shard"] != "1/1":
             states += f" (shard {what['shard']})"
         cells = [what["program"], result["version"], what["promise"]]
-        cells += [verdict(of[model]) if model in of else "" for model in models]
+        cells += [verdict(of[model]) if model in of else "not run" for model in models]
         cells += [states, f"{result['judged']:,}", f"{result['seconds']:.0f}", f"`{name}`"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

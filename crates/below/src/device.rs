@@ -59,6 +59,11 @@ const LOOSE_MOST: usize = 64;
 /// How often the thread looks whether something is due that it was not woken for.
 const ROUND: std::time::Duration = std::time::Duration::from_secs(4);
 
+/// Options of the kernel's mount for a device on which each write is durable when it is answered
+/// ([`BelowOptions::write_through`]). It need not be flushed, and a commit block may come before
+/// what it commits: the device takes a transaction when all of it is there.
+pub const WRITE_THROUGH: [&str; 2] = ["nobarrier", "journal_async_commit"];
+
 /// How the device behaves.
 #[derive(Clone, Debug)]
 pub struct BelowOptions {

@@ -35,7 +35,7 @@ mod state;
 mod stats;
 mod superblock;
 
-pub use device::{Below, BelowOptions};
+pub use device::{Below, BelowOptions, WRITE_THROUGH};
 pub use error::BelowError;
 pub use snoop::{Snoop, SnoopError, SnoopStats, TABLE_BLOCKS};
 pub use stats::BelowStats;

@@ -65,7 +65,9 @@ fn with_names(command: Command) -> Command {
     let command = command.mut_subcommand("crash", |crash| {
         let is_scheme = among(schemes.iter().map(|&name| name.to_owned()).collect());
         let models = stetfs_powercut::model::MODELS.map(|model| model.name);
-        let models = models.into_iter().chain(schemes).map(str::to_owned);
+        let kernels = stetfs_powercut::kernel::Kernel::EXAMPLES;
+        let models = models.into_iter().chain(schemes).chain(kernels);
+        let models = models.map(str::to_owned);
         crash
             .mut_arg("scheme", is_scheme)
             .mut_arg("model", among(models.collect()))

@@ -46,7 +46,9 @@ pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
     let done = match (&args.command, &args.replay) {
         (Some(CrashCommand::Merge(args)), _) => merge(args),
         (Some(CrashCommand::Mark(args)), _) => program::mark(args),
-        (None, Some(case)) if program::is_case(case) => program::replay(&args.program, case),
+        (None, Some(case)) if program::is_case(case) => {
+            program::replay(&args.program, case, args.seed)
+        }
         (None, Some(_)) if args.program.shell => Err(Failure::new(
             "--shell needs the case of a program: --replay FILE#CASE",
         )),

@@ -1,8 +1,10 @@
-//! Explores what one of our schemes leaves of a program. The power is cut between any two changes
-//! of the media, and each state is recovered (`docs/EXPLORER.md` says how states are chosen). The
-//! recovered trees are judged as all other states are.
+//! Explores what a system that runs leaves of a program: one of our schemes, or the kernel's ext4.
+//! The power is cut between any two changes of the media, and each state is recovered
+//! (`docs/EXPLORER.md` says how states are chosen). The recovered trees are judged as all other
+//! states are.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,16 +19,22 @@ use stetfs_testkit::rng::Rng;
 use crate::call::Recording;
 use crate::explore::{Counts, Court, Early, Explored, State, Way};
 use crate::finding::{Cause, Reported, Told, few, last_calls};
-use crate::judge::{Error, Key};
+use crate::judge::{Error, Judge, Key};
 use crate::model::Had;
 use crate::numbers::without_numbers;
 use crate::player::Pace;
 use crate::remedy::{Helpless, Place, made_durable_by, with_all, with_place};
-use crate::scheme::{Played, Scheme};
+use crate::system::{Played, System};
 use crate::tree::Tree;
 
 /// Moments that are looked at, at most, for each pace.
 const MOMENTS: usize = 2048;
+
+/// Of this many states that were recovered, others judge one.
+const SECOND_EVERY: usize = 32;
+
+/// How often a system that does not do the same twice is asked for a state.
+const TRIES: usize = 24;
 
 /// A power cut on blocks.
 #[derive(Clone, Debug)]
@@ -40,12 +48,12 @@ struct Cut {
     calls: usize,
 }
 
-/// An exploration on a scheme.
+/// An exploration on a system.
 pub struct Explorer<'a> {
     /// What the program did.
     pub recording: &'a Recording,
-    /// The scheme.
-    pub scheme: &'a Scheme,
+    /// The system.
+    pub system: &'a dyn System,
     /// An empty volume.
     pub fresh: &'a Image,
     /// Who judges.
@@ -76,7 +84,7 @@ impl Explorer<'_> {
     /// Explores, and looks for what would help.
     ///
     /// # Errors
-    /// The check cannot be run; the scheme does not take the program's calls, or does not recover.
+    /// The check cannot be run; the system does not take the program's calls, or does not recover.
     pub fn run(&self) -> Result<Explored, Error> {
         let (mut found, early) = self.found()?;
         if early.is_none() {
@@ -86,7 +94,7 @@ impl Explorer<'_> {
         }
         let findings = found.findings.into_iter();
         Ok(Explored {
-            model: self.scheme.to_string(),
+            model: self.system.to_string(),
             counts: found.counts,
             findings: findings.map(|finding| finding.reported).collect(),
             early,
@@ -153,16 +161,19 @@ impl Explorer<'_> {
         };
         let story = Story::new(self.recording);
         let mut early = None;
-        for pace in Pace::ALL {
+        for pace in self.system.paces() {
             if early.is_none() {
-                early = self.at_pace(pace, &story, &mut found)?;
+                early = self.at_pace(*pace, &story, &mut found)?;
             }
         }
         Ok((found, early))
     }
 
     fn failed(&self, why: anyhow::Error) -> Error {
-        Error::Scheme(why.context(format!("scheme {}", self.scheme)))
+        if self.court.judges.iter().any(Judge::is_stopped) {
+            return Error::Stopped;
+        }
+        Error::System(why.context(format!("model {}", self.system)))
     }
 
     /// Why it did not come to the end, if it did not.
@@ -172,35 +183,27 @@ impl Explorer<'_> {
         story: &Story<'_>,
         found: &mut Found,
     ) -> Result<Option<Early>, Error> {
-        let played = Played::new(self.scheme, self.fresh, self.recording, pace);
+        let played = self.system.play(self.fresh, self.recording, pace);
         let played = played.map_err(|why| self.failed(why))?;
-        let effort = Effort {
-            guided: 0,
-            seed: self.seed,
-            ..Effort::default()
-        };
+        let effort = effort(self.seed);
         let mut rng = Rng::new(self.seed);
-        let all = played.returned[0]..played.tapes.changes() + 1;
-        let many = (all.end - all.start) as usize;
-        let mut wanted = Effort::spread(all, &played.tapes.pre_flush_moments(), MOMENTS, &mut rng);
-        // What was promised by then must be there.
-        wanted.extend(&played.returned);
-        wanted.sort_unstable();
-        wanted.dedup();
-        found.counts.moments_all += many;
+        let wanted = moments(&played, &mut rng);
+        found.counts.moments_all += all_moments(&played).count();
         let mut recovered = Recovered::new(&played);
+        let seconded = found.counts.seconded;
         let last = wanted
             .last()
             .copied()
-            .filter(|_| Some(&pace) == Pace::ALL.last());
+            .filter(|_| Some(&pace) == self.system.paces().last());
         for moment in played.tapes.moments(wanted) {
             let keeps = effort.choices(&moment.relevant(), &mut rng);
             let possible = stetfs_crash::states::possible(&moment.relevant());
             found.counts.moments += 1;
             found.counts.moments_sampled += usize::from(possible > keeps.len() as u64);
-            let left = recovered.at(self.scheme, &moment, keeps).map_err(|why| {
+            let left = recovered.at(self.system, &moment, keeps).map_err(|why| {
                 self.failed(why.context(format!("{pace}, after {} changes", moment.at())))
             })?;
+            found.counts.seconded = seconded + recovered.seconded;
             for calls in played.calls(moment.at(), self.recording) {
                 let missed = self.judge(story, (pace, moment.at(), calls), &left, found)?;
                 if missed.is_some() {
@@ -281,7 +284,12 @@ impl Explorer<'_> {
         let reported = Reported {
             number: state.number,
             cause,
-            case: format!("{}:{pace}:{changes}:{calls}:{keep}", self.scheme),
+            case: if self.system.is_repeatable() {
+                format!("{}:{pace}:{changes}:{calls}:{keep}", self.system)
+            } else {
+                let digest = state.tree.digest();
+                format!("{}:{pace}:{calls}:{digest:032x}", self.system)
+            },
             states: 1,
             told,
             remedy: Vec::new(),
@@ -302,6 +310,8 @@ struct Recovered {
     tracker: DiffTracker,
     folds: Folds<usize>,
     trees: Vec<Arc<Tree>>,
+    /// States that others have judged.
+    seconded: u64,
 }
 
 impl Recovered {
@@ -310,13 +320,14 @@ impl Recovered {
             tracker: DiffTracker::new(played.start.clone()),
             folds: Folds::default(),
             trees: Vec::new(),
+            seconded: 0,
         }
     }
 
     /// What is recovered of each choice.
     fn at(
         &mut self,
-        scheme: &Scheme,
+        system: &dyn System,
         moment: &Moment<'_>,
         keeps: Vec<Keep>,
     ) -> Result<Vec<(Arc<Tree>, Keep)>> {
@@ -339,11 +350,16 @@ impl Recovered {
                 Some(known) => known,
                 None => {
                     let (media, mut tree) =
-                        scheme.recover(&left).with_context(|| keep.to_string())?;
+                        system.recover(&left).with_context(|| keep.to_string())?;
                     if let Some(before) = self.trees.last() {
                         tree.share(before);
                     }
                     let id = self.trees.len();
+                    if id.is_multiple_of(SECOND_EVERY) {
+                        let second = system.second_opinion(&left, &tree);
+                        let is_judged = second.with_context(|| keep.to_string())?;
+                        self.seconded += u64::from(is_judged);
+                    }
                     self.folds.add(&lookup, &state, &media.watched().read, id);
                     self.trees.push(Arc::new(tree));
                     id
@@ -436,24 +452,76 @@ impl<'a> Story<'a> {
     }
 }
 
-/// The state of a case, `SCHEME:PACE:CHANGES:CALLS:KEEP`: its tree, and how many calls had
-/// returned.
+fn effort(seed: u64) -> Effort {
+    Effort {
+        guided: 0,
+        seed,
+        ..Effort::default()
+    }
+}
+
+/// All moments of a run.
+fn all_moments(played: &Played) -> Range<u64> {
+    played.returned[0]..played.tapes.changes() + 1
+}
+
+/// The moments that are looked at.
+fn moments(played: &Played, rng: &mut Rng) -> Vec<u64> {
+    let pre_flush = played.tapes.pre_flush_moments();
+    let mut wanted = Effort::spread(all_moments(played), &pre_flush, MOMENTS, rng);
+    // What was promised by then must be there.
+    wanted.extend(&played.returned);
+    wanted.sort_unstable();
+    wanted.dedup();
+    wanted
+}
+
+/// The state of a case, `MODEL:PACE:CHANGES:CALLS:KEEP`, or `MODEL:PACE:CALLS:STATE` where a run is
+/// not the same twice: its tree, and how many calls had returned.
 ///
 /// # Errors
-/// It is none; the scheme leaves no such state.
+/// It is none; the system leaves no such state.
 pub fn replay(
-    scheme: &Scheme,
+    system: &dyn System,
     case: &str,
-    recording: &Recording,
-    fresh: &Image,
+    (recording, fresh): (&Recording, &Image),
+    seed: u64,
 ) -> Result<(Tree, usize)> {
     let parts: Vec<&str> = case.splitn(5, ':').collect();
-    let [_, pace, changes, calls, keep] = parts[..] else {
-        bail!("\"{case}\" is not SCHEME:PACE:CHANGES:CALLS:KEEP, as a finding prints it");
-    };
-    let (pace, keep): (Pace, Keep) = (pace.parse()?, keep.parse()?);
-    let (changes, calls): (u64, usize) = (changes.parse()?, calls.parse()?);
-    let played = Played::new(scheme, fresh, recording, pace)?;
+    match (system.is_repeatable(), &parts[..]) {
+        (true, [_, pace, changes, calls, keep]) => {
+            let played = system.play(fresh, recording, pace.parse()?)?;
+            let (changes, calls) = (changes.parse()?, calls.parse()?);
+            again(system, &played, recording, (changes, calls, keep.parse()?))
+        }
+        (false, [_, pace, calls, state]) => {
+            let (pace, state) = (pace.parse()?, u128::from_str_radix(state, 16)?);
+            let wanted = (calls.parse()?, state, seed);
+            for _ in 0..TRIES {
+                let played = system.play(fresh, recording, pace)?;
+                if let Some(found) = find(system, &played, recording, wanted)? {
+                    return Ok(found);
+                }
+            }
+            bail!(
+                "{system} has left no such state in {TRIES} runs: it does not do the same twice; \
+                    explore again with --recording"
+            )
+        }
+        (true, _) => {
+            bail!("\"{case}\" is not MODEL:PACE:CHANGES:CALLS:KEEP, as a finding prints it")
+        }
+        (false, _) => bail!("\"{case}\" is not MODEL:PACE:CALLS:STATE, as a finding prints it"),
+    }
+}
+
+/// What is left at a moment.
+fn again(
+    system: &dyn System,
+    played: &Played,
+    recording: &Recording,
+    (changes, calls, keep): (u64, usize, Keep),
+) -> Result<(Tree, usize)> {
     let moment = played.tapes.moment(changes);
     let moment = moment.with_context(|| format!("there are {} changes", played.tapes.changes()))?;
     let can_be = played.calls(changes, recording).contains(&calls);
@@ -461,6 +529,30 @@ pub fn replay(
         can_be,
         "{calls} calls have not returned after {changes} changes"
     );
-    let (_, tree) = scheme.recover(&moment.contents(&keep))?;
+    let (_, tree) = system.recover(&moment.contents(&keep))?;
     Ok((tree, calls))
+}
+
+/// Looks for a state of this digest after so many calls, as an exploration would.
+fn find(
+    system: &dyn System,
+    played: &Played,
+    recording: &Recording,
+    (calls, state, seed): (usize, u128, u64),
+) -> Result<Option<(Tree, usize)>> {
+    let (mut rng, effort) = (Rng::new(seed), effort(seed));
+    let wanted = moments(played, &mut rng);
+    let mut recovered = Recovered::new(played);
+    for moment in played.tapes.moments(wanted) {
+        let keeps = effort.choices(&moment.relevant(), &mut rng);
+        if !played.calls(moment.at(), recording).contains(&calls) {
+            continue;
+        }
+        let left = recovered.at(system, &moment, keeps)?;
+        let found = left.into_iter().find(|(tree, _)| tree.digest() == state);
+        if let Some((tree, _)) = found {
+            return Ok(Some(((*tree).clone(), calls)));
+        }
+    }
+    Ok(None)
 }

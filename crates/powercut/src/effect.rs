@@ -48,8 +48,9 @@ pub enum Change {
         file: Object,
         /// Bytes.
         to: u64,
-        /// True for a truncation: bytes behind the new end are gone.
-        cuts: bool,
+        /// For a truncation, where the bytes begin that are gone: behind the new end, or behind its
+        /// block, whose rest other changes zero.
+        gone: Option<u64>,
     },
     /// Attributes, all at once.
     Set {
@@ -136,7 +137,9 @@ impl Change {
                 grouped(piece.len()),
                 grouped(*offset)
             ),
-            Self::Length { to, cuts: true, .. } => {
+            Self::Length {
+                to, gone: Some(_), ..
+            } => {
                 format!("the cut to {} bytes", grouped(*to))
             }
             Self::Length { to, .. } => format!("the length of {} bytes", grouped(*to)),
@@ -301,13 +304,12 @@ impl Arrangement {
             Change::Length {
                 file: object,
                 to,
-                cuts,
+                gone,
             } => file(*object, &mut |content| {
-                if *cuts {
-                    content.cut(*to)
-                } else {
-                    content.set_size(*to)
+                if let Some(gone) = gone {
+                    content.cut(*gone);
                 }
+                content.set_size(*to);
             }),
             Change::Set { object, attributes } => {
                 self.bear(tree, *object);

@@ -76,6 +76,9 @@ pub struct Counts {
     pub folded: u64,
     /// States for which the check failed.
     pub failing: u64,
+    /// States that the kernel has recovered as well, and e2fsck has judged.
+    #[serde(default)]
+    pub seconded: u64,
 }
 
 /// The result under a model.

@@ -53,9 +53,9 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// One of our schemes failed as a model.
+    /// A file system that runs failed as a model.
     #[error("{0:#}")]
-    Scheme(anyhow::Error),
+    System(anyhow::Error),
     /// Nothing was told of what the run shows ([`teach`]).
     #[error("the judge does not know what the run shows")]
     NotTaught,
@@ -209,6 +209,11 @@ pub fn volume(content: &Image) -> stetfs::Result<Fs> {
 }
 
 impl Judge {
+    /// True if the user wants to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Mounts a volume on `dir`. `fresh` is an empty volume, as large as the one that the program
     /// ran on. `scratch` is a directory for files, outside of the mount.
     ///

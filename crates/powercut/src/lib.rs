@@ -7,8 +7,9 @@
 //! 2. [`model`]: rules for what a file system keeps of the order of calls. By these rules a
 //!    recording becomes a list of effects ([`effect`]) that persist or are lost.
 //! 3. [`states`]: the states that a power cut leaves at each moment; [`tree`], [`content`]: their
-//!    files, as values. Or [`player`], [`scheme`], [`blocks`]: what one of our schemes recovers on
-//!    simulated media.
+//!    files, as values. Or [`system`], [`blocks`]: what a file system that runs recovers on
+//!    simulated media: one of our schemes ([`scheme`], [`player`]), or the kernel's ext4
+//!    ([`kernel`]). [`under`]: the name of any of these.
 //! 4. [`judge`]: writes each different state to a volume, shows it to the check on one mount
 //!    ([`stage`]), and throws it away. [`shown`]: what the run shows without a power cut, which
 //!    judges where there is no check.
@@ -33,6 +34,7 @@ pub mod finding;
 pub mod fresh;
 pub mod guard;
 pub mod judge;
+pub mod kernel;
 pub mod marks;
 pub mod model;
 pub mod mounted;
@@ -48,5 +50,7 @@ pub mod scheme;
 pub mod shown;
 pub mod stage;
 pub mod states;
+pub mod system;
 pub mod testing;
 pub mod tree;
+pub mod under;

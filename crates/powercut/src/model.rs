@@ -27,6 +27,15 @@ pub enum Growth {
     JournalAndData,
 }
 
+/// What must persist before a shorter length does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Nothing. The rest of the block that holds the new end may come back when the file grows.
+    Alone,
+    /// The zeros in that rest.
+    Zeros,
+}
+
 /// The rules by which a file system keeps the order of a program's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -45,12 +54,18 @@ pub struct Rules {
     /// When a file's length on the disk may grow. ext4 allocates late (delalloc), and the length on
     /// the disk grows with the allocation (`i_disksize`, fs/ext4/inode.c). With data=ordered, the
     /// data of blocks that a transaction allocates is written before its commit; with
-    /// data=writeback it is not (Documentation/admin-guide/ext4.rst). Within a block that is
-    /// allocated already, the length grows at once and the data follows later
-    /// (`ext4_da_should_update_i_disksize`).
+    /// data=writeback it is not (Documentation/admin-guide/ext4.rst). Since Linux 5.6 it is not
+    /// with data=ordered either: the mount has `dioread_nolock`, blocks are allocated unwritten and
+    /// read as zeros, and nothing waits for their data (commit 244adf6426ee; `ext4_map_blocks` puts
+    /// only written blocks into the transaction's list). Within a block that is allocated already,
+    /// the length grows at once and the data follows later (`ext4_da_should_update_i_disksize`).
     pub growth: Growth,
-    /// A rename over a file waits for the data of the renamed file. Closing a file that was
-    /// truncated to nothing allocates its new data (`auto_da_alloc`,
+    /// When a file's length on the disk may shrink. The rest of the last block is zeroed in place;
+    /// with data=ordered the commit waits for that (`__ext4_block_zero_page_range`,
+    /// fs/ext4/inode.c).
+    pub cut: Cut,
+    /// A rename over a file waits for the allocation of the renamed file's data. Closing a file
+    /// that was truncated to nothing allocates its new data (`auto_da_alloc`,
     /// Documentation/admin-guide/ext4.rst).
     pub auto_da_alloc: bool,
     /// fsync of a file or directory makes the journal durable up to the object's last change, and
@@ -81,36 +96,46 @@ const EXT4_JOURNAL: Model = Model {
         one_journal: true,
         data_in_journal: true,
         growth: Growth::Journal,
+        cut: Cut::Zeros,
         auto_da_alloc: false,
         sync_commits: true,
     },
 };
 
+/// The model of most machines.
+const EXT4_ORDERED: Model = Model {
+    name: "ext4-ordered",
+    about: "ext4 as nearly every Linux machine mounts it: data=ordered, dioread_nolock (since \
+        Linux 5.6), delayed allocation, auto_da_alloc",
+    rules: Rules {
+        write_unit: 512,
+        one_journal: true,
+        data_in_journal: false,
+        growth: Growth::Journal,
+        cut: Cut::Zeros,
+        auto_da_alloc: true,
+        sync_commits: true,
+    },
+};
+
 /// All models, the default first.
-pub const MODELS: [Model; 4] = [
+pub const MODELS: [Model; 5] = [
+    EXT4_ORDERED,
     Model {
-        name: "ext4-ordered",
-        about: "ext4 as nearly every Linux machine has it: data=ordered, delayed allocation, \
-            auto_da_alloc",
+        name: "ext4-dioread-lock",
+        about: "the same mounted with dioread_lock, or before Linux 5.6: new lengths wait for the \
+            data",
         rules: Rules {
-            write_unit: 512,
-            one_journal: true,
-            data_in_journal: false,
             growth: Growth::JournalAndData,
-            auto_da_alloc: true,
-            sync_commits: true,
+            ..EXT4_ORDERED.rules
         },
     },
     Model {
         name: "ext4-writeback",
         about: "ext4 with data=writeback: lengths may come before data",
         rules: Rules {
-            write_unit: 512,
-            one_journal: true,
-            data_in_journal: false,
-            growth: Growth::Journal,
-            auto_da_alloc: true,
-            sync_commits: true,
+            cut: Cut::Alone,
+            ..EXT4_ORDERED.rules
         },
     },
     EXT4_JOURNAL,
@@ -123,6 +148,7 @@ pub const MODELS: [Model; 4] = [
             one_journal: false,
             data_in_journal: false,
             growth: Growth::Alone,
+            cut: Cut::Alone,
             auto_da_alloc: false,
             sync_commits: false,
         },
@@ -509,7 +535,7 @@ impl<'a> Arranger<'a> {
         let change = Change::Length {
             file,
             to,
-            cuts: false,
+            gone: None,
         };
         let mut needs: Vec<Number> = before.into_iter().collect();
         if self.rules.growth != Growth::Alone {
@@ -549,8 +575,10 @@ impl<'a> Arranger<'a> {
     fn resize(&mut self, file: Object, from: u64, to: u64) {
         let cuts = to < from;
         let block_end = to.next_multiple_of(BLOCK).min(from);
+        let (mut gone, mut zeros) = (cuts.then_some(to), Vec::new());
         if cuts && to < block_end && !self.rules.data_in_journal {
             // The rest of the block is zeroed where it is, as data is.
+            gone = Some(to.next_multiple_of(BLOCK));
             let mut from = to;
             for end in cuts_of(to, block_end, self.rules.write_unit) {
                 let needs = self.below(file, from, end);
@@ -563,17 +591,20 @@ impl<'a> Arranger<'a> {
                 let state = self.file(file);
                 state.data.push((from, end, n));
                 state.all.push((n, true));
+                zeros.push(n);
                 from = end;
             }
         }
-        let change = Change::Length { file, to, cuts };
-        let one_journal = self.rules.one_journal;
-        let needs: Vec<Number> = if one_journal {
+        let change = Change::Length { file, to, gone };
+        let mut needs: Vec<Number> = if self.rules.one_journal {
             // The journal has the truncation, whatever became of what was to be written.
             Vec::new()
         } else {
             self.file(file).length.into_iter().collect()
         };
+        if self.rules.cut == Cut::Zeros {
+            needs.extend(zeros);
+        }
         let n = self.push_journaled(change, needs);
         let journal = self.journal;
         let state = self.file(file);

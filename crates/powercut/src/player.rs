@@ -24,11 +24,13 @@ pub enum Pace {
     AtSyncs,
     /// After each call as well.
     EachCall,
+    /// After each call as well, when the data of files was sent to the device.
+    WrittenBack,
 }
 
 impl Pace {
     /// All paces.
-    pub const ALL: [Self; 2] = [Self::AtSyncs, Self::EachCall];
+    pub const ALL: [Self; 3] = [Self::AtSyncs, Self::EachCall, Self::WrittenBack];
 }
 
 impl fmt::Display for Pace {
@@ -36,6 +38,7 @@ impl fmt::Display for Pace {
         f.write_str(match self {
             Self::AtSyncs => "at-syncs",
             Self::EachCall => "each-call",
+            Self::WrittenBack => "written-back",
         })
     }
 }
@@ -47,7 +50,7 @@ impl FromStr for Pace {
         let found = Self::ALL.into_iter().find(|pace| pace.to_string() == text);
         match found {
             Some(pace) => Ok(pace),
-            None => bail!("{text}: neither at-syncs nor each-call"),
+            None => bail!("{text}: not at-syncs, each-call or written-back"),
         }
     }
 }
@@ -73,19 +76,13 @@ impl<'a> Player<'a> {
         inodes: BTreeMap<Object, InodeNo>,
         pace: Pace,
     ) -> Self {
-        let mut last = BTreeMap::new();
-        for (number, call) in recording.calls.iter().enumerate() {
-            for object in call.what.each().filter_map(object_of) {
-                last.insert(object, number);
-            }
-        }
         Self {
             fs,
             caller: Caller::root(),
             inodes,
             pace,
             open: Vec::new(),
-            last,
+            last: last_uses(recording),
         }
     }
 
@@ -360,6 +357,16 @@ fn owner(node: &Node) -> Caller {
         gid: node.gid,
         ..Caller::root()
     }
+}
+
+/// Returns the last call that concerns each object, apart from its names.
+pub(crate) fn last_uses(recording: &Recording) -> BTreeMap<Object, usize> {
+    let calls = recording.calls.iter().enumerate();
+    let each = calls.flat_map(|(number, call)| {
+        let objects = call.what.each().filter_map(object_of);
+        objects.map(move |object| (object, number))
+    });
+    each.collect()
 }
 
 /// Returns the object that a call changes, apart from names.

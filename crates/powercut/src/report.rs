@@ -135,6 +135,7 @@ impl OfModel {
         ours.states += theirs.states;
         ours.folded += theirs.folded;
         ours.failing += theirs.failing;
+        ours.seconded += theirs.seconded;
         self.early = self.early.or(other.early);
         for finding in other.findings {
             match self.findings.iter_mut().find(|f| f.cause == finding.cause) {

@@ -9,21 +9,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use stetfs::{Fs, MountOptions};
 use stetfs_crash::flash;
 use stetfs_crash::media::Media;
 use stetfs_crash::media::contents::Contents;
 use stetfs_crash::media::kind::Kind;
-use stetfs_crash::moment::Tapes;
 use stetfs_crash::target::Target;
 use stetfs_media::Image;
 use stetfs_schemes::for_use;
 use stetfs_testkit::image::Variety;
 
 use crate::call::Recording;
-use crate::model::{Had, Model};
 use crate::player::{Pace, Player};
+use crate::system::{Played, System, check_end};
 use crate::tree::Tree;
 
 /// Bytes of the memory beside a volume, for the schemes that want it.
@@ -81,11 +80,16 @@ impl Scheme {
         self.target.home.is_flash()
     }
 
-    /// Makes media with an empty volume.
-    fn media(&self, fresh: &Image) -> Result<Media> {
+    /// True if it is jbd2 itself.
+    pub(crate) fn is_jbd2(&self) -> bool {
+        self.target.scheme.name == "jbd2"
+    }
+
+    /// Makes media with this volume.
+    pub(crate) fn media(&self, volume: &Image) -> Result<Media> {
         let home = match self.target.home {
-            Kind::Block | Kind::Pmem => fresh.clone(),
-            kind @ (Kind::Nand | Kind::Nand16k) => flash::part_with(kind, fresh)?,
+            Kind::Block | Kind::Pmem => volume.clone(),
+            kind @ (Kind::Nand | Kind::Nand16k) => flash::part_with(kind, volume)?,
         };
         let mut contents = vec![(self.target.home, home)];
         if self.target.has_nvm {
@@ -94,75 +98,37 @@ impl Scheme {
         Ok(Media::new(&Contents::new(contents)))
     }
 
-    /// Recovers what a power cut left. Returns the tree, and the media, which note what was read.
-    ///
-    /// # Errors
-    /// It cannot be recovered.
-    pub fn recover(&self, left: &Contents) -> Result<(Media, Tree)> {
-        let media = Media::new(left);
-        let options = self.target.judging_options();
-        let mounted = Fs::mount(media.shown_watched()?, options);
-        let (fs, _) = mounted.context("recovering what was left")?;
-        let (tree, _) = Tree::read(&fs).context("reading what was recovered")?;
-        Ok((media, tree))
-    }
-
-    fn options(&self) -> MountOptions {
+    /// Options of a mount.
+    pub(crate) fn options(&self) -> MountOptions {
         self.target.options()
     }
-}
 
-/// The meaning of a `--model`.
-#[derive(Clone, Debug)]
-pub enum Under {
-    /// Rules over the recorded calls.
-    Rules(Model),
-    /// One of our schemes.
-    Scheme(Box<Scheme>),
-}
-
-impl fmt::Display for Under {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rules(model) => fmt::Display::fmt(model, f),
-            Self::Scheme(scheme) => fmt::Display::fmt(scheme, f),
-        }
+    /// Options of a mount after which the volume is plain.
+    pub(crate) fn judging_options(&self) -> MountOptions {
+        self.target.judging_options()
     }
 }
 
-impl FromStr for Under {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let no_model = match name.parse() {
-            Ok(model) => return Ok(Self::Rules(model)),
-            Err(no_model) => no_model,
-        };
-        match name.parse() {
-            Ok(scheme) => Ok(Self::Scheme(Box::new(scheme))),
-            Err(no_scheme) => Err(format!("{no_model}; {no_scheme}")),
-        }
+impl System for Scheme {
+    fn paces(&self) -> &'static [Pace] {
+        &[Pace::AtSyncs, Pace::EachCall]
     }
-}
 
-/// A recording that was repeated on a scheme's volume.
-pub struct Played {
-    /// Every change of the media.
-    pub tapes: Tapes,
-    /// The content of the media when the program began.
-    pub start: Contents,
-    /// For each number of calls, the changes of the media by the time they had returned.
-    pub returned: Vec<u64>,
-}
+    fn volume_bytes(&self) -> Option<u64> {
+        self.is_on_flash().then_some(FLASH_BYTES)
+    }
 
-impl Played {
-    /// Repeats a recording on an empty volume of that scheme.
-    ///
-    /// # Errors
-    /// The volume refuses a call, or at the end holds something else than the program had.
-    pub fn new(scheme: &Scheme, fresh: &Image, recording: &Recording, pace: Pace) -> Result<Self> {
-        let media = scheme.media(fresh)?;
-        let options = scheme.options();
+    fn keeps_groups(&self) -> bool {
+        true
+    }
+
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
+    fn play(&self, fresh: &Image, recording: &Recording, pace: Pace) -> Result<Played> {
+        let media = self.media(fresh)?;
+        let options = self.options();
         let clock = options.clock.clone();
         let (fs, _) = Fs::mount(media.shown()?, options).context("mounting")?;
         let inodes = recording.before.write(&fs);
@@ -180,27 +146,24 @@ impl Played {
             }
             returned.push(media.changes());
         }
-        let (there, _) = Tree::read(&fs)?;
-        let differ = there.differences(&Had::new(recording).at_the_end());
-        ensure!(
-            differ.is_empty(),
-            "the volume does not hold what the program left: {}",
-            differ.join(", ")
-        );
-        Ok(Self {
+        check_end(&fs, recording)?;
+        Ok(Played {
             tapes: media.tapes(),
             start,
             returned,
         })
     }
 
-    /// How many calls may have returned after so many changes, where the program had promised more
-    /// with each: calls that change nothing on the media all return between the same two changes.
-    pub fn calls(&self, changes: u64, recording: &Recording) -> Vec<usize> {
-        let last = self.returned.partition_point(|at| *at <= changes).max(1) - 1;
-        let first = self.returned[1..].partition_point(|at| *at < changes);
-        let promises = |calls: usize| recording.calls[calls - 1].is_mark();
-        let each = (first..=last).filter(|calls| *calls == first || promises(*calls));
-        each.collect()
+    fn recover(&self, left: &Contents) -> Result<(Media, Tree)> {
+        let media = Media::new(left);
+        let mounted = Fs::mount(media.shown_watched()?, self.judging_options());
+        let (fs, _) = mounted.context("recovering what was left")?;
+        let (tree, _) = Tree::read(&fs).context("reading what was recovered")?;
+        Ok((media, tree))
+    }
+
+    /// The explorer of `stetfs crash` has the schemes judged by others.
+    fn second_opinion(&self, _: &Contents, _: &Tree) -> Result<bool> {
+        Ok(false)
     }
 }

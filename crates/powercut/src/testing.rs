@@ -139,7 +139,7 @@ impl<'a> CrashTest<'a> {
     }
 
     /// Explores the rules of this model too: `ext4-ordered`, which is the one without this,
-    /// `ext4-writeback`, `ext4-journal` or `posix`.
+    /// `ext4-dioread-lock`, `ext4-writeback`, `ext4-journal` or `posix`.
     ///
     /// # Panics
     /// There is no such model.

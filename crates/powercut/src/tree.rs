@@ -21,7 +21,7 @@ pub struct Object(pub u32);
 pub const ROOT: Object = Object(0);
 
 /// The directory that mke2fs makes in every ext4 volume.
-const LOST_FOUND: &[u8] = b"lost+found";
+pub(crate) const LOST_FOUND: &[u8] = b"lost+found";
 
 /// All about an object but its names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,7 +25,8 @@ use stetfs_powercut::model::Had;
 use stetfs_powercut::mounted::Mounted;
 use stetfs_powercut::player::Pace;
 use stetfs_powercut::recorder::Recorder;
-use stetfs_powercut::scheme::{Played, Scheme};
+use stetfs_powercut::scheme::Scheme;
+use stetfs_powercut::system::System;
 use stetfs_powercut::tree::{Body, Node, Object, ROOT, Tree};
 use stetfs_testkit::host::needs;
 use stetfs_testkit::rng::Rng;
@@ -369,7 +370,7 @@ fn the_tree_of_the_calls_is_what_the_mount_shows() {
         );
         // The tree is also the same when a scheme plays the calls again.
         let scheme: Scheme = "jbd2-ordered".parse().unwrap();
-        let played = Played::new(&scheme, &fresh, &recording, Pace::AtSyncs);
+        let played = scheme.play(&fresh, &recording, Pace::AtSyncs);
         played
             .map(drop)
             .unwrap_or_else(|why| panic!("seed {seed}: {why:#}"));

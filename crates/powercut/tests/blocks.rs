@@ -1,5 +1,6 @@
 //! Each state that our own jbd2 leaves on a disk after a power cut is allowed by the model of its
-//! mode. A model that promises more than a journal keeps fails here.
+//! mode, and each that the kernel's ext4 leaves. A model that promises more than a journal keeps
+//! fails here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,16 +11,20 @@ use stetfs::{
 };
 use stetfs_format::InodeNo;
 use stetfs_fuse::Backend;
-use stetfs_media::sim::{CrashImage, SimDev, SimOptions};
+use stetfs_media::sim::{CrashImage, Keep, SimDev, SimOptions};
 use stetfs_media::{BlockDev, Image};
 use stetfs_powercut::call::Recording;
 use stetfs_powercut::effect::{Arrangement, Set};
+use stetfs_powercut::kernel::Kernel;
 use stetfs_powercut::marks::Marks;
 use stetfs_powercut::model::Model;
 use stetfs_powercut::recorder::Recorder;
 use stetfs_powercut::states::{Effort, states};
+use stetfs_powercut::system::System;
 use stetfs_powercut::tree::Tree;
+use stetfs_testkit::host::needs;
 use stetfs_testkit::image::Variety;
+use stetfs_testkit::skip_unless;
 
 /// An operation of the program: one call each.
 #[derive(Clone, Copy)]
@@ -140,10 +145,67 @@ fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tre
     found
 }
 
-/// Returns the tree without a power cut.
-fn whole(arrangement: &Arrangement, recording: &Recording) -> Tree {
-    let end = arrangement.effects.len();
-    arrangement.tree(recording, &Set::first(end), end)
+/// The program's recording, on a fresh volume.
+fn recorded(fresh: &Image) -> Recording {
+    let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
+    let recorder = Recorder::new(mounted(volume, "ordered"), Marks::new());
+    recorder.begin().unwrap();
+    PROGRAM
+        .into_iter()
+        .for_each(|op| carry_out(&recorder, op).unwrap());
+    let recording = recorder.end();
+    assert_eq!(recording.calls.len(), PROGRAM.len());
+    recording
+}
+
+/// What a model leaves of the program.
+struct Allowed<'a> {
+    recording: &'a Recording,
+    model: Model,
+    arrangement: Arrangement,
+    /// After each number of calls.
+    digests: Vec<BTreeSet<u128>>,
+}
+
+impl<'a> Allowed<'a> {
+    fn by(model: Model, recording: &'a Recording) -> Self {
+        let arrangement = model.arrange(recording);
+        let effort = Effort {
+            all: 1 << 14,
+            ..Effort::default()
+        };
+        let digests = (0..=PROGRAM.len()).map(|calls| {
+            let found = states(&arrangement, calls, &effort);
+            assert!(found.complete, "{model} after {calls} calls");
+            let end = arrangement.ends[calls];
+            let cuts = found.cuts.iter();
+            let trees = cuts.map(|cut| arrangement.tree(recording, &cut.there, end));
+            trees.map(|tree| tree.digest()).collect()
+        });
+        Self {
+            digests: digests.collect(),
+            recording,
+            model,
+            arrangement,
+        }
+    }
+
+    /// A call under way may have happened.
+    fn check(&self, calls: usize, tree: &Tree, of: &str) {
+        let digest = tree.digest();
+        let next = self.digests.get(calls + 1);
+        assert!(
+            next.is_some_and(|next| next.contains(&digest))
+                || self.digests[calls].contains(&digest),
+            "{of}, after {calls} calls: {} does not leave a tree with, against all of them:\n{}",
+            self.model,
+            {
+                let end = self.arrangement.ends[calls];
+                let all = self.arrangement.tree(self.recording, &Set::first(end), end);
+                tree.differences(&all).join("\n")
+            }
+        );
+    }
 }
 
 #[test]
@@ -154,49 +216,60 @@ fn what_a_journal_leaves_on_blocks_is_among_what_its_model_leaves() {
         .make_with(file.path(), 16, 4, &[])
         .unwrap();
     let fresh = Image::from_file(file.path()).unwrap();
-    let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
-    let recorder = Recorder::new(mounted(volume, "ordered"), Marks::new());
-    recorder.begin().unwrap();
-    PROGRAM
-        .into_iter()
-        .for_each(|op| carry_out(&recorder, op).unwrap());
-    let recording = recorder.end();
-    assert_eq!(recording.calls.len(), PROGRAM.len());
+    let recording = recorded(&fresh);
     for data in ["ordered", "journal"] {
-        let model: Model = format!("ext4-{data}").parse().unwrap();
-        let arrangement = model.arrange(&recording);
-        let effort = Effort {
-            all: 1 << 14,
-            ..Effort::default()
-        };
-        // A call under way may have happened.
-        let allowed: Vec<BTreeSet<u128>> = (0..=PROGRAM.len())
-            .map(|calls| {
-                let found = states(&arrangement, calls, &effort);
-                assert!(found.complete, "{model} after {calls} calls");
-                let end = arrangement.ends[calls];
-                let trees = found
-                    .cuts
-                    .iter()
-                    .map(|cut| arrangement.tree(&recording, &cut.there, end));
-                trees.map(|tree| tree.digest()).collect()
-            })
-            .collect();
+        let allowed = Allowed::by(format!("ext4-{data}").parse().unwrap(), &recording);
         for commits in [false, true] {
             let left = left(&fresh, data, commits);
             assert!(left.len() > 4, "{} states", left.len());
-            for ((calls, digest), tree) in left {
-                let next = allowed
-                    .get(calls + 1)
-                    .is_some_and(|next| next.contains(&digest));
-                assert!(
-                    next || allowed[calls].contains(&digest),
-                    "data={data}, after {calls} calls, commits {commits}: {model} does not \
-                        leave a tree with, against all calls:\n{}",
-                    tree.differences(&whole(&arrangement, &recording))
-                        .join("\n")
-                );
+            for ((calls, _), tree) in left {
+                allowed.check(calls, &tree, &format!("data={data}, commits {commits}"));
             }
         }
+    }
+}
+
+/// The same of the kernel's ext4, alone and with a scheme of ours below it.
+#[test]
+fn what_the_kernel_leaves_is_among_what_its_model_leaves() {
+    skip_unless!(needs(true, true, &["losetup", "mount", "e2fsck"]));
+    let fresh = stetfs_powercut::fresh::volume(16 << 20).unwrap();
+    let recording = recorded(&fresh);
+    for name in Kernel::EXAMPLES {
+        let kernel: Kernel = name.parse().unwrap();
+        let (above, _) = name.split_once('/').unwrap_or((name, ""));
+        let model = above.replace("kernel", "ext4").parse().unwrap();
+        let allowed = Allowed::by(model, &recording);
+        let (mut seen, mut seconded) = (BTreeSet::new(), 0);
+        for pace in kernel.paces() {
+            let played = kernel.play(&fresh, &recording, *pace);
+            let played = played.unwrap_or_else(|e| panic!("{name}, {pace}: {e:#}"));
+            let mut moments = played.tapes.pre_flush_moments();
+            moments.extend(&played.returned);
+            moments.retain(|at| *at >= played.returned[0]);
+            for moment in played.tapes.moments(moments) {
+                let calls = played.returned.partition_point(|at| *at <= moment.at()) - 1;
+                for keep in [Keep::None, Keep::All, Keep::Random(1), Keep::Random(2)] {
+                    let of = format!("{name}, {pace}, {} changes, {keep}", moment.at());
+                    let left = moment.contents(&keep);
+                    let recovered = kernel.recover(&left);
+                    let (_, tree) = recovered.unwrap_or_else(|e| panic!("{of}: {e:#}"));
+                    allowed.check(calls, &tree, &of);
+                    if seen.insert(tree.digest()) && seen.len() % 8 == 1 {
+                        let second = kernel.second_opinion(&left, &tree);
+                        seconded += usize::from(second.unwrap_or_else(|e| panic!("{of}: {e:#}")));
+                    }
+                }
+            }
+        }
+        println!(
+            "{name}: {} states, {seconded} of them also recovered by the kernel",
+            seen.len()
+        );
+        assert!(
+            seen.len() > 8 && seconded > 0,
+            "{name}: {} states, {seconded}",
+            seen.len()
+        );
     }
 }

@@ -115,13 +115,15 @@ fn saving_in_place_is_found_by_a_check() {
     assert!(message.contains("no fsync would help"), "{message}");
 }
 
-/// Killing the program would leave an empty file too. A test may have several runs.
+/// Killing the program would leave an empty file too, and with this model there is nothing between
+/// that and the whole one. A test may have several runs.
 #[test]
 fn and_not_without_one() {
     skip_unless!(needs(false, true, &[]));
     test(How::Rightly).run();
     CrashTest::new(|dir, promises| save(dir, promises, How::InPlace))
         .setup(green)
+        .model("ext4-dioread-lock")
         .run();
 }
 

@@ -14,7 +14,8 @@ use stetfs_powercut::call::{Call, Recording, What};
 use stetfs_powercut::marks::Marks;
 use stetfs_powercut::player::Pace;
 use stetfs_powercut::recorder::Recorder;
-use stetfs_powercut::scheme::{FLASH_BYTES, Played, Scheme};
+use stetfs_powercut::scheme::{FLASH_BYTES, Scheme};
+use stetfs_powercut::system::System;
 use stetfs_powercut::tree::{Body, Tree};
 use volume::{fresh, mounted};
 
@@ -96,7 +97,7 @@ fn explored(scheme: &Scheme, recording: &Recording, pace: Pace) -> (Option<Strin
     } else {
         16
     };
-    let played = Played::new(scheme, &fresh(size), recording, pace);
+    let played = scheme.play(&fresh(size), recording, pace);
     let played = played.unwrap_or_else(|e| panic!("{scheme}, {pace}: {e:#}"));
     let is_sync = |call: &Call| matches!(call.what, What::Sync);
     let synced = recording.calls.iter().position(is_sync).unwrap();

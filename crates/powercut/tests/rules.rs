@@ -10,6 +10,7 @@ use stetfs_powercut::states::{Effort, states};
 use stetfs_powercut::tree::{Body, Node, Object, ROOT, Tree};
 
 /// A recording, built call by call.
+#[derive(Clone)]
 struct Program {
     recording: Recording,
     next: u32,
@@ -190,7 +191,21 @@ fn shown(tree: &Tree) -> BTreeMap<String, String> {
     all.collect()
 }
 
-const ALL: [&str; 4] = ["ext4-ordered", "ext4-writeback", "ext4-journal", "posix"];
+const ALL: [&str; 5] = [
+    "ext4-ordered",
+    "ext4-dioread-lock",
+    "ext4-writeback",
+    "ext4-journal",
+    "posix",
+];
+
+/// All models that do not put data into the journal.
+const NOT_JOURNALED: [&str; 4] = [
+    "ext4-ordered",
+    "ext4-dioread-lock",
+    "ext4-writeback",
+    "posix",
+];
 
 /// Returns the models that can leave such a tree.
 fn who(program: &Program, is_so: impl Fn(&BTreeMap<String, String>) -> bool) -> Vec<&'static str> {
@@ -241,11 +256,11 @@ fn with_a_journal_a_sync_commits_what_was_before_in_other_files_too() {
 }
 
 #[test]
-fn lengths_come_before_data_where_data_is_not_ordered() {
+fn lengths_come_before_data_where_nothing_waits_for_it() {
     let program = Program::new(&[]).create("a").write("a", 0, "text");
     assert_eq!(
         who(&program, |t| is("....")(t.get("a"))),
-        ["ext4-writeback", "posix"]
+        ["ext4-ordered", "ext4-writeback", "posix"]
     );
     assert_eq!(who(&program, |t| is("")(t.get("a"))), ALL);
 }
@@ -255,7 +270,7 @@ fn within_an_allocated_block_the_length_does_not_wait_for_the_data() {
     let program = Program::new(&[("log", "one\n")]).write("log", 4, "two\n");
     assert_eq!(
         who(&program, |t| is("one\n....")(t.get("log"))),
-        ["ext4-ordered", "ext4-writeback", "posix"]
+        NOT_JOURNALED
     );
 }
 
@@ -267,10 +282,7 @@ fn data_is_torn_between_sectors_and_in_a_journal_between_blocks() {
         let text = &t["a"][4..];
         text.contains('o') && text.contains('n')
     };
-    assert_eq!(
-        who(&program, torn),
-        ["ext4-ordered", "ext4-writeback", "posix"]
-    );
+    assert_eq!(who(&program, torn), NOT_JOURNALED);
     let within = |t: &BTreeMap<String, String>| t["a"][4..516].contains("on");
     assert_eq!(who(&program, within), [""; 0]);
 }
@@ -288,25 +300,22 @@ fn an_append_over_blocks_is_torn_everywhere() {
 }
 
 #[test]
-fn a_rename_over_a_file_waits_for_the_data_of_the_new_one() {
+fn a_rename_over_a_file_waits_for_the_blocks_of_the_new_one() {
     let save = |program: Program| {
         let program = program.create("tmp").write("tmp", 0, "new").close("tmp");
         program.rename("tmp", "config")
     };
     let program = save(Program::new(&[("config", "old")]));
     assert_eq!(who(&program, |t| is("")(t.get("config"))), ["posix"]);
-    // In data=writeback the block is allocated by then, but not written.
+    // The block is allocated by then, but need not be written.
     assert_eq!(
         who(&program, |t| is("...")(t.get("config"))),
-        ["ext4-writeback", "posix"]
+        ["ext4-ordered", "ext4-writeback", "posix"]
     );
     // If no file had that name, nothing waits.
     let program = save(Program::new(&[]));
     let empty = |t: &BTreeMap<String, String>| is("")(t.get("config"));
-    assert_eq!(
-        who(&program, empty),
-        ["ext4-ordered", "ext4-writeback", "posix"]
-    );
+    assert_eq!(who(&program, empty), NOT_JOURNALED);
 }
 
 #[test]
@@ -370,10 +379,7 @@ fn data_in_the_journal_persists_in_order() {
         .write("a", 0, "new")
         .write("b", 0, "new");
     let overtaken = |t: &BTreeMap<String, String>| is("old")(t.get("a")) && is("new")(t.get("b"));
-    assert_eq!(
-        who(&program, overtaken),
-        ["ext4-ordered", "ext4-writeback", "posix"]
-    );
+    assert_eq!(who(&program, overtaken), NOT_JOURNALED);
 }
 
 #[test]
@@ -381,10 +387,7 @@ fn a_block_that_a_cut_leaves_is_written_before_the_cut_persists() {
     let program = Program::new(&[("a", "secret")])
         .truncate("a", 2)
         .write("a", 2, "ND");
-    assert_eq!(
-        who(&program, |t| is("seND..")(t.get("a"))),
-        ["ext4-ordered", "ext4-writeback", "posix"]
-    );
+    assert_eq!(who(&program, |t| is("seND..")(t.get("a"))), NOT_JOURNALED);
 }
 
 #[test]
@@ -396,4 +399,18 @@ fn what_is_behind_a_cut_does_not_come_back() {
     let mixed = |t: &BTreeMap<String, String>| is("pubret")(t.get("a"));
     assert_eq!(who(&program, mixed), [""; 0]);
     assert!(program.can("posix", |t| is("pub...")(t.get("a"))));
+}
+
+/// The block stays, and its rest is zeroed in place, as data is.
+#[test]
+fn what_is_behind_a_cut_in_its_block_comes_back_where_zeros_are_not_ordered() {
+    let program = Program::new(&[("a", "secret")])
+        .truncate("a", 2)
+        .truncate("a", 6);
+    let back = |t: &BTreeMap<String, String>| is("secret")(t.get("a"));
+    let short = |t: &BTreeMap<String, String>| is("se")(t.get("a"));
+    assert_eq!(who(&program, short), ALL);
+    // Not only as it was before the cut.
+    let cut = program.clone().create("b").fsync("b");
+    assert_eq!(who(&cut, back), ["ext4-writeback"]);
 }

@@ -12,10 +12,13 @@ use stetfs_fuse::Backend;
 use stetfs_media::Image;
 use stetfs_media::sim::Keep;
 use stetfs_powercut::call::{Call, Recording, What};
+use stetfs_powercut::kernel::Kernel;
 use stetfs_powercut::marks::Marks;
-use stetfs_powercut::player::Pace;
 use stetfs_powercut::recorder::Recorder;
-use stetfs_powercut::scheme::{FLASH_BYTES, Played, Scheme};
+use stetfs_powercut::scheme::{FLASH_BYTES, Scheme};
+use stetfs_powercut::system::System;
+use stetfs_testkit::host::needs;
+use stetfs_testkit::skip_unless;
 use volume::{fresh, mounted};
 
 const NONE: WriteFlags = WriteFlags::empty();
@@ -135,9 +138,9 @@ fn what_a_program_did_is_done_again_on_every_scheme() {
         } else {
             16
         };
-        for pace in Pace::ALL {
+        for pace in scheme.paces() {
             // The constructor compares the result with the program's.
-            let played = Played::new(&scheme, &fresh(size), &recording, pace);
+            let played = scheme.play(&fresh(size), &recording, *pace);
             let played = played.unwrap_or_else(|e| panic!("{name}, {pace}: {e:#}"));
             let (last, at_sync) = (played.tapes.changes(), played.returned[synced + 1]);
             for at in [at_sync, last] {
@@ -150,6 +153,39 @@ fn what_a_program_did_is_done_again_on_every_scheme() {
                 assert_eq!(paths, there, "{name}, {pace}, {at} of {last} changes");
             }
         }
+    }
+}
+
+#[test]
+fn what_a_program_did_is_done_again_on_the_kernels_ext4() {
+    skip_unless!(needs(true, true, &["losetup", "mount", "e2fsck"]));
+    let fresh = fresh(16);
+    let recording = recording(&fresh);
+    for name in ["kernel", "kernel-journal", "kernel/stet", "kernel/tinca"] {
+        let kernel: Kernel = name.parse().unwrap();
+        for pace in kernel.paces() {
+            // It compares the result with the program's.
+            let played = kernel.play(&fresh, &recording, *pace);
+            let played = played.unwrap_or_else(|e| panic!("{name}, {pace}: {e:#}"));
+            assert_eq!(played.returned.len(), recording.calls.len() + 1);
+        }
+    }
+}
+
+#[test]
+fn names_that_are_no_kernels_are_refused() {
+    for (name, why) in [
+        (
+            "kernel-atomic",
+            "the modes ordered, dioread-lock, writeback",
+        ),
+        ("kernel/null", "no scheme null"),
+        ("kernel-journal/jbd2", "take kernel-journal"),
+        ("kernel/", "no scheme"),
+        ("kernels", "is not kernel"),
+    ] {
+        let error = name.parse::<Kernel>().unwrap_err();
+        assert!(error.contains(why), "{name}: {error}");
     }
 }
 

@@ -12,8 +12,10 @@ use stetfs_crash::sharing::Shard;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::ace::Bounds;
 use stetfs_crash::workloads::script::Script;
+use stetfs_powercut::kernel::Kernel;
 use stetfs_powercut::model::MODELS;
-use stetfs_powercut::scheme::{Scheme, Under};
+use stetfs_powercut::scheme::Scheme;
+use stetfs_powercut::under::Under;
 use stetfs_testkit::world::text::VERBS;
 
 use crate::size::Size;
@@ -201,8 +203,9 @@ pub(crate) struct CrashProgram {
     #[arg(long, value_name = "CMD", conflicts_with = "check")]
     pub(crate) read: Option<String>,
     /// Rules by which a file system keeps or loses changes: ext4-ordered, ext4-writeback,
-    /// ext4-journal, posix; or those of a scheme of ours, with its mode after a dash: stet,
-    /// jbd2-ordered
+    /// ext4-journal, posix. Or a file system that runs and has the program's calls repeated on it:
+    /// a scheme of ours, with its mode after a dash (stet, jbd2-ordered); or the kernel's own ext4
+    /// (kernel-ordered), which needs root, also with a scheme below it (kernel-journal/stet)
     #[arg(
         long,
         value_name = "MODEL",
@@ -346,6 +349,8 @@ or SIGTERM, without violations until then.
 Models of file systems, for programs:
 {}
   SCHEME[-MODE]   what a scheme of ours recovers: {}
+  kernel[-MODE][/SCHEME]  what the kernel's ext4 leaves, and with a scheme of ours below it:
+                  {}
 
 Examples:
   stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
@@ -367,5 +372,6 @@ Examples:
         scripts.join(", "),
         models.collect::<Vec<_>>().join("\n"),
         Scheme::names().collect::<Vec<_>>().join(", "),
+        Kernel::EXAMPLES.join(", "),
     )
 }

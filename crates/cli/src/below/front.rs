@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stetfs::MountOptions;
+use stetfs_below::WRITE_THROUGH;
 use stetfs_fuse::FILE_NAME;
 use stetfs_fuse::mountinfo::{self, MountEntry};
 use stetfs_sys::loop_ioctl;
@@ -36,10 +37,6 @@ const OURS: [&str; 8] = [
     "dax",
     "durability",
 ];
-/// Options of the kernel's for a device on which each write is durable when it is answered. It need
-/// not be flushed, and a commit block may come before what it commits: the device takes a
-/// transaction when all of it is there.
-const WRITE_THROUGH: [&str; 2] = ["nobarrier", "journal_async_commit"];
 /// Lets each flush of the image take so many microseconds longer: for measurements.
 const FLUSH: &str = "x-stetfs.flush-us=";
 /// How often it is looked whether a server has finished.

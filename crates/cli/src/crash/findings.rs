@@ -96,9 +96,13 @@ fn summary(model: &OfModel) -> String {
         1 => "1 cause".to_owned(),
         n => format!("{n} causes"),
     };
+    let seconded = match counts.seconded {
+        0 => String::new(),
+        n => format!("; the kernel and e2fsck agree on {} recoveries", grouped(n)),
+    };
     format!(
         "{first}{name}: {moments}{which}: {} states{looked_at}, {} of them judged, {} fail, for \
-            {causes}",
+            {causes}{seconded}",
         grouped(counts.states),
         grouped(counts.states - counts.folded),
         grouped(counts.failing),

@@ -24,10 +24,11 @@ use stetfs_powercut::record::{self, Plan, Saved};
 use stetfs_powercut::report::{Asked, OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
-use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
 use stetfs_powercut::shown::Shown;
 use stetfs_powercut::states::Effort;
+use stetfs_powercut::system::System;
 use stetfs_powercut::tree::Tree;
+use stetfs_powercut::under::Under;
 
 use super::ending::{EXIT_INTERRUPTED, Interrupt, exit};
 use super::place::{NO_MOUNT, Place, told};
@@ -108,7 +109,11 @@ fn check(args: &CrashProgram, saved: Option<&Saved>) -> Result<Check> {
 /// Fails if a model has no groups of changes but the program had them.
 fn check_models(models: &[Under]) -> Result<()> {
     let mut models = models.iter();
-    match models.find(|model| matches!(model, Under::Rules(_))) {
+    let knows_none = |model: &&Under| match model {
+        Under::Rules(_) => true,
+        Under::System(system) => !system.keeps_groups(),
+    };
+    match models.find(knows_none) {
         None => Ok(()),
         Some(model) => Err(Failure::new(format!(
             "{model} has no groups of changes, but the program is recorded with them (--groups): \
@@ -116,6 +121,23 @@ fn check_models(models: &[Under]) -> Result<()> {
         ))
         .advise("--model stet, or another scheme of ours; or record it without --groups")),
     }
+}
+
+/// Fails if a model does not leave the same states on every machine.
+fn check_shared(models: &[Under]) -> Result<()> {
+    let mut systems = models.iter().filter_map(|model| match model {
+        Under::System(system) => Some(system),
+        Under::Rules(_) => None,
+    });
+    systems
+        .find(|system| !system.is_repeatable())
+        .map_or(Ok(()), |system| {
+            Err(Failure::new(format!(
+                "--shard: the states of {system} cannot be shared, since it does not do the same \
+                    twice"
+            ))
+            .advise("explore this model on one machine, without --shard"))
+        })
 }
 
 /// `stetfs crash --check CMD -- PROGRAM`, and `--recording FILE`
@@ -137,6 +159,9 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let has_groups = |saved: &Saved| saved.recording.has_groups;
     if saved.as_ref().map_or(of_program.groups, has_groups) && of_program.save.is_none() {
         check_models(&of_program.model)?;
+    }
+    if args.shard.is_some() {
+        check_shared(&of_program.model)?;
     }
     let check = check(of_program, saved.as_ref())?;
     let place = Place::new(of_program.dir.as_deref())?;
@@ -552,10 +577,10 @@ impl Run<'_> {
                 },
             }
             .run()?,
-            Under::Scheme(scheme) => blocks::Explorer {
+            Under::System(system) => blocks::Explorer {
                 recording,
-                scheme,
-                fresh: &of_scheme(scheme, self.fresh).map_err(Stop::Failed)?,
+                system: &**system,
+                fresh: &of_system(&**system, self.fresh).map_err(Stop::Failed)?,
                 court,
                 seed,
             }
@@ -584,13 +609,10 @@ impl Run<'_> {
     }
 }
 
-/// Makes an empty volume for a scheme.
-fn of_scheme(scheme: &Scheme, fresh: &Image) -> Result<Image> {
-    if scheme.is_on_flash() {
-        place::volume(FLASH_BYTES)
-    } else {
-        Ok(fresh.clone())
-    }
+/// Makes an empty volume for a system.
+fn of_system(system: &dyn System, fresh: &Image) -> Result<Image> {
+    let bytes = system.volume_bytes();
+    bytes.map_or_else(|| Ok(fresh.clone()), place::volume)
 }
 
 fn tell(bar: &ProgressBar, progress: &Progress<'_>) {
@@ -615,7 +637,8 @@ fn bar(model: &str) -> ProgressBar {
 
 /// Returns what the power cut of a case leaves: the model, the tree, and how many calls had
 /// returned.
-fn left(case: &str, recording: &Recording, fresh: &Image) -> Result<(Under, Tree, usize)> {
+fn left(case: &str, saved: &Saved, seed: u64) -> Result<(Under, Tree, usize)> {
+    let (recording, fresh) = (&saved.recording, place::fresh(saved.size)?);
     let name = case.split(':').next().unwrap_or_default();
     let under: Under = name.parse().map_err(Failure::new)?;
     let (tree, calls) = match &under {
@@ -625,9 +648,9 @@ fn left(case: &str, recording: &Recording, fresh: &Image) -> Result<(Under, Tree
             let end = arrangement.ends[cut.calls];
             (arrangement.tree(recording, &cut.there, end), cut.calls)
         }
-        Under::Scheme(scheme) => {
-            let fresh = of_scheme(scheme, fresh)?;
-            let replayed = blocks::replay(scheme, case, recording, &fresh);
+        Under::System(system) => {
+            let fresh = of_system(&**system, &fresh)?;
+            let replayed = blocks::replay(&**system, case, (recording, &fresh), seed);
             replayed.map_err(|e| ending::told(&e))?
         }
     };
@@ -635,14 +658,14 @@ fn left(case: &str, recording: &Recording, fresh: &Image) -> Result<(Under, Tree
 }
 
 /// `stetfs crash --replay FILE#CASE`
-pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
+pub(super) fn replay(args: &CrashProgram, case: &str, seed: u64) -> Result<ExitCode> {
     let (file, case) = case.rsplit_once('#').unwrap_or((case, ""));
     let saved = Saved::read(Path::new(file)).during(|| file.to_owned())?;
     let recording = &saved.recording;
     let check = check(args, Some(&saved))?;
     let place = Place::new(args.dir.as_deref())?;
     let fresh = place::fresh(saved.size)?;
-    let (model, tree, calls) = left(case, recording, &fresh)?;
+    let (model, tree, calls) = left(case, &saved, seed)?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
     let judges = place.judges(&check, &fresh, shared)?;

@@ -598,13 +598,17 @@ fn the_tutorial_is_true() {
         names,
         ["save1.py", "check.py", "save2.py", "save3.py", "save4.py"]
     );
-    for (name, ext4, posix) in [
+    for (name, locked, others) in [
         ("save1.py", 1, 1),
         ("save2.py", 0, 1),
         ("save3.py", 1, 1),
         ("save4.py", 0, 0),
     ] {
-        for (model, code) in [("ext4-ordered", ext4), ("posix", posix)] {
+        for (model, code) in [
+            ("ext4-dioread-lock", locked),
+            ("ext4-ordered", others),
+            ("posix", others),
+        ] {
             let at = |name: &str| trial.lab.str(name);
             let check = format!("python3 {}", at("check.py"));
             let keep = at("kept");

@@ -1,6 +1,8 @@
 //! `stetfs crash -- PROGRAM` without a check: what the run shows without a power cut is the judge.
 
 use serde_json::Value;
+use stetfs_testkit::host::needs;
+use stetfs_testkit::skip_unless;
 
 use crate::program::Trial;
 use crate::run::{Ran, json, stetfs};
@@ -35,6 +37,7 @@ fn files_are_as_they_were_at_some_moment() {
     let never = "found what no moment of the run shows";
     let old = "found what the run shows only before a promise";
     let (posix, ordered) = (["--model", "posix"], ["--model", "ext4-ordered"]);
+    let locked = ["--model", "ext4-dioread-lock"];
     let replaced = "printf new >f.tmp; mv f.tmp f";
     let synced = "printf new >f.tmp; sync f.tmp; mv f.tmp f";
     let promised = "; sync .; echo saved >$STETFS_MARKS";
@@ -47,7 +50,12 @@ fn files_are_as_they_were_at_some_moment() {
                 "f: a file of 0 bytes; in the run it was a file of 3 bytes",
             )),
         ),
-        (&ordered, replaced.to_owned(), None),
+        (
+            &ordered,
+            replaced.to_owned(),
+            Some((never, "f: a file of 3 bytes, but never with this content")),
+        ),
+        (&locked, replaced.to_owned(), None),
         // What is under the temporary name meanwhile is nobody's business.
         (&posix, synced.to_owned(), None),
         (&posix, format!("{synced}{promised}"), None),
@@ -118,6 +126,40 @@ fn what_is_read_is_what_is_read_at_some_moment() {
         replayed.out.contains("no moment of the run"),
         "{replayed:#?}"
     );
+}
+
+/// The program's calls are made again on the kernel's own ext4, whose every write is recorded.
+#[test]
+fn the_kernel_itself_is_a_model() {
+    let Some(trial) = Trial::new() else {
+        return;
+    };
+    skip_unless!(needs(true, true, &["losetup", "mount", "e2fsck"]));
+    let script = "printf new >f.tmp; mv f.tmp f; sync .; echo saved >$STETFS_MARKS; rm f";
+    for model in ["kernel-dioread-lock", "kernel-journal/stet"] {
+        let ran = run(&trial, &["--model", model, "--json", "-"], script);
+        assert_eq!(ran.code, 0, "{ran:#?}");
+        let report = json(&ran.out);
+        let of = |count: &str| report["models"][0]["counts"][count].as_u64().unwrap();
+        assert!(of("states") > 4 && of("seconded") > 0, "{report:#}");
+    }
+    // Without the sync the promise is not kept, and a replay shows that state again.
+    let script = "printf new >f.tmp; mv f.tmp f; echo saved >$STETFS_MARKS; rm f";
+    let ran = run(
+        &trial,
+        &["--model", "kernel-journal", "--json", "-"],
+        script,
+    );
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    let report = json(&ran.out);
+    let case = report["models"][0]["findings"][0]["case"].as_str().unwrap();
+    let kept = trial.lab.str("kept");
+    let replayed = stetfs(&["crash", "--replay", &format!("{kept}#{case}")]);
+    assert_eq!(replayed.code, 1, "{replayed:#?}");
+    let shard = ["--recording", &kept, "--model", "kernel", "--shard", "1/2"];
+    stetfs(&[&["crash"], &shard[..]].concat()).fails(2, &["does not do the same twice"]);
+    let none = format!("{kept}#kernel-journal:at-syncs:1:0");
+    stetfs(&["crash", "--replay", &none]).fails(2, &["has left no such state"]);
 }
 
 #[test]

@@ -1,26 +1,21 @@
-//! A file system of the kernel on a device of ours: the device is served as a file, and a loop
-//! device on that file is mounted. After a signal the next call fails, and mount and devices are
-//! removed.
+//! Calls on a file system of the kernel that is mounted on a device of ours. After a signal the
+//! next call fails.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{FallocateFlags, fallocate, syncfs};
 use rustix::time::{ClockId, clock_gettime};
-use stetfs_export::ByteDev;
-use stetfs_fuse::background::Waiting;
-use stetfs_fuse::{Ended, ExportOptions, SessionError, check_dir};
-use stetfs_testkit::host::{KernelMount, Loop, needs, scratch, unmount};
+use stetfs_powercut::kernel::served::{self, Served};
 use stetfs_testkit::rng::Rng;
 
-use super::device::Recorder;
 use crate::workload::calls::{Bytes, Call, Place, What, renamed};
 
 /// Checks that this machine has what a run of the kernel needs.
@@ -29,120 +24,7 @@ use crate::workload::calls::{Bytes, Call, Place, What, renamed};
 /// The first thing that is missing.
 pub fn check(kind: &str) -> Result<()> {
     let make = if kind == "xfs" { "mkfs.xfs" } else { "mke2fs" };
-    needs(true, true, &[make, "losetup", "mount"]).map_err(|missing| anyhow!("{missing}"))?;
-    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let is_known = known
-        .lines()
-        .any(|line| line.ends_with(&format!("\t{kind}")));
-    ensure!(
-        is_known,
-        "the kernel has no {kind} (/proc/filesystems; modprobe {kind})"
-    );
-    Ok(())
-}
-
-/// A device of ours with a loop device on it. Dropping it removes both.
-pub struct Served {
-    // Dropped in this order.
-    device: Option<Loop>,
-    server: Option<JoinHandle<Result<Ended, SessionError>>>,
-    place: tempfile::TempDir,
-    stop: Arc<AtomicBool>,
-}
-
-impl Served {
-    /// Serves a device.
-    ///
-    /// # Errors
-    /// It cannot be mounted; errors of losetup.
-    pub fn new(dev: Arc<Recorder>) -> Result<Self> {
-        let place = scratch()?;
-        let (dir, mount) = (place.path().join("device"), place.path().join("mount"));
-        fs::create_dir(&dir)?;
-        fs::create_dir(mount)?;
-        let dir = check_dir(&dir)?;
-        let stop = Arc::<AtomicBool>::default();
-        let (ready, stands) = mpsc::channel();
-        let options = ExportOptions {
-            watchdog: Some(Duration::from_secs(60)),
-            stats: Box::new(|| serde_json::json!({})),
-            threads: 1,
-            until_closed: false,
-            let_go: Some(Box::new({
-                let stop = stop.clone();
-                move || stop.store(true, Relaxed)
-            })),
-        };
-        let on = dir.clone();
-        let server = thread::Builder::new()
-            .name("device".to_owned())
-            .spawn(move || {
-                stetfs_fuse::export(
-                    Arc::new(ByteDev::new(dev)),
-                    Path::new("stetfs-lab"),
-                    &on,
-                    options,
-                    || {
-                        let _ = ready.send(());
-                        Ok(Waiting::nobody())
-                    },
-                )
-            })?;
-        let mut served = Self {
-            device: None,
-            server: Some(server),
-            place,
-            stop,
-        };
-        if stands.recv().is_err() {
-            let ended = served.server.take().map(JoinHandle::join);
-            bail!("the device was not served: {ended:?}");
-        }
-        served.device = Some(Loop::attach(&dir.join(stetfs_fuse::FILE_NAME))?);
-        Ok(served)
-    }
-
-    /// Mounts the file system on it.
-    ///
-    /// # Errors
-    /// Those of mount(8).
-    pub fn mount(&self, kind: &str, options: &str) -> Result<KernelMount> {
-        let device = self.device.as_ref().context("it is attached")?;
-        let dir = self.place.path().join("mount");
-        KernelMount::new(kind, device.device(), &dir, options)
-    }
-
-    /// Makes a player of calls on a mount of it.
-    pub fn player(&self, dir: &Path, seed: u64) -> Player {
-        Player {
-            dir: dir.to_owned(),
-            stop: self.stop.clone(),
-            rng: Rng::new(seed),
-            open: HashMap::new(),
-            gone: HashMap::new(),
-            buffer: Vec::new(),
-        }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.device = None;
-        let Some(server) = self.server.take() else {
-            return;
-        };
-        let dir = self.place.path().join("device");
-        // After a signal the server has taken the mount away itself.
-        if !self.stop.load(Relaxed)
-            && let Err(error) = unmount(&dir)
-        {
-            eprintln!("warning: {error:#}");
-            return;
-        }
-        if let Ok(Err(error)) = server.join() {
-            eprintln!("warning: {}: {error}", dir.display());
-        }
-    }
+    served::check(kind, &[make])
 }
 
 /// Makes calls below a directory. Files stay open as in the lab's player.
@@ -156,6 +38,18 @@ pub struct Player {
 }
 
 impl Player {
+    /// Makes a player of calls on a mount of a served device.
+    pub fn new(served: &Served, dir: &Path, seed: u64) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            stop: served.stop(),
+            rng: Rng::new(seed),
+            open: HashMap::new(),
+            gone: HashMap::new(),
+            buffer: Vec::new(),
+        }
+    }
+
     /// Makes the calls, and closes what is still open.
     ///
     /// # Errors

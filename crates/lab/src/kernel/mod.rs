@@ -21,6 +21,7 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use stetfs::{Fs, MountOptions, clock};
 use stetfs_media::{BlockDev, Clock, MeterSnapshot, RamDev};
+use stetfs_powercut::kernel::served::Served;
 use stetfs_testkit::host::{run, scratch};
 use stetfs_testkit::image::Variety;
 
@@ -32,7 +33,7 @@ use crate::workload::sqlite::{JournalMode, Updates};
 use crate::workload::updates::NAME;
 use crate::workload::{Durable, Session, Tell, Time, Workload};
 use device::{Account, Recorder};
-use host::{Player, Served, next_tick};
+use host::{Player, next_tick};
 
 /// Size of volumes: room for each workload; XFS takes no less than 300 MiB.
 const VOLUME_MIB: u64 = 512;
@@ -315,14 +316,14 @@ fn on_kernel(pair: &Pair, program: &Program<'_>, seed: u64) -> Result<Account> {
         }
     };
     let dev = Recorder::new(dev)?;
-    let served = Served::new(dev.clone())?;
+    let served = Served::new(dev.clone(), "stetfs-lab")?;
     let mount = || served.mount(&pair.kind, &pair.options);
     let mounted = mount()?;
-    program.prepare(&mut served.player(mounted.dir(), seed))?;
+    program.prepare(&mut Player::new(&served, mounted.dir(), seed))?;
     mounted.unmount()?;
     let mounted = mount()?;
     dev.take();
-    let mut player = served.player(mounted.dir(), seed);
+    let mut player = Player::new(&served, mounted.dir(), seed);
     program.run(&mut player)?;
     // The player has files open.
     drop(player);
