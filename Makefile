@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs bench-images lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
+.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs bench-images lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-kernel crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,10 @@ crash-programs: build ## docs/CRASH.md's table of real programs; with ROWS="git-
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test planted -- --ignored --nocapture
+
+crash-kernel: ## Whether the models ext4-* allow what the kernel's own ext4 leaves of drawn programs (root; minutes; STETFS_KERNEL_CASES=100 STETFS_KERNEL_SEED=1)
+	@scripts/deps.sh test
+	$(CARGO) test --locked -p stetfs-powercut --test blocks -- --ignored --nocapture
 
 crash-groups: ## Power cuts of all sequences with a group, in every scheme (hours; STETFS_LAB_SCHEME=jbd2: one, STETFS_LAB_SHARD=1/9: a part)
 	@scripts/deps.sh test

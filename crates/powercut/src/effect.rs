@@ -42,7 +42,7 @@ pub enum Change {
         /// The bytes.
         piece: Piece,
     },
-    /// The length of a file.
+    /// The length of a file, which grows to it at least, or is cut to it.
     Length {
         /// The file.
         file: Object,
@@ -308,8 +308,10 @@ impl Arrangement {
             } => file(*object, &mut |content| {
                 if let Some(gone) = gone {
                     content.cut(*gone);
+                    content.set_size(*to);
+                } else {
+                    content.set_size(content.size().max(*to));
                 }
-                content.set_size(*to);
             }),
             Change::Set { object, attributes } => {
                 self.bear(tree, *object);

@@ -27,13 +27,13 @@ pub enum Growth {
     JournalAndData,
 }
 
-/// What must persist before a shorter length does.
+/// What becomes of the rest of the block that holds the new end of a file that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// Nothing. The rest of the block that holds the new end may come back when the file grows.
-    Alone,
-    /// The zeros in that rest.
-    Zeros,
+pub enum Rest {
+    /// It is gone with the cut.
+    Zeroed,
+    /// It is zeroed as data is written: it may come back when the file grows.
+    MayComeBack,
 }
 
 /// The rules by which a file system keeps the order of a program's calls.
@@ -60,10 +60,10 @@ pub struct Rules {
     /// only written blocks into the transaction's list). Within a block that is allocated already,
     /// the length grows at once and the data follows later (`ext4_da_should_update_i_disksize`).
     pub growth: Growth,
-    /// When a file's length on the disk may shrink. The rest of the last block is zeroed in place;
-    /// with data=ordered the commit waits for that (`__ext4_block_zero_page_range`,
-    /// fs/ext4/inode.c).
-    pub cut: Cut,
+    /// What a cut leaves behind the new end. ext4 zeroes the rest of the block in place, and with
+    /// data=ordered the commit waits for that if the block is on the disk
+    /// (`__ext4_block_zero_page_range`, fs/ext4/inode.c).
+    pub rest: Rest,
     /// A rename over a file waits for the allocation of the renamed file's data. Closing a file
     /// that was truncated to nothing allocates its new data (`auto_da_alloc`,
     /// Documentation/admin-guide/ext4.rst).
@@ -96,7 +96,7 @@ const EXT4_JOURNAL: Model = Model {
         one_journal: true,
         data_in_journal: true,
         growth: Growth::Journal,
-        cut: Cut::Zeros,
+        rest: Rest::Zeroed,
         auto_da_alloc: false,
         sync_commits: true,
     },
@@ -112,7 +112,7 @@ const EXT4_ORDERED: Model = Model {
         one_journal: true,
         data_in_journal: false,
         growth: Growth::Journal,
-        cut: Cut::Zeros,
+        rest: Rest::Zeroed,
         auto_da_alloc: true,
         sync_commits: true,
     },
@@ -134,7 +134,7 @@ pub const MODELS: [Model; 5] = [
         name: "ext4-writeback",
         about: "ext4 with data=writeback: lengths may come before data",
         rules: Rules {
-            cut: Cut::Alone,
+            rest: Rest::MayComeBack,
             ..EXT4_ORDERED.rules
         },
     },
@@ -148,7 +148,7 @@ pub const MODELS: [Model; 5] = [
             one_journal: false,
             data_in_journal: false,
             growth: Growth::Alone,
-            cut: Cut::Alone,
+            rest: Rest::MayComeBack,
             auto_da_alloc: false,
             sync_commits: false,
         },
@@ -251,6 +251,8 @@ struct FileState {
     touched: Option<Number>,
     /// Allocated blocks: written, or there before.
     allocated: BTreeSet<u64>,
+    /// Those among them that were written first in the recording: they may not be on the disk yet.
+    fresh: BTreeSet<u64>,
     /// Effects that wait for blocks to be allocated (delayed allocation).
     delayed: Vec<Number>,
     /// True if it was truncated to nothing since it was last closed.
@@ -514,6 +516,7 @@ impl<'a> Arranger<'a> {
         state.data.push((from, to, data));
         state.all.push((data, true));
         let fresh: Vec<u64> = blocks.filter(|b| state.allocated.insert(*b)).collect();
+        state.fresh.extend(&fresh);
         if let Some(block) = fresh.last() {
             *journaled = Some(*block);
         }
@@ -555,56 +558,97 @@ impl<'a> Arranger<'a> {
     }
 
     fn zero(&mut self, file: Object, offset: u64, len: u64) {
-        let needs = self.below(file, offset, offset + len);
-        let change = Change::Data {
-            file,
-            offset,
-            piece: Piece::Zeros(len),
+        if self.rules.one_journal && !self.rules.data_in_journal {
+            // First the length on the disk reaches behind the hole, whatever waits for its blocks
+            // there (`ext4_update_disksize_before_punch`).
+            let change = Change::Length {
+                file,
+                to: offset + len,
+                gone: None,
+            };
+            let n = self.push_journaled(change, Vec::new());
+            self.file(file).all.push((n, true));
+        }
+        let (begin, end) = (offset, offset + len);
+        // Whole blocks are freed, or marked as not written; the rest is zeroed where it is.
+        let whole = if self.rules.data_in_journal {
+            begin..end
+        } else {
+            let first = begin.next_multiple_of(BLOCK).min(end);
+            first..(end / BLOCK * BLOCK).max(first)
         };
-        let n = self.push_journaled(change, needs);
+        self.zero_in_place(file, begin..whole.start);
+        if !whole.is_empty() {
+            let needs = self.below_zeros(file, &whole);
+            let change = Change::Data {
+                file,
+                offset: whole.start,
+                piece: Piece::Zeros(whole.end - whole.start),
+            };
+            let n = self.push_journaled(change, needs);
+            let state = self.file(file);
+            state.data.push((whole.start, whole.end, n));
+            state.all.push((n, true));
+        }
+        self.zero_in_place(file, whole.end..end);
         let journal = self.journal;
         let state = self.file(file);
-        state.data.push((offset, offset + len, n));
-        state.all.push((n, true));
         state.touched = journal;
-        // Whole blocks are freed.
         let freed = offset.div_ceil(BLOCK)..(offset + len) / BLOCK;
         state.allocated.retain(|block| !freed.contains(block));
+    }
+
+    /// Adds zeros that are written as data is.
+    fn zero_in_place(&mut self, file: Object, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut from = range.start;
+        for to in cuts_of(range.start, range.end, self.rules.write_unit) {
+            let needs = self.below_zeros(file, &(from..to));
+            let change = Change::Data {
+                file,
+                offset: from,
+                piece: Piece::Zeros(to - from),
+            };
+            let n = self.push(change, needs);
+            let state = self.file(file);
+            state.data.push((from, to, n));
+            state.all.push((n, true));
+            from = to;
+        }
+    }
+
+    /// Returns what zeros need. Where no block is on the disk there is nothing to zero, and what
+    /// was written around them still waits.
+    fn below_zeros(&mut self, file: Object, range: &Range<u64>) -> Vec<Number> {
+        let mut needs = self.below(file, range.start, range.end);
+        let state = self.file(file);
+        let waits = |n: &Number| {
+            let mut data = state.data.iter();
+            data.any(|(from, _, data)| data == n && state.fresh.contains(&(from / BLOCK)))
+        };
+        needs.retain(|n| !waits(n));
+        needs
     }
 
     fn resize(&mut self, file: Object, from: u64, to: u64) {
         let cuts = to < from;
         let block_end = to.next_multiple_of(BLOCK).min(from);
-        let (mut gone, mut zeros) = (cuts.then_some(to), Vec::new());
+        let mut gone = cuts.then_some(to);
         if cuts && to < block_end && !self.rules.data_in_journal {
-            // The rest of the block is zeroed where it is, as data is.
-            gone = Some(to.next_multiple_of(BLOCK));
-            let mut from = to;
-            for end in cuts_of(to, block_end, self.rules.write_unit) {
-                let needs = self.below(file, from, end);
-                let change = Change::Data {
-                    file,
-                    offset: from,
-                    piece: Piece::Zeros(end - from),
-                };
-                let n = self.push(change, needs);
-                let state = self.file(file);
-                state.data.push((from, end, n));
-                state.all.push((n, true));
-                zeros.push(n);
-                from = end;
+            if self.rules.rest == Rest::MayComeBack {
+                gone = Some(to.next_multiple_of(BLOCK));
             }
+            self.zero_in_place(file, to..block_end);
         }
         let change = Change::Length { file, to, gone };
-        let mut needs: Vec<Number> = if self.rules.one_journal {
+        let needs: Vec<Number> = if self.rules.one_journal {
             // The journal has the truncation, whatever became of what was to be written.
             Vec::new()
         } else {
             self.file(file).length.into_iter().collect()
         };
-        if self.rules.cut == Cut::Zeros {
-            needs.extend(zeros);
-        }
         let n = self.push_journaled(change, needs);
         let journal = self.journal;
         let state = self.file(file);
