@@ -359,7 +359,7 @@ mod tests {
     fn a_file_holds_one_image_after_another() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut file = ImageFile::new(dir.path().join("image"));
-        let mut image = Image::new(100_000);
+        let mut image = Image::new(99_840);
         let mut differs = Image::new(8192);
         differs.write(0, b"of another size");
         for step in 0..6u8 {

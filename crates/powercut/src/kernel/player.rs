@@ -148,7 +148,7 @@ impl Player {
             if !was_open && self.slot_of(object).is_err() {
                 continue;
             }
-            // The only call that begins this and makes nothing durable.
+            // It begins to write what is dirty, waits for nothing, and makes nothing durable.
             rustix::fs::fadvise(self.file(object)?, 0, None, Advice::DontNeed)?;
             if !was_open {
                 self.open.remove(&object);
