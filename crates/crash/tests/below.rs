@@ -2,7 +2,7 @@
 //! After each cut, the scheme below recovers first, then jbd2.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
-//! each workload (default 6; 0: all).
+//! each workload (default 4; 0: all).
 #![forbid(unsafe_code)]
 
 mod support;

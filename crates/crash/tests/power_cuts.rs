@@ -2,7 +2,7 @@
 //! without a journal, or without any one of its barriers, the judges must find a violation.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
-//! each long workload (default 6; 0: all) and takes N of the enumerated sequences.
+//! each long workload (default 4; 0: all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
 mod support;

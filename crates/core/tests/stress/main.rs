@@ -6,7 +6,7 @@
 //! In the other runs the power goes off in the middle. Then each thread must find its directory as
 //! it was at one moment, not before its last sync.
 //!
-//! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 2).
+//! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 1).
 //! - `STETFS_STRESS_SEED=N`: the first seed.
 #![forbid(unsafe_code)]
 
@@ -88,7 +88,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 fn time() -> Duration {
-    Duration::from_secs(setting("STETFS_STRESS_SECONDS", 2))
+    Duration::from_secs(setting("STETFS_STRESS_SECONDS", 1))
 }
 
 /// Runs the workers until each has done `steps` steps or the power is off. Aborts the process when

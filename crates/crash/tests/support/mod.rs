@@ -17,20 +17,20 @@ use stetfs_testkit::image::Variety;
 pub(crate) fn cuts() -> usize {
     let cuts = std::env::var("STETFS_LAB_CUTS").ok();
     match cuts.and_then(|n| n.parse().ok()) {
-        None => 6,
+        None => 4,
         Some(0) => usize::MAX,
         Some(n) => n,
     }
 }
 
 /// e2fsck judges one recovery of this many.
-pub(crate) const E2FSCK_EVERY: usize = 48;
+pub(crate) const E2FSCK_EVERY: usize = 64;
 
 /// The usual effort of these tests.
 pub(crate) fn effort() -> Effort {
     Effort {
         moments: cuts(),
-        nest_every: 4,
+        nest_every: 6,
         nest_folded: 0,
         e2fsck_every: E2FSCK_EVERY,
         audit_every: 256,
@@ -74,7 +74,7 @@ pub(crate) fn assert_right(target: &Target, report: Report) -> Counts {
         .collect();
     assert!(shown.is_empty(), "{}", shown.join("\n\n"));
     let counts = report.counts;
-    let is_shown = counts.e2fsck > 0 || counts.recoveries < 2 * E2FSCK_EVERY as u64;
+    let is_shown = counts.e2fsck > 0 || counts.recoveries < 8 * E2FSCK_EVERY as u64;
     assert!(counts.states > 0 && is_shown, "{counts:?}");
     println!(
         "{target}: {} workloads, {} states and {} after a second cut, {} recoveries",
