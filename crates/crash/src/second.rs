@@ -1,8 +1,6 @@
 //! Second opinions: e2fsck checks the volumes that we have recovered, and replays the journal of a
 //! state instead of us.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, ensure};
 use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use stetfs_media::{Image, ImageFile};
@@ -91,7 +89,7 @@ impl Second {
         if superblock_is_torn(&volume) {
             return Ok(None);
         }
-        let file: PathBuf = self.files()?.dir.path().join("left");
+        let file = self.files()?.dir.path().join("left");
         volume.to_file(&file).context("an image for e2fsck")?;
         if let Err(error) = replay(&file) {
             return Ok(Some(Err(format!("{error:#}"))));
@@ -106,8 +104,9 @@ impl Second {
     }
 }
 
-/// True if e2fsck reports a corrupt transaction. It does so for a torn commit record, which counts
-/// as never written to us. It then forgets the orphans.
+/// True if e2fsck reports a corrupt transaction. It does so for every torn commit record, where we
+/// take one that is whole in what it says, and count others as never written. It then forgets the
+/// orphans.
 fn has_errors(volume: &Image) -> Result<bool> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     volume.read(SUPERBLOCK_OFFSET, &mut raw);

@@ -160,7 +160,6 @@ impl Image {
     }
 }
 
-/// Two images are equal if all their bytes are.
 /// A file that holds one image after another. Of each, only those pages are written that it does
 /// not share with the last one.
 #[derive(Debug)]
@@ -200,6 +199,7 @@ impl ImageFile {
     }
 }
 
+/// Two images are equal if all their bytes are.
 impl PartialEq for Image {
     fn eq(&self, other: &Self) -> bool {
         const ZERO: Page = [0; PAGE];

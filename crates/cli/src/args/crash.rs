@@ -202,10 +202,11 @@ pub(crate) struct CrashProgram {
     /// recover their files when they read them, such as databases
     #[arg(long, value_name = "CMD", conflicts_with = "check")]
     pub(crate) read: Option<String>,
-    /// Rules by which a file system keeps or loses changes: ext4-ordered, ext4-writeback,
-    /// ext4-journal, posix. Or a file system that runs and has the program's calls repeated on it:
-    /// a scheme of ours, with its mode after a dash (stet, jbd2-ordered); or the kernel's own ext4
-    /// (kernel-ordered), which needs root, also with a scheme below it (kernel-journal/stet)
+    /// Rules by which a file system keeps or loses changes: ext4-ordered,
+    /// ext4-dioread-lock, ext4-writeback, ext4-journal, posix. Or a file system that runs and has
+    /// the program's calls repeated on it: a scheme of ours, with its mode after a dash (stet,
+    /// jbd2-ordered); or the kernel's own ext4 (kernel-ordered), which needs root, also with a
+    /// scheme below it (kernel-journal/stet)
     #[arg(
         long,
         value_name = "MODEL",
@@ -331,7 +332,7 @@ fn help() -> String {
     let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
     let models = MODELS
         .iter()
-        .map(|m| format!("  {:14}  {}", m.name, m.about));
+        .map(|m| format!("  {:17}  {}", m.name, m.about));
     format!(
         "\
 Workloads as text, one operation per line or separated by semicolons; # begins a comment:
@@ -348,9 +349,9 @@ or SIGTERM, without violations until then.
 
 Models of file systems, for programs:
 {}
-  SCHEME[-MODE]   what a scheme of ours recovers: {}
+  SCHEME[-MODE]      what a scheme of ours recovers: {}
   kernel[-MODE][/SCHEME]  what the kernel's ext4 leaves, and with a scheme of ours below it:
-                  {}
+                     {}
 
 Examples:
   stetfs crash --check ./check.sh -- ./my-program --data {{dir}}

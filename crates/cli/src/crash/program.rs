@@ -637,8 +637,11 @@ fn bar(model: &str) -> ProgressBar {
 
 /// Returns what the power cut of a case leaves: the model, the tree, and how many calls had
 /// returned.
-fn left(case: &str, saved: &Saved, seed: u64) -> Result<(Under, Tree, usize)> {
-    let (recording, fresh) = (&saved.recording, place::fresh(saved.size)?);
+fn left(
+    case: &str,
+    (recording, fresh): (&Recording, &Image),
+    seed: u64,
+) -> Result<(Under, Tree, usize)> {
     let name = case.split(':').next().unwrap_or_default();
     let under: Under = name.parse().map_err(Failure::new)?;
     let (tree, calls) = match &under {
@@ -649,7 +652,7 @@ fn left(case: &str, saved: &Saved, seed: u64) -> Result<(Under, Tree, usize)> {
             (arrangement.tree(recording, &cut.there, end), cut.calls)
         }
         Under::System(system) => {
-            let fresh = of_system(&**system, &fresh)?;
+            let fresh = of_system(&**system, fresh)?;
             let replayed = blocks::replay(&**system, case, (recording, &fresh), seed);
             replayed.map_err(|e| ending::told(&e))?
         }
@@ -665,7 +668,7 @@ pub(super) fn replay(args: &CrashProgram, case: &str, seed: u64) -> Result<ExitC
     let check = check(args, Some(&saved))?;
     let place = Place::new(args.dir.as_deref())?;
     let fresh = place::fresh(saved.size)?;
-    let (model, tree, calls) = left(case, &saved, seed)?;
+    let (model, tree, calls) = left(case, (recording, &fresh), seed)?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
     let judges = place.judges(&check, &fresh, shared)?;
