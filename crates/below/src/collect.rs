@@ -12,6 +12,14 @@
 //! the superblock only move the tail: they name a transaction that has been here. One that names
 //! another place begins a new life: the machine above has crashed and come back.
 //!
+//! # When the device was another before
+//!
+//! A server may have died under a kernel that lives on, such as an NBD client that connects again.
+//! What the kernel had written of its running transaction died too. So a commit block is refused
+//! that is not the next transaction's, or whose transaction is not here: the kernel aborts its
+//! journal, and no fsync is answered for what is lost. With `journal_async_commit` blocks may come
+//! behind their commit block, and only the next commit block tells.
+//!
 //! # How the journal reads
 //!
 //! As empty, with the number of the next transaction: whatever is committed is already visible at
@@ -23,12 +31,13 @@ use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
-    BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalSuperblock,
-    RevokeBlock, unescape,
+    BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalIncompat,
+    JournalSuperblock, RevokeBlock, unescape,
 };
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::Block;
 
+use crate::error::BelowError;
 use crate::log::Log;
 
 /// The shortest journal that the kernel takes, in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
@@ -135,16 +144,53 @@ impl Collector {
 
     /// Takes a part of block `at` of the log, from byte `within` on. Returns true when a
     /// transaction may be complete.
-    pub(crate) fn write(&mut self, at: u32, within: usize, part: &[u8]) -> bool {
-        let end = within + part.len();
-        let Some(next) = self.next.filter(|_| self.log.is_in_log(at)) else {
-            return false;
+    ///
+    /// # Errors
+    /// [`BelowError::Lost`]: it commits a transaction that is not the next.
+    pub(crate) fn write(
+        &mut self,
+        at: u32,
+        within: usize,
+        part: &[u8],
+    ) -> Result<bool, BelowError> {
+        if !self.log.is_in_log(at) {
+            return Ok(false);
+        }
+        let Some(next) = self.next else {
+            // Nothing has said where a transaction begins.
+            return match commits(part).filter(|_| within == 0) {
+                Some(tid) => Err(BelowError::Lost { tid }),
+                None => Ok(false),
+            };
         };
         let len = self.log.block.bytes();
         let block = self.blocks.entry(at).or_insert_with(|| Block::zeroed(len));
-        block.bytes_mut()[within..end].copy_from_slice(part);
-        self.is_committed |= is_commit(block, next.tid);
-        self.is_committed
+        block.bytes_mut()[within..within + part.len()].copy_from_slice(part);
+        match commits(block.bytes()) {
+            Some(tid) if tid.is_after(next.tid) => return Err(BelowError::Lost { tid }),
+            commits => self.is_committed |= commits == Some(next.tid),
+        }
+        Ok(self.is_committed)
+    }
+
+    /// Whether the blocks of a transaction may come behind its commit block.
+    fn is_async(&self) -> bool {
+        let head = JournalSuperblock::decode(self.head.bytes(), self.log.block);
+        head.is_ok_and(|head| {
+            let features = head.feature_incompat;
+            features.contains(JournalIncompat::ASYNC_COMMIT)
+        })
+    }
+
+    /// Says that all requests have come as a whole.
+    ///
+    /// # Errors
+    /// [`BelowError::Lost`]: blocks are missing of the transaction that was committed.
+    pub(crate) fn check_whole(&self) -> Result<(), BelowError> {
+        match self.next.filter(|_| self.is_committed && !self.is_async()) {
+            Some(Begin { tid, .. }) => Err(BelowError::Lost { tid }),
+            None => Ok(()),
+        }
     }
 
     fn head_written(&mut self) -> Result<Head, Corrupt> {
@@ -216,8 +262,7 @@ impl Collector {
         let tid = begin.tid.next();
         self.next = Some(Begin { tid, at: end });
         self.sequence = tid;
-        // Its commit block may have come before that of the one that is given away now.
-        self.is_committed = self.blocks.values().any(|block| is_commit(block, tid));
+        self.is_committed = false;
         Ok(Some(Closed {
             tid: begin.tid,
             blocks,
@@ -301,11 +346,11 @@ impl Collector {
     }
 }
 
-/// Whether a block of the journal is the commit block of a transaction.
-fn is_commit(block: &Block, tid: Tid) -> bool {
-    Header::decode(block.bytes()).is_some_and(|header| {
-        header.sequence == tid && header.known_type() == Some(BlockType::Commit)
-    })
+/// The transaction that a block of the journal commits, if it is a commit block.
+fn commits(block: &[u8]) -> Option<Tid> {
+    let header = Header::decode(block)?;
+    let is_commit = header.known_type() == Some(BlockType::Commit);
+    is_commit.then_some(header.sequence)
 }
 
 type Walked = (Vec<Logged>, HashSet<BlockNo>, u32);

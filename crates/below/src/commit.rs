@@ -31,6 +31,9 @@ impl Core {
                     closed => closed?,
                 };
                 let Some(closed) = closed else {
+                    if must_fit {
+                        state.collector.check_whole()?;
+                    }
                     return Ok(());
                 };
                 (closed, state.take_loose())

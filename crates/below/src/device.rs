@@ -269,7 +269,7 @@ impl Below {
                 }
                 Kind::Journal(at) => {
                     let mut state = core.state.lock();
-                    may_be_complete |= state.collector.write(at, piece.within, part);
+                    may_be_complete |= state.collector.write(at, piece.within, part)?;
                 }
                 Kind::Superblock | Kind::Logged => {
                     is_open |= self.write_loose(kind, &piece, part)?;
@@ -382,7 +382,7 @@ impl Below {
                     Kind::Journal(at) => {
                         let zeros = vec![0; piece.len];
                         let mut state = core.state.lock();
-                        state.collector.write(at, piece.within, &zeros);
+                        state.collector.write(at, piece.within, &zeros)?;
                     }
                     Kind::Superblock | Kind::Logged => {
                         self.write_loose(kind, &piece, &vec![0; piece.len])?;

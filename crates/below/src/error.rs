@@ -1,6 +1,6 @@
 //! Why the device cannot be opened, or has stopped.
 
-use stetfs_format::Corrupt;
+use stetfs_format::{Corrupt, Tid};
 use stetfs_media::MediaError;
 use stetfs_scheme::SchemeError;
 
@@ -13,6 +13,16 @@ pub enum BelowError {
     /// Something that the kernel wrote into its journal is not what JBD2's format says.
     #[error("the kernel's journal cannot be followed: {0}")]
     Journal(#[from] Corrupt),
+    /// A commit block has come whose transaction has not: its blocks went to a device that died with
+    /// them. To answer would be to say that it is durable.
+    #[error(
+        "the kernel commits transaction {tid}, whose blocks another server had, which is gone: \
+            unmount, and mount again"
+    )]
+    Lost {
+        /// The transaction.
+        tid: Tid,
+    },
     /// The superblock was overwritten with something that is none, or with that of another volume.
     #[error(
         "the volume's superblock was overwritten{}: unmount, end the server, and begin anew",

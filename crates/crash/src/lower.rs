@@ -129,12 +129,14 @@ fn error(error: BelowError) -> stetfs::Error {
         BelowError::Media(error) => error.into(),
         BelowError::Scheme(error) => error.into(),
         BelowError::Journal(error) => error.into(),
-        BelowError::NoJournal | BelowError::Overwritten { .. } => MediaError::Io {
-            op: Op::Write,
-            offset: 0,
-            len: 0,
-            source: Errno::IO,
+        BelowError::NoJournal | BelowError::Lost { .. } | BelowError::Overwritten { .. } => {
+            MediaError::Io {
+                op: Op::Write,
+                offset: 0,
+                len: 0,
+                source: Errno::IO,
+            }
+            .into()
         }
-        .into(),
     }
 }

@@ -127,6 +127,9 @@ struct Run {
     at: u32,
     /// The transactions since the tail: number, first block, length.
     past: VecDeque<(Tid, u32, u32)>,
+    /// Transactions that a new server under a living machine has confirmed, and refused.
+    confirmed: u32,
+    refused: u32,
     seed: u64,
 }
 
@@ -186,6 +189,8 @@ impl Run {
             tid: Tid(0),
             at: 0,
             past: VecDeque::new(),
+            confirmed: 0,
+            refused: 0,
             seed,
             rng,
         };
@@ -259,8 +264,9 @@ impl Run {
         let mut sb = self.superblock();
         assert_eq!(sb.start, 0, "the journal reads as empty");
         sb.set_checksum_version(self.checksum);
-        sb.feature_incompat
-            .set(JournalIncompat::IS_64BIT, self.is_64bit);
+        let features = &mut sb.feature_incompat;
+        features.set(JournalIncompat::IS_64BIT, self.is_64bit);
+        features.set(JournalIncompat::ASYNC_COMMIT, self.is_async);
         sb.encode_into(&mut self.head);
         (self.tid, self.at) = (sb.sequence, sb.first);
         self.past.clear();
@@ -517,6 +523,56 @@ impl Run {
         );
     }
 
+    /// The scheme's server dies, and the machine above goes on with another. Whatever is confirmed
+    /// then is there; mostly the new server must refuse.
+    fn swap_servers(&mut self) {
+        let some = self.some(8);
+        let logged: Vec<_> = some.iter().map(|n| (*n, self.content(*n))).collect();
+        let records = self.records(&logged, &[]);
+        // What comes behind its commit block cannot be missed in time.
+        let is_split = !self.is_async && self.rng.chance(50);
+        let before = if is_split {
+            1 + self.rng.below(records.len() as u64 - 1) as usize
+        } else {
+            0
+        };
+        let mut at = self.at;
+        let mut places = Vec::new();
+        for record in records {
+            places.push((self.journal_at(at), record));
+            at = self.step(at);
+        }
+        let send = |below: &Below, places: &[(u64, Vec<u8>)]| {
+            let mut sent = places.iter();
+            sent.try_for_each(|(offset, record)| below.write_at(*offset, record, WRITE))
+        };
+        send(self.dev(), &places[..before]).expect("the first server");
+        self.below = None;
+        let below = open(&self.media, &self.options);
+        if self.rng.chance(30) {
+            // A checkpoint has moved the tail.
+            let mut sb = self.superblock();
+            let running = (self.tid, self.at);
+            let last = self.past.back().map_or(running, |(tid, at, _)| (*tid, *at));
+            (sb.sequence, sb.start) = *self.rng.pick(&[running, last]);
+            sb.encode_into(&mut self.head);
+            let moved = below.write_at(self.journal_at(0), &self.head, WRITE);
+            moved.expect("a superblock");
+        }
+        let sent = send(&below, &places[before..]);
+        if sent.and_then(|()| below.flush(Cause::Home)).is_ok() {
+            for (n, content) in &logged {
+                self.model[*n] = Block {
+                    durable: Some(content.clone()),
+                    ..Block::default()
+                };
+            }
+            self.confirmed += 1;
+        } else {
+            self.refused += 1;
+        }
+    }
+
     fn request(&mut self) {
         match self.rng.below(100) {
             0..40 => self.log(),
@@ -647,13 +703,26 @@ fn explore(target: &str, seeds: std::ops::Range<u64>) {
     let fresh = target.contents().expect("a volume");
     let only = std::env::var("STETFS_LAB_SEED").ok();
     let only = only.map(|seed| seed.parse::<u64>().expect("a seed"));
+    let (mut confirmed, mut refused) = (0, 0);
     for seed in seeds.filter(|seed| only.is_none_or(|only| only == *seed)) {
         let mut run = Run::new(seed, &target, &fresh);
         for _ in 0..120 {
             run.request();
         }
         run.cut(24);
+        for _ in 0..4 {
+            run.swap_servers();
+            run.reopen();
+            for _ in 0..10 {
+                run.request();
+            }
+        }
+        run.cut(6);
+        confirmed += run.confirmed;
+        refused += run.refused;
     }
+    println!("under another server: {confirmed} commits confirmed, {refused} refused");
+    assert!(refused > 0);
 }
 
 #[test]
