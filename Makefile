@@ -12,7 +12,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo ground quick test test-mtd test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs bench-images lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-kernel crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
+.PHONY: help build extension demo ground quick test test-mtd test-ublk test-guest test-debian below-kills lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx bench-fuse2fs bench-images lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-kernel crash-groups traces sqlite-kills postgres mariadb mutants ftl-long mkfs-long fuzz dist dist-test clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ test: ## Every test
 test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emulated machine (minutes; not in `make test`)
 	@scripts/deps.sh mtd
 	@CARGO="$(CARGO)" scripts/mtd.sh
+
+test-ublk: ## `stetfs below --as ublk` under Debian 13's kernel in an emulated machine (minutes; not in `make test`)
+	@scripts/deps.sh guest
+	@CARGO="$(CARGO)" scripts/ublk.sh
 
 test-guest: ## A virtual machine whose ext4 is on a volume below which a scheme commits, by NBD and by vhost-user, killed twice, in an emulated machine (two minutes; not in `make test`)
 	@scripts/deps.sh guest

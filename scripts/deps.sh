@@ -24,7 +24,7 @@ needed_bench=("${needed_test[@]}" fio:fio)
 wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench:dbench postmark:postmark
     fs_mark:fsmark stress-ng:stress-ng mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs getfattr:attr)
 needed_fuzz=("${needed_build[@]}" mke2fs:e2fsprogs)
-needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio dpkg-deb:dpkg
+needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio xz:xz-utils dpkg-deb:dpkg
     apt-get:apt)
 needed_guest=("${needed_mtd[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs)
 needed_debian=("${needed_guest[@]}" debootstrap:debootstrap)

@@ -1,8 +1,9 @@
-# Virtual machines on a device of ours, for guest.sh, debian.sh and below-kills.sh, which source this file. By software emulation, so that no
-# KVM is needed. They set `name`; here come the command, built (`stetfs`), a directory for it all (`work`), and the functions below.
+# Virtual machines with our programs in them or on a device of ours, for mtd.sh, ublk.sh, guest.sh, debian.sh and below-kills.sh, which source
+# this file. By software emulation, so that no KVM is needed. They set `name`; here come the command, built (`stetfs`), a directory for it all
+# (`work`), and the functions below.
 #
-# The kernel is Debian's, as scripts/mtd.sh finds it: that of the package linux-image-amd64, downloaded once. STETFS_MTD_KERNEL=DIR names an
-# unpacked one (DIR/boot/vmlinuz-*, DIR/lib/modules/*).
+# The kernel is Debian's: that of the package linux-image-amd64, downloaded once. STETFS_KERNEL=DIR names an unpacked one
+# (DIR/boot/vmlinuz-*, DIR/lib/modules/*).
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/$name
@@ -16,42 +17,78 @@ trap 'for pid in $machine $server; do kill -9 "$pid" 2>/dev/null || true; done' 
 # Finds the kernel, in which `vmlinuz` is.
 find_kernel() {
     local package
-    kernel=${STETFS_MTD_KERNEL:-$target/mtd/kernel}
+    kernel=${STETFS_KERNEL:-$target/kernel}
     if ! compgen -G "$kernel/boot/vmlinuz-*" >/dev/null; then
         package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-        [ -n "$package" ] || { echo "$name: apt knows no linux-image-amd64; name a kernel with STETFS_MTD_KERNEL" >&2; exit 1; }
+        [ -n "$package" ] || { echo "$name: apt knows no linux-image-amd64; name a kernel with STETFS_KERNEL" >&2; exit 1; }
         mkdir -p "$(dirname "$kernel")"
         (cd "$(dirname "$kernel")" && apt-get -q download "$package" && dpkg-deb -x "$package"_*.deb kernel && rm "$package"_*.deb)
     fi
     vmlinuz=$(compgen -G "$kernel/boot/vmlinuz-*" | head -n 1)
 }
 
-# Makes $work/initramfs: a busybox, and the modules in the order in which they need each other. When the disk is there, the script on the
-# standard input goes on.
-make_initramfs() {
-    local root=$work/root module found
-    local modules=(virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 crc32c_generic mbcache jbd2 ext4)
-    find_kernel
-    rm -rf "$root"
-    mkdir -p "$root"/{bin,dev,proc,sys,mnt,modules}
+# Makes $work/initramfs: a busybox, and the modules that are named, in the order in which they need each other; those that the kernel does not
+# have as files are in it. Those behind `--` are only put into /modules. $work/root may have more already. The script on the standard input
+# goes on.
+pack_initramfs() {
+    local root=$work/root all="$*" module found
+    mkdir -p "$root"/{bin,dev,proc,sys,tmp,mnt,modules}
     cp "$(command -v busybox)" "$root/bin/busybox"
-    for module in "${modules[@]}"; do
-        found=$(find "$kernel/lib/modules" -name "$module.ko" | head -n 1)
-        # Others have it in the kernel.
-        if [ -n "$found" ]; then cp "$found" "$root/modules/"; fi
+    for module in ${all/--/}; do
+        found=$(find "$kernel" -name "$module.ko*" -print -quit)
+        case $found in
+        *.xz) xz -dc "$found" >"$root/modules/$module.ko" ;;
+        ?*) cp "$found" "$root/modules/" ;;
+        esac
     done
     cat >"$root/init" <<INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
-export PATH=/bin
+export PATH=/bin RUST_BACKTRACE=1
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
-for module in ${modules[*]}; do [ ! -e /modules/\$module.ko ] || insmod /modules/\$module.ko; done
-while [ ! -b /dev/vda ]; do sleep 1; done
+mount -t sysfs sys /sys
+for module in ${all%%--*}; do [ ! -e /modules/\$module.ko ] || insmod /modules/\$module.ko; done
+failed=0
+fail() { echo "FAILED: \$*"; failed=1; }
+try() { echo "+ \$*"; "\$@" || fail "\$*"; }
+refuse() { echo "+ ! \$*"; ! "\$@" || fail "it should have been refused: \$*"; }
+over() { echo "$name: exit \$failed"; poweroff -f; }
 INIT
     cat >>"$root/init"
     chmod +x "$root/init"
     (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$work/initramfs"
+}
+
+# Puts programs into $work/root/bin, without their symbols, and their libraries, at the same paths as here.
+put_programs() {
+    local root=$work/root program library
+    mkdir -p "$root/bin"
+    for program; do
+        cp "$program" "$root/bin/"
+        strip "$root/bin/${program##*/}"
+    done
+    for library in $(ldd "$@" | grep -o '/[^ :]*\.so[^ :]*' | sort -u); do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
+}
+
+# Runs a machine without a disk until it is over, and fails unless everything that it tried has worked.
+run_to_end() {
+    timeout "$patience" qemu-system-x86_64 -accel tcg -m 768 -nographic -no-reboot -nodefaults -serial stdio -kernel "$vmlinuz" \
+        -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 no_timer_check" </dev/null | tee "$work/console" || true
+    grep -q "^$name: exit 0" "$work/console" || { echo "$name: failed; what the machine printed is in $work/console" >&2; exit 1; }
+}
+
+# An initramfs for a machine with a disk. When that is there, the script on the standard input goes on.
+make_initramfs() {
+    find_kernel
+    rm -rf "$work/root"
+    pack_initramfs virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 crc32c_generic mbcache jbd2 ext4 < <(
+        echo 'while [ ! -b /dev/vda ]; do sleep 1; done'
+        cat
+    )
 }
 
 fail() {

@@ -4,67 +4,27 @@
 #
 #   scripts/mtd.sh          (make test-mtd)
 #
-# The kernel is that of Debian's package linux-image-amd64, downloaded once into the target directory; STETFS_MTD_KERNEL=DIR names an unpacked
-# one (DIR/boot/vmlinuz-*, DIR/lib/modules/*).
+# scripts/machine.sh has the machine.
 set -euo pipefail
 
-cargo=${CARGO:-cargo}
-target=${CARGO_TARGET_DIR:-target}
-work=$(realpath -m "$target")/mtd
-mkdir -p "$work"
-
-kernel=${STETFS_MTD_KERNEL:-$work/kernel}
-if ! compgen -G "$kernel/boot/vmlinuz-*" >/dev/null; then
-    package=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-    [ -n "$package" ] || { echo "mtd: apt knows no linux-image-amd64; name a kernel with STETFS_MTD_KERNEL" >&2; exit 1; }
-    (cd "$work" && apt-get -q download "$package" && dpkg-deb -x "$package"_*.deb kernel && rm "$package"_*.deb)
-fi
-image=$(compgen -G "$kernel/boot/vmlinuz-*" | head -n 1)
-
-$cargo build --locked -p stetfs-cli
-tests=$($cargo test --locked -p stetfs-ftl --test mtd --no-run --message-format=json |
+name=mtd
+. "$(dirname "$0")/machine.sh"
+find_kernel
+tests=$(${CARGO:-cargo} test --locked -p stetfs-ftl --test mtd --no-run --message-format=json |
     sed -n 's/.*"name":"mtd".*"executable":"\([^"]*\)".*/\1/p')
 [ -x "$tests" ] || { echo "mtd: cargo built no test" >&2; exit 1; }
 
-root=$work/root
-rm -rf "$root"
-mkdir -p "$root"/{bin,dev,proc,sys,tmp,modules}
-cp "$(command -v busybox)" "$root/bin/busybox"
-cp "$target/debug/stetfs" "$root/bin/stetfs"
-cp "$tests" "$root/bin/tests"
-strip "$root/bin/stetfs" "$root/bin/tests"
-# With their libraries, at the same paths.
-for library in $(ldd "$root/bin/stetfs" "$root/bin/tests" | grep -o '/[^ :]*' | grep -v "^$root" | sort -u); do
-    mkdir -p "$root$(dirname "$library")"
-    cp -L "$library" "$root$library"
-done
-for module in bch mtd nandcore nand nandsim; do
-    cp "$(find "$kernel/lib/modules" -name "$module.ko" | head -n 1)" "$root/modules/"
-done
+rm -rf "$work/root"
+cp "$tests" "$work/tests"
+put_programs "$stetfs" "$work/tests"
 
-cat >"$root/init" <<'INIT'
-#!/bin/busybox sh
-/bin/busybox --install -s /bin
-export PATH=/bin RUST_BACKTRACE=1
-mount -t devtmpfs dev /dev
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-for module in bch mtd nandcore nand; do insmod /modules/$module.ko || echo "no $module"; done
-
-failed=0
-try() {
-    echo "+ $*"
-    "$@" || { echo "FAILED: $*"; failed=1; }
-}
-refuse() {
-    echo "+ ! $*"
-    "$@" && { echo "FAILED: it should have been refused: $*"; failed=1; }
-}
+# nandsim comes with its options, later.
+pack_initramfs bch mtd nandcore nand -- nandsim <<'INIT'
 # A part of nandsim: its ID bytes, and options.
 part() {
     rmmod nandsim 2>/dev/null
     echo "== nandsim $*"
-    insmod /modules/nandsim.ko do_delays=0 "$@" || { echo "FAILED: nandsim $*"; failed=1; }
+    insmod /modules/nandsim.ko do_delays=0 "$@" || fail "nandsim $*"
     cat /proc/mtd
 }
 run() {
@@ -92,16 +52,6 @@ try env STETFS_MTD_SMALL=/dev/mtd0 tests what_does_not_fit
 refuse stetfs nand info /dev/mtd0
 part $big bch=8
 try env STETFS_MTD_SMALL=/dev/mtd0 tests what_does_not_fit
-echo "stetfs-mtd: exit $failed"
-poweroff -f
+over
 INIT
-chmod +x "$root/init"
-(cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$work/initramfs"
-
-log=$work/log
-timeout "${STETFS_MTD_TIMEOUT:-1800}" qemu-system-x86_64 -accel tcg -m 768 -nographic -no-reboot -nodefaults -serial stdio \
-    -kernel "$image" -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 no_timer_check" </dev/null | tee "$log" || true
-if ! grep -q '^stetfs-mtd: exit 0' "$log"; then
-    echo "mtd: failed; what the machine printed is in $log" >&2
-    exit 1
-fi
+run_to_end

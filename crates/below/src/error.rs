@@ -13,8 +13,8 @@ pub enum BelowError {
     /// Something that the kernel wrote into its journal is not what JBD2's format says.
     #[error("the kernel's journal cannot be followed: {0}")]
     Journal(#[from] Corrupt),
-    /// A commit block has come whose transaction has not: its blocks went to a device that died with
-    /// them. To answer would be to say that it is durable.
+    /// A commit block has come whose transaction has not: its blocks went to a device that died
+    /// with them. To answer would be to say that it is durable.
     #[error(
         "the kernel commits transaction {tid}, whose blocks another server had, which is gone: \
             unmount, and mount again"

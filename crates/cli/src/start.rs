@@ -1,6 +1,7 @@
 //! Starts servers in the background: of mounts and of exported devices.
 
 use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
 /// Starts a server process and waits for its mount.
 pub(crate) fn launch(server: Command) -> Result<()> {
     match background::start(server) {
-        Ok(()) => Ok(()),
+        Ok(said) => Ok(io::stdout().write_all(&said)?),
         // The server has said why.
         Err(StartError::Failed { code }) => {
             Err(Failure::said().exit(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))

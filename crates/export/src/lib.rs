@@ -3,7 +3,8 @@
 //!
 //! - [`ByteDev`] takes requests of any alignment, as files and NBD have them, for a device with
 //!   sectors.
-//! - [`nbd`] serves it to NBD clients, [`vhost_user`] to virtual machines that share their memory.
+//! - [`nbd`] serves it to NBD clients, [`vhost_user`] to virtual machines that share their memory,
+//!   [`ublk`] to this machine.
 //! - [`Watched`] tells when the device stops answering.
 //!
 //! `stetfs-fuse` stands above and brings the requests of a file: one file in a directory.
@@ -15,6 +16,7 @@ pub mod nbd;
 mod socket;
 #[cfg(test)]
 mod testing;
+pub mod ublk;
 pub mod vhost_user;
 mod watch;
 

@@ -2,9 +2,9 @@
 //! waits until the mount stands, and returns. Until then the server writes its errors to the same
 //! terminal.
 //!
-//! The two talk over the server's standard output. One line, [`STANDING`], means that the mount
-//! stands. If the pipe ends without that line, it never will: the server has said why, and the
-//! command passes on its exit code.
+//! The two talk over the server's standard output. Its last line, [`STANDING`], means that the
+//! mount stands; what comes before it is for the user. If the pipe ends without that line, it never
+//! will: the server has said why, and the command passes on its exit code.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -51,11 +51,12 @@ impl Waiting {
     }
 }
 
-/// Starts `server`, which must end up in [`detach`], and returns when its mount stands.
+/// Starts `server`, which must end up in [`detach`], and returns when its mount stands, with what
+/// it has printed for the user.
 ///
 /// # Errors
 /// The mount does not stand.
-pub fn start(mut server: Command) -> Result<(), StartError> {
+pub fn start(mut server: Command) -> Result<Vec<u8>, StartError> {
     // A server lives long: a lock that the caller's shell has would never be free again.
     let words = server.get_args().map(OsStr::to_string_lossy);
     let named: Vec<u32> = words.flat_map(|word| descriptors(&word)).collect();
@@ -69,8 +70,8 @@ pub fn start(mut server: Command) -> Result<(), StartError> {
     if let Some(mut stdout) = process.stdout.take() {
         let _ = stdout.read_to_end(&mut said);
     }
-    if said.ends_with(STANDING.as_bytes()) {
-        return Ok(());
+    if let Some(rest) = said.strip_suffix(STANDING.as_bytes()) {
+        return Ok(rest.to_vec());
     }
     let status = process.wait().map_err(StartError::Spawn)?;
     Err(StartError::Failed {

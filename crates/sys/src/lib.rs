@@ -34,6 +34,8 @@ pub mod mtd;
 pub mod namespace;
 #[cfg(target_os = "linux")]
 pub mod ring;
+#[cfg(target_os = "linux")]
+pub mod ublk;
 mod xor;
 
 pub use cache_line::store_fence;

@@ -67,6 +67,8 @@ pub(crate) enum Way {
     Nbd(Address),
     /// To a virtual machine, at this socket.
     VhostUser(PathBuf),
+    /// As a device of the kernel's driver ublk.
+    Ublk,
 }
 
 impl Way {
@@ -78,6 +80,8 @@ impl Way {
         };
         if bytes == b"loop" {
             Ok(Self::Loop)
+        } else if bytes == b"ublk" {
+            Ok(Self::Ublk)
         } else if let Some(dir) = after("file:") {
             Ok(Self::File(dir.into()))
         } else if let Some(address) = after("nbd:") {
@@ -85,7 +89,7 @@ impl Way {
         } else if let Some(socket) = after("vhost-user:") {
             Ok(Self::VhostUser(socket.into()))
         } else {
-            Err("file:DIR, loop, nbd:SOCKET, nbd:HOST:PORT or vhost-user:SOCKET".to_owned())
+            Err("file:DIR, loop, ublk, nbd:SOCKET, nbd:HOST:PORT or vhost-user:SOCKET".to_owned())
         }
     }
 
@@ -99,6 +103,7 @@ impl Way {
         match self {
             Self::File(dir) => joined("file:", dir.as_os_str()),
             Self::Loop => "loop".into(),
+            Self::Ublk => "ublk".into(),
             Self::Nbd(Address::Tcp(host)) => joined("nbd:", host.as_ref()),
             // A path that looks like a host must still be read as a path.
             Self::Nbd(Address::Unix(path)) if path.parent() == Some("".as_ref()) => {
@@ -120,7 +125,7 @@ pub(crate) struct ExportArgs {
     /// The same as --as file:DIR
     #[arg(value_hint = ValueHint::DirPath, group = PLACE)]
     pub(crate) dir: Option<PathBuf>,
-    /// How the device appears: `file:DIR`, `loop`, `nbd:SOCKET`, `nbd:HOST:PORT` or
+    /// How the device appears: `file:DIR`, `loop`, `ublk`, `nbd:SOCKET`, `nbd:HOST:PORT` or
     /// `vhost-user:SOCKET`
     ///
     /// file:DIR: DIR gets one file, `device`, as large as the device. Flush is fsync, discard is a
@@ -130,6 +135,10 @@ pub(crate) struct ExportArgs {
     ///
     /// loop (root): a loop device on such a file, whose path is printed. `losetup -d` ends the
     /// server when nobody uses the device any more.
+    ///
+    /// ublk (root, Linux 6.9 with the module ublk_drv): a device `/dev/ublkbN`, whose path is
+    /// printed. It needs neither FUSE nor a loop device. A signal ends the server: at once if
+    /// nobody has mounted the device; otherwise when it is unmounted, or at the second signal.
     ///
     /// nbd:SOCKET, nbd:HOST:PORT: a server for NBD clients such as QEMU, on a unix socket, or on a
     /// port of this machine. It needs neither FUSE nor root. A signal ends it: what is under way is

@@ -1,5 +1,5 @@
-//! A block device for other programs: one file in a directory, a loop device on it, or a server at
-//! a socket for NBD clients or a virtual machine.
+//! A block device for other programs: one file in a directory, a loop device on it, a device of the
+//! kernel's driver ublk, or a server at a socket for NBD clients or a virtual machine.
 
 pub(crate) mod loops;
 mod serving;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stetfs_export::{ByteDev, Watch, Watched, nbd, vhost_user};
+use stetfs_export::{ByteDev, Watch, Watched, nbd, ublk, vhost_user};
 use stetfs_fuse::background::{self, Waiting};
 use stetfs_fuse::{Ended, ExportOptions};
 use stetfs_media::BlockDev;
@@ -57,7 +57,7 @@ pub(crate) fn run(
     let is_file = matches!(way, Way::File(_) | Way::Loop);
     if is_file && args.stats.is_some() {
         return Err(
-            Failure::new("--stats is for nbd:ADDRESS and vhost-user:SOCKET")
+            Failure::new("--stats is for ublk, nbd:ADDRESS and vhost-user:SOCKET")
                 .advise("with file:DIR, ask the server: stetfs stats DIR")
                 .exit(EXIT_USAGE),
         );
@@ -107,7 +107,7 @@ fn this_program() -> Result<Command> {
 /// Where a server offers its device.
 enum Place {
     Dir(PathBuf),
-    Socket(Listener),
+    Listener(Listener),
 }
 
 impl Place {
@@ -116,12 +116,13 @@ impl Place {
             Way::File(dir) => Self::Dir(stetfs_fuse::check_dir(&dir)?),
             Way::Nbd(address) => {
                 let bound = nbd::Listener::bind(&address, args.listen_anywhere);
-                Self::Socket(Listener::Nbd(bound.map_err(refused)?))
+                Self::Listener(Listener::Nbd(bound.map_err(refused)?))
             }
             Way::VhostUser(socket) => {
                 let bound = vhost_user::Listener::bind(&socket)?;
-                Self::Socket(Listener::VhostUser(bound))
+                Self::Listener(Listener::VhostUser(bound))
             }
+            Way::Ublk => Self::Listener(Listener::Ublk(ublk::Listener::bind()?)),
             Way::Loop => {
                 return Err(Failure::new(
                     "--as loop starts a server of its own, with --as \
@@ -212,7 +213,7 @@ fn serve(
             }
             ended
         }
-        Place::Socket(listener) => {
+        Place::Listener(listener) => {
             let stats = serving::Stats {
                 facts: &*stats,
                 file: stats_file,
@@ -227,7 +228,7 @@ fn serve(
     Ok(())
 }
 
-/// Has the log tell when the device of a socket does not answer. Where a file is exported, its
+/// Has the log tell when a device that is no file does not answer. Where a file is exported, its
 /// server has a watchdog of its own, which gives the file up.
 fn watched(
     dev: Arc<dyn BlockDev>,
@@ -235,7 +236,7 @@ fn watched(
     patience: Option<Duration>,
 ) -> Result<(Arc<dyn BlockDev>, Option<Watch>)> {
     match (place, patience) {
-        (Place::Socket(_), Some(patience)) => {
+        (Place::Listener(_), Some(patience)) => {
             let (dev, watch) = Watched::new(dev, patience)?;
             Ok((Arc::new(dev), Some(watch)))
         }

@@ -1,46 +1,54 @@
-//! A device at a socket: the server at work until a signal ends it.
+//! A device at a socket, or of the kernel's driver ublk: the server at work until a signal ends it.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use stetfs_export::{ByteDev, nbd, vhost_user};
+use stetfs_export::{ByteDev, nbd, ublk, vhost_user};
 use stetfs_fuse::Ended;
 use stetfs_fuse::background::Waiting;
 
 use crate::failure::{Explain, Result};
 
-/// A socket, and who will be served there.
+/// How often it is looked whether a device is still in use.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where users will be served.
 pub(crate) enum Listener {
     Nbd(nbd::Listener),
     VhostUser(vhost_user::Listener),
-}
-
-impl Listener {
-    /// The address as clients write it.
-    fn address(&self) -> String {
-        match self {
-            Self::Nbd(listener) => listener.uri(),
-            Self::VhostUser(listener) => format!("vhost-user:{}", listener.address()),
-        }
-    }
+    Ublk(ublk::Listener),
 }
 
 /// A server at work.
 enum Server {
     Nbd(nbd::Server),
     VhostUser(vhost_user::Server),
+    Ublk(ublk::Server),
 }
 
 impl Server {
-    fn start(listener: Listener, dev: Arc<ByteDev>) -> io::Result<Self> {
+    /// Returns the address as users write it, too.
+    fn start(listener: Listener, dev: Arc<ByteDev>) -> Result<(Self, String)> {
         Ok(match listener {
-            Listener::Nbd(listener) => Self::Nbd(nbd::Server::start(listener, dev)?),
+            Listener::Nbd(listener) => {
+                let address = listener.uri();
+                (Self::Nbd(nbd::Server::start(listener, dev)?), address)
+            }
             Listener::VhostUser(listener) => {
-                Self::VhostUser(vhost_user::Server::start(listener, dev)?)
+                let address = format!("vhost-user:{}", listener.address());
+                let server = vhost_user::Server::start(listener, dev)?;
+                (Self::VhostUser(server), address)
+            }
+            Listener::Ublk(listener) => {
+                let server = ublk::Server::start(listener, dev)?;
+                let address = server.path().display().to_string();
+                (Self::Ublk(server), address)
             }
         })
     }
@@ -49,6 +57,15 @@ impl Server {
         match self {
             Self::Nbd(server) => server.stop(),
             Self::VhostUser(server) => server.stop(),
+            Self::Ublk(server) => server.stop(),
+        }
+    }
+
+    /// Whether somebody of this machine would lose what he has mounted.
+    fn is_in_use(&self) -> bool {
+        match self {
+            Self::Nbd(_) | Self::VhostUser(_) => false,
+            Self::Ublk(server) => server.is_in_use(),
         }
     }
 
@@ -71,6 +88,7 @@ impl Server {
                     "malformed": seen.malformed,
                 })
             }
+            Self::Ublk(server) => json!({ "requests": server.stats().requests }),
         }
     }
 }
@@ -114,10 +132,12 @@ pub(crate) fn serve(
     ready: impl FnOnce() -> io::Result<Waiting>,
 ) -> Result<Ended> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-    let address = listener.address();
-    let mut server = Server::start(listener, dev.clone())?;
+    let (mut server, address) = Server::start(listener, dev.clone())?;
     let pid = std::process::id();
     eprintln!("stetfs: serving {address}; end it with: kill {pid}");
+    if matches!(server, Server::Ublk(_)) {
+        println!("{address}");
+    }
     ready()?.release()?;
     let tell = |server: &Server| {
         let mut seen = server.stats();
@@ -126,16 +146,30 @@ pub(crate) fn serve(
             tracing::error!("statistics: {error}");
         }
     };
-    let signal = signals.forever().find(|signal| {
+    let is_end = |signal: &i32| {
         let asks = *signal == SIGUSR1;
         if asks {
             tell(&server);
         }
         !asks
-    });
+    };
+    let signal = signals.forever().find(is_end).unwrap_or(SIGTERM);
+    let mut ended = Ended::Signal(signal);
+    if server.is_in_use() {
+        tracing::warn!(
+            "{address} is in use: the server ends when it is unmounted, or at a second signal"
+        );
+    }
+    while server.is_in_use() {
+        if let Some(signal) = signals.pending().find(is_end) {
+            ended = Ended::Cut(signal);
+            break;
+        }
+        thread::sleep(LOOK);
+    }
     server.stop();
     tell(&server);
     drop(server);
     dev.flush().during(|| stats.source.display().to_string())?;
-    Ok(Ended::Signal(signal.unwrap_or(SIGTERM)))
+    Ok(ended)
 }
