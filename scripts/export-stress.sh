@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What happens to a kernel file system on an exported NAND part when memory is short: the writers in a memory cgroup that is smaller than
-# what they write, and the server with them or not.
+# What happens to a kernel file system on a device of ours when memory is short: the writers in a memory cgroup that is smaller than what
+# they write, and the server with them or not.
 #
-#   scripts/export-stress.sh STETFS [HOW:MIB...]     needs root, FUSE, loop devices
+#   scripts/export-stress.sh STETFS [WHAT:HOW:MIB...]     needs root, FUSE, loop devices
 #
-# HOW is where the server is: `apart` (not in the cgroup), `shared` (in it), `resident` (in it, with --resident); MIB is the cgroup's limit.
+# WHAT is the device: `nand` (an exported NAND part), or a scheme below the kernel's ext4, as front=kernel has it with data=journal. HOW is
+# where the server is: `apart` (not in the cgroup), `shared` (in it), `resident` (in it, with --resident). MIB is the cgroup's limit.
 #
 # Each is one line: whether all was written and synced ("held"), the watchdog gave the device up ("given up"), or neither came to pass
 # within the time ("HUNG": the script then aborts the connection itself and fails). The machine stays usable in any case: everything is
@@ -12,9 +13,9 @@
 set -euo pipefail
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin LC_ALL=C
 
-stetfs=$(realpath "${1:?usage: scripts/export-stress.sh STETFS [HOW:MIB...]}")
+stetfs=$(realpath "${1:?usage: scripts/export-stress.sh STETFS [WHAT:HOW:MIB...]}")
 shift
-[ $# -gt 0 ] || set -- apart:64 resident:512 resident:448 shared:256
+[ $# -gt 0 ] || set -- nand:apart:64 nand:resident:512 nand:resident:448 nand:shared:256 stet:apart:64 stet:resident:640 stet:shared:256
 [ "$(id -u)" -eq 0 ] || { echo "export-stress.sh: needs root" >&2; exit 1; }
 watchdog=10
 limit_seconds=120
@@ -74,30 +75,38 @@ writers() { # four at once: 120 MB in three files, and small ones with an fsync 
 export -f writers failed
 export work
 
-for what in "$@"; do
-    how=${what%:*} mib=${what#*:}
+for case in "$@"; do
+    IFS=: read -r what how mib <<<"$case"
     group=$parent/stetfs-stress-$$
     mkdir -p "$group"
-    rm -f "$work/nand" "$work/log"
-    "$stetfs" nand create --flawless --size 200M "$work/nand" >/dev/null
+    rm -f "$work/file" "$work/log"
+    mode=data=journal
+    if [ "$what" = nand ]; then
+        "$stetfs" nand create --flawless --size 200M "$work/file" >/dev/null
+        server=(nand export --snoop)
+    else
+        "$stetfs" mkfs --size 200M "$work/file" >/dev/null
+        server=(below -o "scheme=$what" --write-through)
+        mode+=,nobarrier,journal_async_commit
+    fi
     echo $((mib << 20)) >"$group/$limit_file"
     # What the server says goes through a pipe to somebody outside: inside there may be no memory for a line in a file.
-    server=(timeout $((limit_seconds + 120)) "$stetfs" nand export --foreground --snoop --watchdog "$watchdog")
+    server=(timeout $((limit_seconds + 120)) "$stetfs" "${server[@]}" --foreground --watchdog "$watchdog")
     [ "$how" = apart ] || server=(inside "${server[@]}")
     [ "$how" != resident ] || server+=(--resident)
-    ("${server[@]}" "$work/nand" "$work/dev" 2>&1 || echo "server ended with $?") | cat >"$work/log" &
+    ("${server[@]}" "$work/file" "$work/dev" 2>&1 || echo "server ended with $?") | cat >"$work/log" &
     for _ in $(seq 100); do
         [ -e "$work/dev/device" ] && break
         sleep 0.1
     done
     if [ ! -e "$work/dev/device" ]; then
-        echo "$how, $mib MiB: the server does not fit: $(tail -n 1 "$work/log")"
+        echo "$what, $how, $mib MiB: the server does not fit: $(tail -n 1 "$work/log")"
         release
         continue
     fi
     device=$(timeout 20 losetup --show --find --direct-io=on --sector-size 512 "$work/dev/device")
-    timeout 60 mkfs.ext4 -q -b 4096 "$device"
-    timeout 60 mount -o data=journal "$device" "$work/mnt"
+    [ "$what" != nand ] || timeout 60 mkfs.ext4 -q -b 4096 "$device"
+    timeout 60 mount -o "$mode" "$device" "$work/mnt"
     start=$SECONDS
     status=0
     : >"$work/said"
@@ -110,18 +119,18 @@ for what in "$@"; do
     fi
     wait $writer || [ "$status" = hung ] || status=$?
     if grep -q "connection is aborted" "$work/log"; then
-        echo "$how, $mib MiB: given up after $((SECONDS - start)) s: $(grep -o 'a request has been stuck.*' "$work/log" | head -n 1)"
+        echo "$what, $how, $mib MiB: given up after $((SECONDS - start)) s: $(grep -o 'a request has been stuck.*' "$work/log" | head -n 1)"
     elif [ "$status" = hung ] || [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
-        echo "$how, $mib MiB: HUNG for $((SECONDS - start)) s (status $status)"
+        echo "$what, $how, $mib MiB: HUNG for $((SECONDS - start)) s (status $status)"
         wrong=1
     elif [ "$status" -ne 0 ] && grep -q "ended with 137" "$work/log"; then
-        echo "$how, $mib MiB: the server was killed for want of memory"
+        echo "$what, $how, $mib MiB: the server was killed for want of memory"
     elif [ "$status" -ne 0 ]; then
-        echo "$how, $mib MiB: writers failed with $status after $((SECONDS - start)) s: $(head -n 1 "$work/said")"
+        echo "$what, $how, $mib MiB: writers failed with $status after $((SECONDS - start)) s: $(head -n 1 "$work/said")"
     elif timeout 100 umount "$work/mnt" && timeout 60 e2fsck -fn "$device" >/dev/null 2>&1; then
-        echo "$how, $mib MiB: held, $((SECONDS - start)) s, the volume is clean"
+        echo "$what, $how, $mib MiB: held, $((SECONDS - start)) s, the volume is clean"
     else
-        echo "$how, $mib MiB: written, but the volume is NOT clean"
+        echo "$what, $how, $mib MiB: written, but the volume is NOT clean"
         wrong=1
     fi
     release
