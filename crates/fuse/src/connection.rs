@@ -23,6 +23,19 @@ pub(crate) struct Connection {
     control: Option<Control>,
 }
 
+/// One look at whether a request waits.
+pub(crate) struct Look(File);
+
+impl Look {
+    /// Whether one waits now; `None` if the kernel does not say.
+    pub(crate) fn has_waiting(mut self) -> Option<bool> {
+        let mut text = [0; 24];
+        let len = self.0.read(&mut text).ok()?;
+        let mut digits = text[..len].iter();
+        Some(digits.any(|digit| (b'1'..=b'9').contains(digit)))
+    }
+}
+
 /// The connection's directory in fusectl, and the file in it that aborts the connection.
 struct Control {
     dir: OwnedFd,
@@ -48,11 +61,13 @@ impl Connection {
 
     /// Returns whether a request waits to be answered; `None` if the kernel does not say.
     pub(crate) fn has_waiting(&self) -> Option<bool> {
-        let mut text = [0; 24];
-        let mut waiting = File::from(self.control.as_ref()?.file("waiting").ok()?);
-        let len = waiting.read(&mut text).ok()?;
-        let mut digits = text[..len].iter();
-        Some(digits.any(|digit| (b'1'..=b'9').contains(digit)))
+        self.look()?.has_waiting()
+    }
+
+    /// Opens what is needed for one look at whether a request waits, which takes no memory of the
+    /// kernel's then. `None` if the kernel does not say.
+    pub(crate) fn look(&self) -> Option<Look> {
+        Some(Look(self.control.as_ref()?.file("waiting").ok()?.into()))
     }
 
     /// Returns whether the mount no longer exists; false if the kernel does not say. Its device

@@ -3,14 +3,17 @@
 //! A request that the server works on for too long is stuck. So is one that waits in the kernel
 //! while the server answers none: then the server waits for memory in between. The second case is
 //! seen only where the kernel tells it ([`Connection`]). Nothing is allocated until something is
-//! stuck.
+//! stuck, in the kernel neither: to open a file takes memory, so another thread opens those that
+//! are looked at, some time before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::connection::Connection;
+use stetfs_format::width::u32_as_usize;
+
+use crate::connection::{Connection, Look};
 use crate::session::end::{Event, SessionError, spawn};
 use crate::system_log::{self, Severity};
 
@@ -47,6 +50,9 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// Looks that are at hand: enough for the time after which a request counts as stuck.
+const LOOKS: u32 = 40;
+
 /// Starts watching. If requests wait and none is answered for `limit`, tells the session and aborts
 /// the connection.
 pub(super) fn start(
@@ -55,14 +61,25 @@ pub(super) fn start(
     connection: Arc<Connection>,
     tell: mpsc::Sender<Event>,
 ) -> Result<(), SessionError> {
-    let step = (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let longest = Duration::from_secs(1).max(limit / (LOOKS - 8));
+    let step = (limit / 4).clamp(Duration::from_millis(10), longest);
+    let (hold, looks) = mpsc::sync_channel(u32_as_usize(LOOKS));
+    let seen = connection.clone();
+    spawn("watchdog-opens", move || {
+        while let Some(look) = seen.look() {
+            if hold.send(look).is_err() {
+                break;
+            }
+        }
+    })?;
     spawn("watchdog", move || {
+        let has_waiting = || looks.try_recv().ok().and_then(Look::has_waiting) == Some(true);
         let mut served = pulse.served();
         let mut since = Instant::now();
         loop {
             thread::sleep(step);
             let now = pulse.served();
-            if now != served || !(pulse.is_busy() || connection.has_waiting() == Some(true)) {
+            if now != served || !(pulse.is_busy() || has_waiting()) {
                 served = now;
                 since = Instant::now();
             } else if since.elapsed() >= limit {
