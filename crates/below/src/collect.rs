@@ -36,6 +36,7 @@ use stetfs_format::jbd2::{
 };
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::Block;
+use stetfs_planted::{Bug, is_planted};
 
 use crate::error::BelowError;
 use crate::log::Log;
@@ -159,7 +160,7 @@ impl Collector {
         let Some(next) = self.next else {
             // Nothing has said where a transaction begins.
             return match commits(part).filter(|_| within == 0) {
-                Some(tid) => Err(BelowError::Lost { tid }),
+                Some(tid) => lost(tid).map(|()| false),
                 None => Ok(false),
             };
         };
@@ -167,7 +168,7 @@ impl Collector {
         let block = self.blocks.entry(at).or_insert_with(|| Block::zeroed(len));
         block.bytes_mut()[within..within + part.len()].copy_from_slice(part);
         match commits(block.bytes()) {
-            Some(tid) if tid.is_after(next.tid) => return Err(BelowError::Lost { tid }),
+            Some(tid) if tid.is_after(next.tid) => lost(tid)?,
             commits => self.is_committed |= commits == Some(next.tid),
         }
         Ok(self.is_committed)
@@ -188,7 +189,7 @@ impl Collector {
     /// [`BelowError::Lost`]: blocks are missing of the transaction that was committed.
     pub(crate) fn check_whole(&self) -> Result<(), BelowError> {
         match self.next.filter(|_| self.is_committed && !self.is_async()) {
-            Some(Begin { tid, .. }) => Err(BelowError::Lost { tid }),
+            Some(Begin { tid, .. }) => lost(tid),
             None => Ok(()),
         }
     }
@@ -212,7 +213,9 @@ impl Collector {
             return Ok(Head::Tail(tail.tid));
         }
         // The first one of a life, too: nothing is live then.
-        self.forget();
+        if !is_planted(Bug::EarlierLife) {
+            self.forget();
+        }
         self.next = Some(tail);
         self.sequence = tail.tid;
         Ok(Head::Another)
@@ -338,12 +341,23 @@ impl Collector {
             head.maxlen = self.shown;
             // A number that this life does not use: the blocks of a transaction that it has begun
             // cannot be taken for blocks of the next life's.
-            let unused = self.next.map_or(self.sequence, |next| next.tid.next());
+            let mut unused = self.next.map_or(self.sequence, |next| next.tid.next());
+            if is_planted(Bug::EarlierLife) {
+                unused = self.sequence;
+            }
             (head.start, head.head, head.sequence) = (0, head.first, unused);
             head.encode_into(shown.bytes_mut());
         }
         shown
     }
+}
+
+/// What a commit of this transaction is answered, whose blocks are not here.
+fn lost(tid: Tid) -> Result<(), BelowError> {
+    if is_planted(Bug::ConfirmedLost) {
+        return Ok(());
+    }
+    Err(BelowError::Lost { tid })
 }
 
 /// The transaction that a block of the journal commits, if it is a commit block.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashSet;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Class};
+use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{LoggedBlock, Origin, Ranges, Snapshot};
 
 use crate::core::Core;
@@ -106,7 +107,7 @@ impl Core {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         let committing: Contents = blocks.iter().cloned().collect();
         let allocated = self.allocated(&blocks)?;
-        if self.has_unstable(&blocks, &allocated) {
+        if self.has_unstable(&blocks, &allocated) && !is_planted(Bug::LateHomes) {
             self.flush_homes()?;
         }
         let now = self.clock.now();
@@ -258,7 +259,7 @@ impl Core {
         let content = self.committed(block)?;
         let mut state = self.state.lock();
         // A home may be written while it is read: nobody would forget what was read before.
-        if state.logged.contains(block) {
+        if state.logged.contains(block) || is_planted(Bug::RacedRead) {
             state.keep(block, content.clone());
         }
         Ok(content)

@@ -39,3 +39,13 @@ pub use device::{Below, BelowOptions, WRITE_THROUGH};
 pub use error::BelowError;
 pub use snoop::{Snoop, SnoopError, SnoopStats, TABLE_BLOCKS};
 pub use stats::BelowStats;
+
+use stetfs_planted::Bug;
+
+/// Bugs that can be planted here.
+pub static PLANTED: &[Bug] = &[
+    Bug::LateHomes,
+    Bug::RacedRead,
+    Bug::EarlierLife,
+    Bug::ConfirmedLost,
+];

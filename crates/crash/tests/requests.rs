@@ -9,7 +9,8 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use stetfs::{MountOptions, open_alone};
 use stetfs_below::{Below, BelowOptions};
@@ -26,7 +27,8 @@ use stetfs_format::{
     BlockNo, BlockSize, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid, Time,
 };
 use stetfs_media::sim::Keep;
-use stetfs_media::{BlockDev, Cause, Class, MediaError, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, Tag};
+use stetfs_planted::{BUGS, Bug, find_bug, plant};
 use stetfs_scheme::LogExtent;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::rng::Rng;
@@ -137,7 +139,11 @@ const TAG: Tag = Tag::read(Class::Data);
 const WRITE: Tag = Tag::new(Class::Data, Cause::Home);
 
 fn open(media: &Media, options: &MountOptions) -> Below {
-    let alone = open_alone(&media.shown().expect("media"), options).expect("a scheme");
+    open_shown(&media.shown().expect("media"), options)
+}
+
+fn open_shown(shown: &stetfs::Media, options: &MountOptions) -> Below {
+    let alone = open_alone(shown, options).expect("a scheme");
     let quiet = BelowOptions {
         memory: 0,
         background: false,
@@ -523,6 +529,27 @@ impl Run {
         );
     }
 
+    /// The machine above dies when a part of a transaction has come, and comes back.
+    fn die_within(&mut self) {
+        let some = self.some(8);
+        let logged: Vec<_> = some.iter().map(|n| (*n, self.content(*n))).collect();
+        let mut at = self.at;
+        for record in self.records(&logged, &[]) {
+            // Whatever comes, the commit block does not.
+            let is_commit = CommitBlock::decode(&record, &self.superblock().log_format()).is_ok();
+            if !is_commit && self.rng.chance(70) {
+                self.write(self.journal_at(at), &record);
+            }
+            at = self.step(at);
+        }
+        self.life();
+        self.note(
+            "the machine above died within a transaction",
+            0,
+            Flight::Nothing,
+        );
+    }
+
     /// The scheme's server dies, and the machine above goes on with another. Whatever is confirmed
     /// then is there; mostly the new server must refuse.
     fn swap_servers(&mut self) {
@@ -713,8 +740,11 @@ fn explore(target: &str, seeds: std::ops::Range<u64>) {
         for _ in 0..4 {
             run.swap_servers();
             run.reopen();
-            for _ in 0..10 {
-                run.request();
+            for _ in 0..4 {
+                run.die_within();
+                for _ in 0..3 {
+                    run.request();
+                }
             }
         }
         run.cut(6);
@@ -750,6 +780,110 @@ fn a_revoked_block_is_written_whatever_its_home_has() {
 #[test]
 fn dj() {
     explore("jbd2/dj journal ext4-1k", 300..304);
+}
+
+/// A device one of whose blocks, once, somebody writes while it is read.
+struct Racing {
+    home: Arc<dyn BlockDev>,
+    raced: Mutex<Option<Raced>>,
+}
+
+/// Where, what, and by which device.
+type Raced = (u64, Bytes, Arc<OnceLock<Below>>);
+
+impl Layer for Racing {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.home
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.home.read_at(at, out, tag)?;
+        let raced = self.raced.lock().expect("no panic").take_if(|r| r.0 == at);
+        if let Some((at, content, below)) = raced {
+            below.get().expect("open").write_at(at, &content, WRITE)?;
+        }
+        Ok(())
+    }
+}
+
+/// A transaction has a block with the content that its home has, and another content is written
+/// home meanwhile. What is read then must be what is there.
+fn race() {
+    let target: Target = "jbd2/stet journal ext4-1k".parse().expect("a target");
+    let fresh = target.contents().expect("a volume");
+    let mut run = Run::new(1, &target, &fresh);
+    let old = Arc::new(run.read(0));
+    let records = run.records(&[(0, old)], &[]);
+    let at = run.first * run.size as u64;
+    run.below = None;
+    let shared = Arc::new(OnceLock::new());
+    let mut shown = run.media.shown().expect("media");
+    shown.home = Arc::new(Racing {
+        home: shown.home.clone(),
+        raced: Mutex::new(Some((at, Arc::new(vec![7; run.size]), shared.clone()))),
+    });
+    assert!(shared.set(open_shown(&shown, &run.options)).is_ok());
+    let below = shared.get().expect("open");
+    below
+        .write_at(run.journal_at(0), &run.head, WRITE)
+        .expect("a head");
+    for (record, at) in records.iter().zip(run.at..) {
+        below
+            .write_at(run.journal_at(at), record, WRITE)
+            .expect("a record");
+    }
+    below.flush(Cause::Home).expect("a flush");
+    let mut found = vec![0; run.size];
+    below.read_at(at, &mut found, TAG).expect("a read");
+    run.below = Some(open(&run.media, &run.options));
+    assert!(run.read(0) == found, "the block has changed by itself");
+    assert!(found == vec![7; run.size], "it was not raced");
+}
+
+#[test]
+fn a_home_that_is_read_while_it_is_written_is_not_kept() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    race();
+}
+
+const PLANTED: &str = "STETFS_BELOW_BUG";
+
+/// The next test runs this one in a process of its own, because a planted bug affects all of a
+/// process.
+#[test]
+#[ignore = "fails: a bug is planted"]
+fn with_a_planted_bug() {
+    let name = std::env::var(PLANTED).expect("the name of a bug");
+    let bug = find_bug(&name).expect("a bug").bug;
+    plant(Some(bug));
+    if bug == Bug::RacedRead {
+        race();
+    } else {
+        explore("jbd2/stet journal ext4-1k", 0..8);
+    }
+}
+
+/// The model finds each planted bug.
+#[test]
+fn planted_bugs_are_found() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let this = std::env::current_exe().expect("this program");
+    for about in BUGS
+        .iter()
+        .filter(|about| stetfs_below::PLANTED.contains(&about.bug))
+    {
+        let bug = about.name;
+        let run = Command::new(&this)
+            .args(["with_a_planted_bug", "--exact", "--ignored"])
+            .env(PLANTED, bug)
+            .output();
+        let run = run.expect("a test run");
+        let said = String::from_utf8_lossy(&run.stdout);
+        assert!(
+            !run.status.success() && said.contains("1 failed"),
+            "{bug} was not found: {said}"
+        );
+    }
 }
 
 /// Runs N seeds: `STETFS_LAB_TARGET='jbd2/ubj journal ext4-1k' STETFS_LAB_SEEDS=1000`.

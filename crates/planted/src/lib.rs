@@ -154,6 +154,23 @@ pub enum Bug {
     UnplacedMark,
     /// One write to a file that is marked atomic is split where one to others is.
     SplitRecord,
+    /// The state of the memory beside a volume is written over the copy that counts
+    /// (dm-pcache in Linux 6.18, mended by ebbb90344a7d).
+    CurrentSlot,
+    /// After a recovery the copy that counts is taken for the other one (dm-pcache in Linux 6.18,
+    /// which found its copies by a wrong stride, mended by 13ea55ea2017).
+    MiscountedSlot,
+    /// A record is durable before the homes that it rests on (dm-writecache since Linux 4.18,
+    /// mended by aa9509209c5a).
+    LateHomes,
+    /// A home that was read while it was written is taken for its newest content (bcache, reported
+    /// on linux-bcache on 2026-05-21).
+    RacedRead,
+    /// What an earlier life of the machine above has left is taken for this one's (Open CAS,
+    /// ocf#617).
+    EarlierLife,
+    /// A commit is answered whose transaction went to a server that died.
+    ConfirmedLost,
 }
 
 /// A bug.
@@ -253,6 +270,12 @@ bugs! {
     TimesForData "times-for-data" "fsync looks at times, and not at data";
     UnplacedMark "unplaced-mark" "data left waiting by a mark (`chattr +j`)";
     SplitRecord "split-record" "one write to a file marked atomic split as others are";
+    CurrentSlot "current-slot" "memory's state written over the copy that counts";
+    MiscountedSlot "miscounted-slot" "memory's copies confused after a recovery";
+    LateHomes "late-homes" "record durable before the homes that it rests on";
+    RacedRead "raced-read" "home that was read while it was written taken for the newest";
+    EarlierLife "earlier-life" "what an earlier life has left taken for this one's";
+    ConfirmedLost "confirmed-lost" "commit answered whose transaction a dead server had";
 }
 
 /// The bug called `name`.

@@ -85,6 +85,8 @@ pub(crate) const ROW: Registration = Registration {
             Bug::EvictedDirty,
             Bug::EarlyHead,
             Bug::EarlyRoom,
+            Bug::CurrentSlot,
+            Bug::MiscountedSlot,
         ]),
         Trial::new("tinca-kept", "keep-cache", Ground::NvmCache),
         Trial::setting("tinca-batch", "batch=1", Ground::NvmCache),

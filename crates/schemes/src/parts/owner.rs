@@ -28,6 +28,7 @@ use stetfs_format::private_log::{LogHeader, Tail};
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockSize, Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::parts::area::JournalArea;
 use stetfs_scheme::{About, OpenArgs, RecoveryCase, Result, SchemeError, recovery_cases};
@@ -481,6 +482,9 @@ impl Pair {
         let mut now = self.now.lock();
         // If only the process ended, the volume's record may still be in a cache alone.
         self.dev.flush(Cause::Recovery)?;
+        if is_planted(Bug::MiscountedSlot) {
+            now.region.count += 1;
+        }
         let was_kept = now.volume.state == PairState::Kept;
         let caught_up = now.volume.checkpoint + u64::from(was_kept);
         now.region.state = if was_kept {
@@ -570,7 +574,7 @@ impl Pair {
     }
 
     fn write_region(&self, state: &mut RegionState, cause: Cause) -> Result<()> {
-        state.count += 1;
+        state.count += if is_planted(Bug::CurrentSlot) { 2 } else { 1 };
         let tag = Tag::new(Class::Journal, cause);
         let raw = state.encode(self.header.seed());
         self.pmem.store_nt(state.offset(), &raw, tag)?;
