@@ -155,8 +155,9 @@ fn each_bug_is_claimed_and_each_claim_is_in_the_table() {
     let claims = claims();
     for about in BUGS {
         let is_claimed = claims.iter().any(|claim| claim.about.bug == about.bug);
-        let is_below = stetfs_ftl::PLANTED.contains(&about.bug);
-        assert!(is_claimed || is_below, "{} shows nowhere", about.name);
+        let others = [stetfs_ftl::PLANTED, stetfs_below::PLANTED];
+        let is_elsewhere = others.iter().any(|planted| planted.contains(&about.bug));
+        assert!(is_claimed || is_elsewhere, "{} shows nowhere", about.name);
     }
     let text = document();
     let wrong = document::difference(
