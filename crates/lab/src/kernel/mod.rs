@@ -6,7 +6,10 @@
 //! durable gives files a new time. Neither side initialises inode tables in the background. At the
 //! end both sync and unmount, and everything until then counts, because the kernel's `sync` writes
 //! metadata home that ours leaves to the unmount.
+//!
+//! [`below`] makes the same calls on the kernel alone and on the kernel with a scheme below it.
 
+pub mod below;
 pub mod device;
 pub mod host;
 pub mod sheet;
@@ -22,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use stetfs::{Fs, MountOptions, clock};
 use stetfs_media::{BlockDev, Clock, MeterSnapshot, RamDev};
 use stetfs_powercut::kernel::served::Served;
-use stetfs_testkit::host::{run, scratch};
+use stetfs_testkit::host::{KernelMount, run, scratch};
 use stetfs_testkit::image::Variety;
 
 use crate::cell::Load;
@@ -68,6 +71,19 @@ pub struct Pair {
     pub options: String,
     /// Mount options of ours.
     pub ours: String,
+}
+
+impl Pair {
+    /// A pair whose side of ours only says which calls a workload makes.
+    fn of_calls() -> Self {
+        Self {
+            name: "calls".to_owned(),
+            kind: "ext4".to_owned(),
+            features: String::new(),
+            options: String::new(),
+            ours: "data=ordered".to_owned(),
+        }
+    }
 }
 
 /// A workload.
@@ -204,15 +220,7 @@ fn beside(
     workload: &dyn Workload,
     (ours, lists): &(Ours, Option<Lists>),
 ) -> Result<Compared> {
-    let program = match (workload.sqlite(), lists) {
-        (Some(updates), _) => Program::Sqlite(updates),
-        (None, Some(lists)) => Program::Calls(lists),
-        (None, None) => anyhow::bail!(
-            "{}: the lab has no list of its calls; workloads of `calls`, files, servers and \
-                `sqlite` can be compared",
-            workload.name()
-        ),
-    };
+    let program = Program::of(workload, lists.as_ref())?;
     Ok(Compared {
         pair: pair.name.clone(),
         job: job.name.clone(),
@@ -318,20 +326,48 @@ fn on_kernel(pair: &Pair, program: &Program<'_>, seed: u64) -> Result<Account> {
     let dev = Recorder::new(dev)?;
     let served = Served::new(dev.clone(), "stetfs-lab")?;
     let mount = || served.mount(&pair.kind, &pair.options);
-    let mounted = mount()?;
-    program.prepare(&mut Player::new(&served, mounted.dir(), seed))?;
-    mounted.unmount()?;
-    let mounted = mount()?;
-    dev.take();
-    let mut player = Player::new(&served, mounted.dir(), seed);
-    program.run(&mut player)?;
-    // The player has files open.
-    drop(player);
-    mounted.unmount()?;
+    on_served(&served, &mount, program, seed, || drop(dev.take()), || ())?;
     Ok(dev.take())
 }
 
-impl Program<'_> {
+/// Runs a program on the kernel's file system, which `mount` mounts on the served device. Calls
+/// `begins` between what prepares the program and what counts. Returns what `ended` returns right
+/// after the last call; then the file system is unmounted.
+fn on_served<T>(
+    served: &Served,
+    mount: &dyn Fn() -> Result<KernelMount>,
+    program: &Program<'_>,
+    seed: u64,
+    begins: impl FnOnce(),
+    ended: impl FnOnce() -> T,
+) -> Result<T> {
+    let mounted = mount()?;
+    program.prepare(&mut Player::new(served, mounted.dir(), seed))?;
+    mounted.unmount()?;
+    let mounted = mount()?;
+    begins();
+    let mut player = Player::new(served, mounted.dir(), seed);
+    program.run(&mut player)?;
+    let ended = ended();
+    // The player has files open.
+    drop(player);
+    mounted.unmount()?;
+    Ok(ended)
+}
+
+impl<'a> Program<'a> {
+    fn of(workload: &dyn Workload, lists: Option<&'a Lists>) -> Result<Self> {
+        match (workload.sqlite(), lists) {
+            (Some(updates), _) => Ok(Self::Sqlite(updates)),
+            (None, Some(lists)) => Ok(Self::Calls(lists)),
+            (None, None) => anyhow::bail!(
+                "{}: the lab has no list of its calls; workloads of `calls`, files, servers and \
+                    `sqlite` can be compared",
+                workload.name()
+            ),
+        }
+    }
+
     fn prepare(&self, player: &mut Player) -> Result<()> {
         match self {
             Self::Calls((prepare, _)) => player.play(prepare),

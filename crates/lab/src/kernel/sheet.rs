@@ -104,11 +104,8 @@ impl Sheet {
     /// # Errors
     /// Those of [`Plan::run`].
     pub fn measure(plan: &Plan, seed: u64, tell: &dyn Fn(&str)) -> Result<Self> {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let digits = |c: char| c.is_ascii_digit() || c == '.';
-        let end = release.find(|c| !digits(c)).unwrap_or(release.len());
         Ok(Self {
-            kernel: release[..end].to_owned(),
+            kernel: release(),
             seed,
             runs: plan.run(seed, tell)?,
             pairs: plan.pairs.clone(),
@@ -314,6 +311,14 @@ impl Reasons {
         let left = (0..self.0.len()).filter(|n| !used.contains(n));
         left.map(|n| &*self.0[n].why).collect()
     }
+}
+
+/// The version of this machine's kernel.
+pub(super) fn release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let digits = |c: char| c.is_ascii_digit() || c == '.';
+    let end = release.find(|c| !digits(c)).unwrap_or(release.len());
+    release[..end].to_owned()
 }
 
 fn numbers(run: &Compared) -> Vec<(String, u64, u64)> {

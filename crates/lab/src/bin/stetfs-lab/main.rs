@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod below;
 mod ground;
 mod kernel;
 mod output;
@@ -72,6 +73,7 @@ enum Command {
     Run(ask::Ask),
     Ground(ground::AllOnOne),
     Kernel(kernel::Control),
+    Below(below::Beneath),
 }
 
 fn main() -> ExitCode {
@@ -96,6 +98,7 @@ fn run(args: &Args) -> Result<()> {
         Some(Command::Run(ask)) => return ask.run(),
         Some(Command::Ground(ground)) => return ground.run(),
         Some(Command::Kernel(kernel)) => return kernel.run(),
+        Some(Command::Below(below)) => return below.run(),
         None => {}
     }
     if let Some(file) = &args.man_page {
