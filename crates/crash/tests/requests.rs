@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use stetfs::{MountOptions, open_alone};
@@ -28,7 +27,7 @@ use stetfs_format::{
 };
 use stetfs_media::sim::Keep;
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, Tag};
-use stetfs_planted::{BUGS, Bug, find_bug, plant};
+use stetfs_planted::{Bug, found, plant};
 use stetfs_scheme::LogExtent;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::rng::Rng;
@@ -846,15 +845,12 @@ fn a_home_that_is_read_while_it_is_written_is_not_kept() {
     race();
 }
 
-const PLANTED: &str = "STETFS_BELOW_BUG";
-
 /// The next test runs this one in a process of its own, because a planted bug affects all of a
 /// process.
 #[test]
 #[ignore = "fails: a bug is planted"]
 fn with_a_planted_bug() {
-    let name = std::env::var(PLANTED).expect("the name of a bug");
-    let bug = find_bug(&name).expect("a bug").bug;
+    let bug = found::wanted();
     plant(Some(bug));
     if bug == Bug::RacedRead {
         race();
@@ -867,23 +863,7 @@ fn with_a_planted_bug() {
 #[test]
 fn planted_bugs_are_found() {
     skip_unless!(needs(false, false, &["mke2fs"]));
-    let this = std::env::current_exe().expect("this program");
-    for about in BUGS
-        .iter()
-        .filter(|about| stetfs_below::PLANTED.contains(&about.bug))
-    {
-        let bug = about.name;
-        let run = Command::new(&this)
-            .args(["with_a_planted_bug", "--exact", "--ignored"])
-            .env(PLANTED, bug)
-            .output();
-        let run = run.expect("a test run");
-        let said = String::from_utf8_lossy(&run.stdout);
-        assert!(
-            !run.status.success() && said.contains("1 failed"),
-            "{bug} was not found: {said}"
-        );
-    }
+    found::must_be_found("with_a_planted_bug", stetfs_below::PLANTED);
 }
 
 /// Runs N seeds: `STETFS_LAB_TARGET='jbd2/ubj journal ext4-1k' STETFS_LAB_SEEDS=1000`.

@@ -7,6 +7,9 @@
 //! the bugs that they show.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "planted-bugs")]
+pub mod found;
+
 use serde::Serialize;
 
 /// A bug.

@@ -2,13 +2,11 @@
 //! and again at the changes of the following mount. Everything that had returned must be there. A
 //! remap or a write of several ranges is there as a whole or not at all. Nothing else may be there.
 
-use std::process::Command;
-
 use super::*;
 use stetfs_media::Op;
 use stetfs_media::nand::{NandCrashPoint, NandEntry, Outcome};
 use stetfs_media::sim::{Fault, Rig};
-use stetfs_planted::{BUGS, find_bug, plant};
+use stetfs_planted::{found, plant};
 
 /// A workload, and what it promised at each moment.
 struct Recorded {
@@ -324,8 +322,7 @@ fn every_cut_while_a_layer_is_made() {
 #[test]
 #[ignore = "fails: a bug is planted"]
 fn with_a_planted_bug() {
-    let name = std::env::var(PLANTED).expect("the name of a bug");
-    let bug = find_bug(&name).expect("a bug").bug;
+    let bug = found::wanted();
     for seed in 0..6 {
         plant(Some(bug));
         let recorded = record(small(56, 4), seed, 200, 0);
@@ -334,26 +331,8 @@ fn with_a_planted_bug() {
     }
 }
 
-const PLANTED: &str = "STETFS_FTL_BUG";
-
 /// The judge finds each planted bug.
 #[test]
 fn planted_bugs_are_found() {
-    let this = std::env::current_exe().expect("this program");
-    for about in BUGS
-        .iter()
-        .filter(|about| stetfs_ftl::PLANTED.contains(&about.bug))
-    {
-        let bug = about.name;
-        let run = Command::new(&this)
-            .args(["crash::with_a_planted_bug", "--exact", "--ignored"])
-            .env(PLANTED, bug)
-            .output();
-        let run = run.expect("a test run");
-        let said = String::from_utf8_lossy(&run.stdout);
-        assert!(
-            !run.status.success() && said.contains("1 failed"),
-            "{bug} was not found: {said}"
-        );
-    }
+    found::must_be_found("crash::with_a_planted_bug", stetfs_ftl::PLANTED);
 }

@@ -1,14 +1,11 @@
 //! `stetfs lab below`: a scheme below the kernel's own ext4.
 
-use std::fs;
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
-use clap::{Args, ValueHint};
+use anyhow::Result;
+use clap::Args;
 use comfy_table::{Table, presets};
 use stetfs_lab::kernel::below::Sheet;
 
-use super::output::{bar, is_stdout, line, write};
+use super::output::{Measured, line};
 
 /// Count what the kernel's own ext4 writes, alone and with a scheme below it
 ///
@@ -22,24 +19,8 @@ pub(super) struct Beneath {
     /// workloads (stetfs lab kernel --list)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// A workload of your own instead (stetfs lab run --list): calls, files, servers, sqlite
-    #[arg(long, value_name = "WORKLOAD")]
-    workload: Option<String>,
-    /// Seed of contents, orders and choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Write every number as CSV, to a file or to - (in place of the table)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    csv: Option<PathBuf>,
-    /// Write everything as JSON, to a file or to - (in place of the table)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    json: Option<PathBuf>,
-    /// Take the numbers from a file that --json wrote, and run nothing
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    from: Option<PathBuf>,
-    /// Write the document
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    document: Option<PathBuf>,
+    #[command(flatten)]
+    how: Measured,
 }
 
 const EXAMPLES: &str = "\
@@ -52,32 +33,13 @@ Examples:
 
 impl Beneath {
     pub(super) fn run(&self) -> Result<()> {
-        let sheet = self.sheet()?;
-        if let Some(path) = &self.json {
-            write(path, &sheet.json()?)?;
-        }
-        if let Some(path) = &self.csv {
-            write(path, &sheet.csv())?;
-        }
-        if !is_stdout(self.csv.as_ref()) && !is_stdout(self.json.as_ref()) {
+        let how = &self.how;
+        let load = how.workload.as_deref();
+        let sheet = how.sheet(|tell| Sheet::measure(&self.only, load, how.seed, tell))?;
+        if how.write(|| sheet.json(), || sheet.csv())? {
             show(&sheet)?;
         }
-        match &self.document {
-            Some(path) => write(path, &sheet.document()),
-            None => Ok(()),
-        }
-    }
-
-    fn sheet(&self) -> Result<Sheet> {
-        if let Some(path) = &self.from {
-            let text = fs::read(path).with_context(|| path.display().to_string())?;
-            return serde_json::from_slice(&text).with_context(|| path.display().to_string());
-        }
-        let bar = bar();
-        let tell = |what: &str| bar.set_message(what.to_owned());
-        let sheet = Sheet::measure(&self.only, self.workload.as_deref(), self.seed, &tell);
-        bar.finish_and_clear();
-        sheet
+        how.write_document(|| Ok(sheet.document()))
     }
 }
 

@@ -1,15 +1,12 @@
 //! `stetfs lab kernel`: the kernel as control.
 
-use std::fs;
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
-use clap::{Args, ValueHint};
+use anyhow::Result;
+use clap::Args;
 use comfy_table::{Table, presets};
 use stetfs_lab::kernel::sheet::{Reasons, Sheet};
 use stetfs_lab::kernel::{Pair, Plan};
 
-use super::output::{bar, is_stdout, line, write};
+use super::output::{Measured, line};
 
 /// Compare our jbd2 with the kernel's own file systems, call for call
 ///
@@ -23,27 +20,11 @@ pub(super) struct Control {
     /// Run only these: names of pairs and workloads (--list)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// A workload of your own instead (stetfs lab run --list): calls, files, servers, sqlite
-    #[arg(long, value_name = "WORKLOAD")]
-    workload: Option<String>,
-    /// Seed of contents, orders and choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    how: Measured,
     /// Show each kind of bytes, not only sums
     #[arg(long)]
     kinds: bool,
-    /// Write every number as CSV, to a file or to - (in place of the table)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    csv: Option<PathBuf>,
-    /// Write everything as JSON, to a file or to - (in place of the table)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    json: Option<PathBuf>,
-    /// Take the numbers from a file that --json wrote, and run nothing
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    from: Option<PathBuf>,
-    /// Write the document
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    document: Option<PathBuf>,
     /// List pairs and workloads, and run nothing
     #[arg(long)]
     list: bool,
@@ -61,7 +42,7 @@ Examples:
 impl Control {
     pub(super) fn run(&self) -> Result<()> {
         let mut plan = Plan::whole()?.only(&self.only)?;
-        if let Some(load) = &self.workload {
+        if let Some(load) = &self.how.workload {
             plan = plan.with_load(load);
         }
         if self.list {
@@ -82,31 +63,14 @@ impl Control {
             }
             return Ok(());
         }
-        let sheet = self.sheet(&plan)?;
-        if let Some(path) = &self.json {
-            write(path, &sheet.json()?)?;
-        }
-        if let Some(path) = &self.csv {
-            write(path, &sheet.csv())?;
-        }
-        if !is_stdout(self.csv.as_ref()) && !is_stdout(self.json.as_ref()) {
+        let sheet = self
+            .how
+            .sheet(|tell| Sheet::measure(&plan, self.how.seed, tell))?;
+        if self.how.write(|| sheet.json(), || sheet.csv())? {
             self.show(&sheet)?;
         }
-        match &self.document {
-            Some(path) => write(path, &sheet.document(&Reasons::known()?)?),
-            None => Ok(()),
-        }
-    }
-
-    fn sheet(&self, plan: &Plan) -> Result<Sheet> {
-        if let Some(path) = &self.from {
-            let text = fs::read(path).with_context(|| path.display().to_string())?;
-            return serde_json::from_slice(&text).with_context(|| path.display().to_string());
-        }
-        let bar = bar();
-        let sheet = Sheet::measure(plan, self.seed, &|what| bar.set_message(what.to_owned()));
-        bar.finish_and_clear();
-        sheet
+        self.how
+            .write_document(|| sheet.document(&Reasons::known()?))
     }
 
     fn show(&self, sheet: &Sheet) -> Result<()> {

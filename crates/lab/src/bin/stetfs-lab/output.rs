@@ -7,10 +7,75 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::{Args, ValueHint};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use stetfs_lab::experiment::report;
+
+/// What is run beside the kernel, and where its numbers go.
+#[derive(Debug, Args)]
+pub(super) struct Measured {
+    /// A workload of your own instead (stetfs lab run --list): calls, files, servers, sqlite
+    #[arg(long, value_name = "WORKLOAD")]
+    pub(super) workload: Option<String>,
+    /// Seed of contents, orders and choices
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Write every number as CSV, to a file or to - (in place of the table)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    csv: Option<PathBuf>,
+    /// Write everything as JSON, to a file or to - (in place of the table)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    json: Option<PathBuf>,
+    /// Take the numbers from a file that --json wrote, and run nothing
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    from: Option<PathBuf>,
+    /// Write the document
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    document: Option<PathBuf>,
+}
+
+impl Measured {
+    /// The numbers of `measure`, or those of the file that was named.
+    pub(super) fn sheet<S: DeserializeOwned>(
+        &self,
+        measure: impl FnOnce(&dyn Fn(&str)) -> Result<S>,
+    ) -> Result<S> {
+        if let Some(path) = &self.from {
+            let text = fs::read(path).with_context(|| path.display().to_string())?;
+            return serde_json::from_slice(&text).with_context(|| path.display().to_string());
+        }
+        let bar = bar();
+        let sheet = measure(&|what| bar.set_message(what.to_owned()));
+        bar.finish_and_clear();
+        sheet
+    }
+
+    /// Writes the numbers where they were asked for. True if a table is wanted too.
+    pub(super) fn write(
+        &self,
+        json: impl FnOnce() -> Result<String>,
+        csv: impl FnOnce() -> String,
+    ) -> Result<bool> {
+        if let Some(path) = &self.json {
+            write(path, &json()?)?;
+        }
+        if let Some(path) = &self.csv {
+            write(path, &csv())?;
+        }
+        Ok(!is_stdout(self.csv.as_ref()) && !is_stdout(self.json.as_ref()))
+    }
+
+    /// Writes the document, if one was asked for.
+    pub(super) fn write_document(&self, document: impl FnOnce() -> Result<String>) -> Result<()> {
+        match &self.document {
+            Some(path) => write(path, &document()?),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Writes text to standard output and ends the line.
 pub(super) fn line(text: impl Display) -> Result<()> {
