@@ -163,7 +163,8 @@ impl Device {
 
     /// Opens the node at which it is served.
     pub(super) fn served(&self) -> Result<File, UblkError> {
-        open_node(&PathBuf::from(format!("/dev/ublkc{}", self.id)))
+        let path = PathBuf::from(format!("/dev/ublkc{}", self.id));
+        open_node(&path, OpenOptions::new().read(true).write(true))
     }
 
     /// Shows the device to its users, whose requests are served already.
@@ -174,7 +175,7 @@ impl Device {
             what: "the device's start",
             source,
         })?;
-        open_node(&self.path()).map(drop)
+        open_node(&self.path(), OpenOptions::new().read(true)).map(drop)
     }
 
     /// Whether somebody has mounted it, or has it for himself in another way.
@@ -229,10 +230,10 @@ fn half(record: &[u8; INFO], at: usize) -> u16 {
 }
 
 /// Opens a node, which may take a moment to appear.
-fn open_node(path: &Path) -> Result<File, UblkError> {
+fn open_node(path: &Path, how: &OpenOptions) -> Result<File, UblkError> {
     let begun = Instant::now();
     loop {
-        match OpenOptions::new().read(true).write(true).open(path) {
+        match how.open(path) {
             Ok(file) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(10));
