@@ -101,12 +101,14 @@ pub fn export(
         companion.mounted(&mounted, None);
     }
     let connection = Arc::new(Connection::open(&mounted));
+    let mut watch = None;
     let started = start(&server.into(), &fuse, From::Mount(fd), tell.clone(), |_| {
         Ok(())
     })
-    .and_then(|()| match options.watchdog {
-        Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
-        None => Ok(()),
+    .and_then(|()| {
+        let start = |limit| watchdog::start(limit, pulse, connection.clone(), tell);
+        watch = options.watchdog.map(start).transpose()?;
+        Ok(())
     })
     .and_then(|()| ready().map_err(SessionError::Ready))
     .and_then(|waiting| let_go(waiting, companion.as_mut()));
@@ -123,6 +125,7 @@ pub fn export(
             Err(e)
         }
     };
+    drop(watch);
     signals.close();
     if matches!(ended, Err(SessionError::Stuck(_))) {
         // The worker may hold the device for ever, so it cannot be flushed. If unmounting fails,

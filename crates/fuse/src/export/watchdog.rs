@@ -8,7 +8,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use stetfs_format::width::u32_as_usize;
@@ -50,6 +49,11 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// The watch. Dropping it ends the watch.
+pub(super) struct Watch {
+    _ends: mpsc::Sender<()>,
+}
+
 /// Looks that are at hand: enough for the time after which a request counts as stuck.
 const LOOKS: u32 = 40;
 
@@ -60,10 +64,11 @@ pub(super) fn start(
     pulse: Arc<Pulse>,
     connection: Arc<Connection>,
     tell: mpsc::Sender<Event>,
-) -> Result<(), SessionError> {
+) -> Result<Watch, SessionError> {
     let longest = Duration::from_secs(1).max(limit / (LOOKS - 8));
     let step = (limit / 4).clamp(Duration::from_millis(10), longest);
     let (hold, looks) = mpsc::sync_channel(u32_as_usize(LOOKS));
+    let (ends, ended) = mpsc::channel();
     let seen = connection.clone();
     spawn("watchdog-opens", move || {
         while let Some(look) = seen.look() {
@@ -77,7 +82,9 @@ pub(super) fn start(
         let mut served = pulse.served();
         let mut since = Instant::now();
         loop {
-            thread::sleep(step);
+            if ended.recv_timeout(step) != Err(mpsc::RecvTimeoutError::Timeout) {
+                return;
+            }
             let now = pulse.served();
             if now != served || !(pulse.is_busy() || has_waiting()) {
                 served = now;
@@ -98,5 +105,6 @@ pub(super) fn start(
         );
         system_log::write(Severity::Error, &message);
         tracing::error!("{message}");
-    })
+    })?;
+    Ok(Watch { _ends: ends })
 }
