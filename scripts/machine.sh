@@ -76,7 +76,7 @@ put_programs() {
 
 # Runs a machine without a disk until it is over, and fails unless everything that it tried has worked.
 run_to_end() {
-    timeout "$patience" qemu-system-x86_64 -accel tcg -m 768 -nographic -no-reboot -nodefaults -serial stdio -kernel "$vmlinuz" \
+    timeout "${STETFS_GUEST_TIMEOUT:-1800}" qemu-system-x86_64 -accel tcg -m 768 -nographic -no-reboot -nodefaults -serial stdio -kernel "$vmlinuz" \
         -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 no_timer_check" </dev/null | tee "$work/console" || true
     grep -q "^$name: exit 0" "$work/console" || { echo "$name: failed; what the machine printed is in $work/console" >&2; exit 1; }
 }

@@ -20,7 +20,6 @@ put_programs "$stetfs" "$(command -v e2fsck)"
 
 pack_initramfs crc16 crc32c_generic libcrc32c mbcache jbd2 ext4 -- ublk_drv <<'INIT'
 mount -t tmpfs tmp /tmp
-mkdir -p /tmp/logs
 image=/tmp/disk.img
 content() { yes "file $1" | head -c $((1000 + 997 * $1)); }
 put() { content $1 >/tmp/new && dd if=/tmp/new of=/mnt/$1 bs=64k conv=fsync 2>/dev/null; }
@@ -38,9 +37,9 @@ gone() {
     while [ -e /proc/$1 ] && [ $n -lt 100 ]; do sleep 0.2; n=$((n + 1)); done
     [ ! -e /proc/$1 ] || fail "server $1 has not ended"
 }
-# Starts a server; sets `dev` and `pid`.
+# Starts a server by this command; sets `dev` and `pid`.
 serve() {
-    dev=$(stetfs below "$@" --as ublk --log /tmp/log 2>/tmp/said) || fail "no device: $(cat /tmp/said)"
+    dev=$(stetfs "$@" --as ublk --log /tmp/log 2>/tmp/said) || fail "no device: $(cat /tmp/said)"
     pid=$(sed -n 's/.*kill //p' /tmp/said)
     echo "$dev, server $pid"
 }
@@ -53,7 +52,7 @@ stetfs below $image --as ublk 2>&1 | grep -q 'modprobe ublk_drv' || fail "no adv
 insmod /modules/ublk_drv.ko
 
 echo "== files, and the end when nobody has it mounted"
-serve $image --stats /tmp/stats
+serve below $image --stats /tmp/stats
 try mount -t ext4 -o data=journal $dev /mnt
 for n in 0 1 2 3 4 5 6 7; do try put $n; done
 try dd if=/dev/zero of=/mnt/zeros bs=1M count=8 conv=fsync
@@ -68,7 +67,7 @@ grep -q '"requests": [1-9]' /tmp/stats || fail "no statistics"
 [ ! -e $dev ] || fail "$dev is still there"
 
 echo "== the end is asked for while it is mounted"
-serve $image
+serve below $image
 mount -t ext4 -o data=journal $dev /mnt
 kill $pid
 sleep 1
@@ -79,14 +78,14 @@ gone $pid
 try e2fsck -fn $image
 
 echo "== killed under a mount"
-serve $image
+serve below $image
 first=$dev
 mount -t ext4 -o data=journal,errors=remount-ro $dev /mnt
 try put 9
 kill -9 $pid
 refuse put 10
 umount /mnt
-serve $image
+serve below $image
 [ $dev = $first ] || fail "$dev, and not $first again"
 mount -t ext4 -o data=journal $dev /mnt
 are_there "cat /mnt/" 9
@@ -104,7 +103,7 @@ try e2fsck -fn $image
 are_there "stetfs cat $image:/" 10
 
 echo "== without flushes, write-through"
-serve $image --write-through
+serve below $image --write-through
 [ "$(cat /sys/block/${dev#/dev/}/queue/write_cache)" = "write through" ] || fail "it has a cache"
 mount -t ext4 -o data=journal,nobarrier,journal_async_commit $dev /mnt
 for n in 11 12 13; do try put $n; done
@@ -116,8 +115,7 @@ are_there "stetfs cat $image:/" 13
 
 echo "== a part of NAND"
 stetfs nand create /tmp/part.nand >/dev/null
-dev=$(stetfs nand export /tmp/part.nand --as ublk 2>/tmp/said)
-pid=$(sed -n 's/.*kill //p' /tmp/said)
+serve nand export /tmp/part.nand
 dd if=/tmp/expected of=$dev conv=fsync 2>/dev/null
 dd if=$dev bs=1000 count=1 2>/dev/null | cmp -s -n 1000 - /tmp/expected || fail "the part"
 kill $pid

@@ -318,6 +318,20 @@ impl Run {
         }
     }
 
+    /// Where the records of the next transaction go in the journal.
+    fn laid(&self, records: Vec<Vec<u8>>) -> Vec<(u32, Vec<u8>)> {
+        let next = |at: &u32| Some(self.step(*at));
+        std::iter::successors(Some(self.at), next)
+            .zip(records)
+            .collect()
+    }
+
+    fn send(&self, below: &Below, places: &[(u32, Vec<u8>)]) -> Result<(), MediaError> {
+        places
+            .iter()
+            .try_for_each(|(at, record)| below.write_at(self.journal_at(*at), record, WRITE))
+    }
+
     fn log(&mut self) {
         let some = self.some(8);
         let revoked = some.len() / 3;
@@ -330,12 +344,9 @@ impl Run {
         if used + len + 2 > sb.maxlen - sb.first {
             self.tail(self.past.len());
         }
-        let mut places = Vec::new();
         let (start, tid) = (self.at, self.tid);
-        for record in records {
-            places.push((self.at, record));
-            self.at = self.step(self.at);
-        }
+        let mut places = self.laid(records);
+        self.at = self.step(places.last().expect("a commit block").0);
         // The blocks go in any order. The commit block is last, unless the journal commits
         // asynchronously.
         let free = places.len() - usize::from(!self.is_async);
@@ -532,14 +543,14 @@ impl Run {
     fn die_within(&mut self) {
         let some = self.some(8);
         let logged: Vec<_> = some.iter().map(|n| (*n, self.content(*n))).collect();
-        let mut at = self.at;
-        for record in self.records(&logged, &[]) {
-            // Whatever comes, the commit block does not.
-            let is_commit = CommitBlock::decode(&record, &self.superblock().log_format()).is_ok();
-            if !is_commit && self.rng.chance(70) {
+        let records = self.records(&logged, &[]);
+        let mut places = self.laid(records);
+        // Whatever comes, the commit block does not.
+        places.pop();
+        for (at, record) in places {
+            if self.rng.chance(70) {
                 self.write(self.journal_at(at), &record);
             }
-            at = self.step(at);
         }
         self.life();
         self.note(
@@ -562,17 +573,9 @@ impl Run {
         } else {
             0
         };
-        let mut at = self.at;
-        let mut places = Vec::new();
-        for record in records {
-            places.push((self.journal_at(at), record));
-            at = self.step(at);
-        }
-        let send = |below: &Below, places: &[(u64, Vec<u8>)]| {
-            let mut sent = places.iter();
-            sent.try_for_each(|(offset, record)| below.write_at(*offset, record, WRITE))
-        };
-        send(self.dev(), &places[..before]).expect("the first server");
+        let places = self.laid(records);
+        self.send(self.dev(), &places[..before])
+            .expect("the first server");
         self.below = None;
         let below = open(&self.media, &self.options);
         if self.rng.chance(30) {
@@ -585,7 +588,7 @@ impl Run {
             let moved = below.write_at(self.journal_at(0), &self.head, WRITE);
             moved.expect("a superblock");
         }
-        let sent = send(&below, &places[before..]);
+        let sent = self.send(&below, &places[before..]);
         if sent.and_then(|()| below.flush(Cause::Home)).is_ok() {
             for (n, content) in &logged {
                 self.model[*n] = Block {
@@ -826,11 +829,7 @@ fn race() {
     below
         .write_at(run.journal_at(0), &run.head, WRITE)
         .expect("a head");
-    for (record, at) in records.iter().zip(run.at..) {
-        below
-            .write_at(run.journal_at(at), record, WRITE)
-            .expect("a record");
-    }
+    run.send(below, &run.laid(records)).expect("a transaction");
     below.flush(Cause::Home).expect("a flush");
     let mut found = vec![0; run.size];
     below.read_at(at, &mut found, TAG).expect("a read");

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use rustix::io::Errno;
 use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Op, Tag};
 
@@ -224,6 +225,16 @@ impl ByteDev {
 /// Converts a range of the device into a range of a buffer that begins at `base`.
 fn within(range: &Range<u64>, base: u64) -> Range<usize> {
     u64_as_usize(range.start - base)..u64_as_usize(range.end - base)
+}
+
+/// The errno that users of a device get for its error.
+pub fn errno(error: &MediaError) -> Errno {
+    match error {
+        MediaError::Io { source, .. } => *source,
+        MediaError::PastEnd { .. } => Errno::NOSPC,
+        MediaError::ReadOnly { .. } => Errno::ROFS,
+        _ => Errno::IO,
+    }
 }
 
 #[cfg(test)]

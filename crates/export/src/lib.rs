@@ -16,10 +16,11 @@ pub mod nbd;
 mod socket;
 #[cfg(test)]
 mod testing;
+mod todo;
 pub mod ublk;
 pub mod vhost_user;
 mod watch;
 
-pub use bytes::ByteDev;
+pub use bytes::{ByteDev, errno};
 pub use socket::SocketError;
 pub use watch::{Watch, Watched};

@@ -13,6 +13,8 @@ use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::io::Errno;
 
+use crate::uring::{ended, enter, no_ring};
+
 /// `FUSE_IO_URING_CMD_REGISTER`: an entry is there, and takes requests.
 const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: its request is answered, and it takes the next.
@@ -97,7 +99,7 @@ fn make() -> Result<IoUring<Entry128, cqueue::Entry>, Errno> {
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(1)
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
+        .map_err(no_ring)
 }
 
 impl FuseRing {
@@ -223,21 +225,9 @@ impl FuseRing {
     /// Submits the pushed command and waits for its end.
     fn wait(&mut self) -> Result<(), Errno> {
         loop {
-            if let Err(error) = self.ring.submit_and_wait(1) {
-                match Errno::from_io_error(&error) {
-                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => continue,
-                    _ => {
-                        // The kernel may have the entry, and write to it at any time.
-                        eprintln!("io_uring_enter: {error}");
-                        std::process::abort();
-                    }
-                }
-            }
-            if let Some(ended) = self.ring.completion().next() {
-                return match ended.result() {
-                    result if result < 0 => Err(Errno::from_raw_os_error(-result)),
-                    _ => Ok(()),
-                };
+            enter(&self.ring, 1);
+            if let Some(entry) = self.ring.completion().next() {
+                return ended(&entry);
             }
         }
     }

@@ -36,6 +36,8 @@ pub mod namespace;
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod ublk;
+#[cfg(target_os = "linux")]
+mod uring;
 mod xor;
 
 pub use cache_line::store_fence;

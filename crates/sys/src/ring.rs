@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::uring::{enter, no_ring};
+
 /// One write: its offset, and the pieces of memory that are written there one after the other.
 pub type Write<'a> = (u64, &'a [IoSlice<'a>]);
 
@@ -25,7 +27,7 @@ impl Ring {
     pub fn new() -> Result<Self, Errno> {
         IoUring::new(Self::DEPTH.into())
             .map(|ring| Self { ring })
-            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
+            .map_err(no_ring)
     }
 
     /// Does all `writes`, in any order, and waits for their ends. `ended` is called for each write
@@ -69,17 +71,7 @@ impl Ring {
     fn finish(&mut self, n: usize, mut ended: impl FnMut(usize, Result<usize, Errno>)) {
         let mut left = n;
         while left > 0 {
-            if let Err(error) = self.ring.submit_and_wait(left) {
-                match Errno::from_io_error(&error) {
-                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-                    _ => {
-                        // Some of the writes may be under way and go on reading memory that the
-                        // caller would take back.
-                        eprintln!("io_uring_enter: {error}");
-                        std::process::abort();
-                    }
-                }
-            }
+            enter(&self.ring, left);
             for entry in self.ring.completion() {
                 let result = usize::try_from(entry.result())
                     .map_err(|_| Errno::from_raw_os_error(-entry.result()));

@@ -11,11 +11,13 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use io_uring::squeue::Entry128;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::ioctl::opcode::{read, read_write};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::uring::{ended, enter, no_ring};
 
 /// `struct ublksrv_ctrl_cmd`: its size is part of a command's number.
 type ControlCommand = [u8; 32];
@@ -76,8 +78,7 @@ impl Control {
     /// There is no io_uring, or this process may not have one.
     pub fn new(file: File) -> Result<Self, Errno> {
         let ring = IoUring::<Entry128, cqueue::Entry>::builder().build(1);
-        let ring = ring.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))?;
-        let ring = Box::new(ring);
+        let ring = Box::new(ring.map_err(no_ring)?);
         Ok(Self { ring, file })
     }
 
@@ -108,31 +109,14 @@ impl Control {
         bytes[16..24].copy_from_slice(&data.to_ne_bytes());
         let fd = types::Fd(self.file.as_raw_fd());
         let entry = opcode::UringCmd80::new(fd, command.number()).cmd(bytes);
-        // SAFETY: the command names `record`, which this call borrows until `wait` has seen the
-        // command's end. The descriptor is ours.
+        // SAFETY: the command names `record`, which this call borrows until it has seen the end of
+        // the command. The descriptor is ours.
         let pushed = unsafe { self.ring.submission().push(&entry.build()) };
         assert!(pushed.is_ok(), "the ring has room for its one command");
         loop {
             enter(&self.ring, 1);
-            if let Some(ended) = self.ring.completion().next() {
-                return match ended.result() {
-                    result if result < 0 => Err(Errno::from_raw_os_error(-result)),
-                    _ => Ok(()),
-                };
-            }
-        }
-    }
-}
-
-/// Submits what was pushed, and waits for this many ends.
-fn enter<S: squeue::EntryMarker>(ring: &IoUring<S, cqueue::Entry>, want: usize) {
-    while let Err(error) = ring.submit_and_wait(want) {
-        match Errno::from_io_error(&error) {
-            Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-            _ => {
-                // The kernel may have the commands, and the memory that they name.
-                eprintln!("io_uring_enter: {error}");
-                std::process::abort();
+            if let Some(entry) = self.ring.completion().next() {
+                return ended(&entry);
             }
         }
     }
@@ -199,7 +183,7 @@ impl Queue {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(entries.next_power_of_two());
-        let ring = ring.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))?;
+        let ring = ring.map_err(no_ring)?;
         let woken = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let page = rustix::param::page_size();
         let mapped = (usize::from(depth) * size_of::<Descriptor>()).next_multiple_of(page);
@@ -219,7 +203,9 @@ impl Queue {
         for tag in 0..depth {
             queue.push(FETCH, tag, 0);
         }
-        enter(&queue.ring, 0);
+        while !queue.ring.submission().is_empty() {
+            enter(&queue.ring, 0);
+        }
         // What the driver takes has no end yet: the device has no users.
         let refused = queue.ring.completion().next();
         match refused.map(|refused| refused.result()) {
@@ -246,15 +232,15 @@ impl Queue {
         self.watch();
         enter(&self.ring, 1);
         let base = self.descriptors;
-        for ended in self.ring.completion() {
-            let Ok(tag) = u16::try_from(ended.user_data()) else {
+        for entry in self.ring.completion() {
+            let Ok(tag) = u16::try_from(entry.user_data()) else {
                 self.is_watching = false;
                 let _ = rustix::io::read(&*self.woken, &mut [0; 8]);
                 continue;
             };
             self.fetching -= 1;
             // Otherwise UBLK_IO_RES_ABORT: the device was stopped, and this tag is over.
-            if ended.result() == 0 && tag < self.depth {
+            if entry.result() == 0 && tag < self.depth {
                 // SAFETY: the mapping has `depth` records, and lives as long as the queue. The
                 // driver has written this one before it ended the command, and leaves it alone
                 // until the request is answered.

@@ -16,6 +16,7 @@ use super::protocol::is_gone;
 use super::socket::{Address, Listening, Socket};
 use super::transmission::{Connection, Export};
 use crate::ByteDev;
+use crate::todo::joined;
 
 /// Connections at the same time. Each takes up to 36 MiB of memory.
 const MOST_CONNECTIONS: usize = 32;
@@ -122,9 +123,7 @@ impl Server {
         };
         shared.export.is_ending.store(true, Ordering::Relaxed);
         shared.listening.stop();
-        if let Err(panic) = acceptor.join() {
-            std::panic::resume_unwind(panic);
-        }
+        joined(acceptor);
         let mut open = shared.open.lock();
         open.sockets.values().for_each(|s| s.shut(Shutdown::Read));
         let is_open = |open: &mut Open| !open.sockets.is_empty();

@@ -19,7 +19,7 @@ use super::protocol::{
     CMD_DISC, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
     CMD_WRITE_ZEROES, MOST_PAYLOAD, Refused, Request, SIMPLE_REPLY_MAGIC, read_next, read_whole,
 };
-use crate::ByteDev;
+use crate::{ByteDev, errno};
 
 /// Requests of a connection that run at the same time: a flush does not keep reads waiting, and
 /// the device has some writes to choose from.
@@ -258,14 +258,8 @@ impl<'a, R: Read + Send, W: Write + Send> Connection<'a, R, W> {
 
 /// The device's error as the protocol has it.
 fn refused(error: &MediaError) -> Refused {
-    let source = match error {
-        MediaError::Io { source, .. } => *source,
-        MediaError::PastEnd { .. } => Errno::NOSPC,
-        MediaError::ReadOnly { .. } => Errno::ROFS,
-        MediaError::Unsupported { .. } => Errno::INVAL,
-        _ => Errno::IO,
-    };
-    match source {
+    match errno(error) {
+        _ if matches!(error, MediaError::Unsupported { .. }) => Refused::Einval,
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Refused::Enospc,
         Errno::PERM | Errno::ACCESS | Errno::ROFS => Refused::Eperm,
         Errno::NOMEM => Refused::Enomem,

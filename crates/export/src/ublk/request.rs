@@ -9,7 +9,7 @@ use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_media::MediaError;
 use stetfs_sys::ublk::{Descriptor, data_offset};
 
-use crate::ByteDev;
+use crate::{ByteDev, errno};
 
 /// The unit of sectors in requests, in bytes.
 pub(super) const SECTOR: u64 = 512;
@@ -117,16 +117,6 @@ fn attempt(
         told(dev.flush())?;
     }
     Ok(0)
-}
-
-/// The device's error as the driver takes it.
-fn errno(error: &MediaError) -> Errno {
-    match error {
-        MediaError::Io { source, .. } => *source,
-        MediaError::PastEnd { .. } => Errno::NOSPC,
-        MediaError::ReadOnly { .. } => Errno::ROFS,
-        _ => Errno::IO,
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The threads of a device: one exchanges requests and answers with the driver, which talks to that
 //! one alone; the others carry the requests out.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use stetfs_media::Block;
 use stetfs_sys::ublk::{Control, Descriptor, Queue, Waker};
@@ -17,6 +16,7 @@ use stetfs_sys::ublk::{Control, Descriptor, Queue, Waker};
 use super::device::{DEPTH, Device, UblkError, open_control};
 use super::request::{ROOM, carry_out};
 use crate::ByteDev;
+use crate::todo::{Todo, joined};
 
 /// Requests that run at the same time. Each thread has a MiB for their data.
 const WORKERS: usize = 8;
@@ -52,17 +52,9 @@ pub struct UblkStats {
 /// What waits, and what is answered.
 struct Work {
     dev: Arc<ByteDev>,
-    load: Mutex<Load>,
-    /// A request waits, or there will be none.
-    more: Condvar,
+    todo: Todo<(u16, Descriptor)>,
     answers: Mutex<Vec<(u16, i32)>>,
     requests: AtomicU64,
-}
-
-#[derive(Default)]
-struct Load {
-    waiting: VecDeque<(u16, Descriptor)>,
-    is_over: bool,
 }
 
 impl Server {
@@ -74,8 +66,7 @@ impl Server {
         let device = Device::add(listener.0, &dev)?;
         let work = Arc::new(Work {
             dev,
-            load: Mutex::default(),
-            more: Condvar::new(),
+            todo: Todo::new(DEPTH.into()),
             answers: Mutex::default(),
             requests: AtomicU64::new(0),
         });
@@ -161,11 +152,7 @@ impl Server {
             return;
         }
         self.device.stop();
-        for thread in threads {
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
+        threads.into_iter().for_each(joined);
     }
 }
 
@@ -181,39 +168,21 @@ impl Work {
         let most = usize::from(DEPTH);
         let (mut answers, mut begun) = (Vec::with_capacity(most), Vec::with_capacity(most));
         while queue.turn(&answers, &mut begun) {
-            if !begun.is_empty() {
-                let mut load = self.load.lock();
-                load.waiting.extend(begun.drain(..));
-                self.more.notify_all();
-            }
+            begun.drain(..).for_each(|request| self.todo.push(request));
             answers.clear();
             std::mem::swap(&mut answers, &mut *self.answers.lock());
         }
-        self.load.lock().is_over = true;
-        self.more.notify_all();
+        self.todo.end();
     }
 
     /// Carries requests out until there will be none.
     fn run(&self, served: &File, waker: &Waker) {
         let mut room = Block::zeroed(ROOM);
-        while let Some((tag, request)) = self.next() {
+        while let Some((tag, request)) = self.todo.next() {
             self.requests.fetch_add(1, Ordering::Relaxed);
             let answer = carry_out(&self.dev, served, tag, &request, room.bytes_mut());
             self.answers.lock().push((tag, answer));
             waker.wake();
-        }
-    }
-
-    fn next(&self) -> Option<(u16, Descriptor)> {
-        let mut load = self.load.lock();
-        loop {
-            if let Some(next) = load.waiting.pop_front() {
-                return Some(next);
-            }
-            if load.is_over {
-                return None;
-            }
-            self.more.wait(&mut load);
         }
     }
 }

@@ -20,6 +20,7 @@ use super::frontend::{END, Frontend};
 use super::work::Work;
 use crate::ByteDev;
 use crate::socket::{SocketError, UnixSocket};
+use crate::todo::joined;
 
 /// When a machine cannot be served, how long the next one waits.
 const FULL: Duration = Duration::from_millis(100);
@@ -131,12 +132,6 @@ impl Server {
         // Nobody hands requests over any more.
         shared.work.end();
         self.workers.drain(..).for_each(joined);
-    }
-}
-
-fn joined(thread: JoinHandle<()>) {
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
     }
 }
 

@@ -4,7 +4,6 @@
 //! under way as a queue can hold, so a machine that asks faster than the device answers, or that
 //! gives the same buffers again and again, fills nothing.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +14,7 @@ use vhost_user_backend::{VringMutex, VringT};
 
 use super::config::{QUEUE_SIZE, QUEUES};
 use super::disk::{Chain, Disk, room};
+use crate::todo::Todo;
 
 /// Requests that run at the same time.
 const WORKERS: usize = 8;
@@ -27,20 +27,12 @@ pub(super) struct Request {
     pub(super) queue: usize,
 }
 
-/// What waits and what runs.
-struct Load {
-    waiting: VecDeque<Request>,
-    /// For each queue, how many of its requests wait or run.
-    under_way: [u16; QUEUES],
-    is_over: bool,
-}
-
 /// The requests of all queues.
 pub(super) struct Work {
     disk: Arc<Disk>,
-    load: Mutex<Load>,
-    /// A request waits, or there will be none.
-    more: Condvar,
+    todo: Todo<Request>,
+    /// For each queue, how many of its requests wait or run.
+    under_way: Mutex<[u16; QUEUES]>,
     /// A request is done.
     done: Condvar,
 }
@@ -49,12 +41,8 @@ impl Work {
     pub(super) fn new(disk: Arc<Disk>) -> Self {
         Self {
             disk,
-            load: Mutex::new(Load {
-                waiting: VecDeque::with_capacity(QUEUE_SIZE.into()),
-                under_way: [0; QUEUES],
-                is_over: false,
-            }),
-            more: Condvar::new(),
+            todo: Todo::new(QUEUE_SIZE.into()),
+            under_way: Mutex::new([0; QUEUES]),
             done: Condvar::new(),
         }
     }
@@ -77,24 +65,21 @@ impl Work {
 
     /// Says that a request of a queue was taken, which is handed over next.
     pub(super) fn begin(&self, queue: usize) {
-        self.load.lock().under_way[queue] += 1;
+        self.under_way.lock()[queue] += 1;
     }
 
     /// Hands a request over, when its queue has no more under way than it can hold.
     pub(super) fn hand_over(&self, request: Request) {
-        let mut load = self.load.lock();
         let queue = request.queue;
-        let is_full = |load: &mut Load| load.under_way[queue] > QUEUE_SIZE;
-        self.done.wait_while(&mut load, is_full);
-        load.waiting.push_back(request);
-        self.more.notify_one();
+        let is_full = |under_way: &mut [u16; QUEUES]| under_way[queue] > QUEUE_SIZE;
+        self.done.wait_while(&mut self.under_way.lock(), is_full);
+        self.todo.push(request);
     }
 
     /// Waits until no request of a queue is under way.
     pub(super) fn settle(&self, queue: usize) {
-        let mut load = self.load.lock();
-        let is_busy = |load: &mut Load| load.under_way[queue] > 0;
-        self.done.wait_while(&mut load, is_busy);
+        let is_busy = |under_way: &mut [u16; QUEUES]| under_way[queue] > 0;
+        self.done.wait_while(&mut self.under_way.lock(), is_busy);
     }
 
     /// Waits until none is under way.
@@ -104,13 +89,12 @@ impl Work {
 
     /// Lets the threads end when they have done everything.
     pub(super) fn end(&self) {
-        self.load.lock().is_over = true;
-        self.more.notify_all();
+        self.todo.end();
     }
 
     fn run(&self) {
         let mut room = room();
-        while let Some(request) = self.next() {
+        while let Some(request) = self.todo.next() {
             self.disk.requests.fetch_add(1, Ordering::Relaxed);
             let queue = request.queue;
             let head = request.chain.head_index();
@@ -119,21 +103,8 @@ impl Work {
                 tracing::warn!("the machine's driver sends requests that are none");
             }
             give_back(&request.vring, head, len.unwrap_or(0));
-            self.load.lock().under_way[queue] -= 1;
+            self.under_way.lock()[queue] -= 1;
             self.done.notify_all();
-        }
-    }
-
-    fn next(&self) -> Option<Request> {
-        let mut load = self.load.lock();
-        loop {
-            if let Some(request) = load.waiting.pop_front() {
-                return Some(request);
-            }
-            if load.is_over {
-                return None;
-            }
-            self.more.wait(&mut load);
         }
     }
 }

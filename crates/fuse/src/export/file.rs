@@ -129,12 +129,7 @@ impl ExportFs {
 /// Returns the errno of a failed request, and logs the error.
 fn errno(error: &MediaError) -> Errno {
     tracing::error!("{error}");
-    match error {
-        MediaError::Io { source, .. } => *source,
-        MediaError::PastEnd { .. } => Errno::NOSPC,
-        MediaError::ReadOnly { .. } => Errno::ROFS,
-        _ => Errno::IO,
-    }
+    stetfs_export::errno(error)
 }
 
 impl ExportFs {

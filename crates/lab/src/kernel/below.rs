@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use stetfs::{Media, MountOptions, open_alone};
 use stetfs_below::{Below, BelowOptions, WRITE_THROUGH};
@@ -12,9 +12,8 @@ use stetfs_media::{BlockDev, RamDev};
 use stetfs_powercut::kernel::served::Served;
 
 use super::device::{Account, Recorder};
-use super::{JOURNAL_MIB, Job, Pair, Plan, Program, VOLUME_MIB, host, on_ours, on_served, variety};
+use super::{JOURNAL_MIB, Job, Plan, Program, VOLUME_MIB, host, on_ours, on_served, variety};
 use crate::system::Volume;
-use crate::text::narrow;
 
 /// Options of the kernel's mount in each run: nothing happens by the clock.
 const QUIET: &str = "noatime,noinit_itable,commit=300";
@@ -142,35 +141,16 @@ impl Sheet {
         tell: &dyn Fn(&str),
     ) -> Result<Self> {
         let (mut columns, mut jobs) = (Column::all(), Plan::whole()?.jobs);
-        let names = columns
-            .iter()
-            .map(|c| &c.name)
-            .chain(jobs.iter().map(|j| &j.name));
-        let names: Vec<_> = names.map(String::as_str).collect();
-        for name in only {
-            ensure!(
-                names.contains(&&**name),
-                "unknown name {name}; known are {}",
-                names.join(", ")
-            );
-        }
-        let has = |name: &str| only.iter().any(|wanted| wanted == name);
-        narrow(&mut columns, |column| has(&column.name), |_| false);
-        narrow(&mut jobs, |job| has(&job.name), |_| false);
+        super::only(only, &mut columns, |column| &column.name, &mut jobs)?;
         if let Some(load) = load {
-            jobs = Plan {
-                pairs: Vec::new(),
-                jobs,
-            }
-            .with_load(load)
-            .jobs;
+            jobs = vec![Job::yours(load)];
         }
         host::check("ext4")?;
         let mut runs = Vec::new();
         for job in &jobs {
             let workload = job.workload(seed)?;
             // The calls are those that our library is asked to make.
-            let (_, lists) = on_ours(&Pair::of_calls(), &*workload)?;
+            let (_, lists) = on_ours("data=ordered", &*workload)?;
             let program = Program::of(&*workload, lists.as_ref())?;
             for column in &columns {
                 let name = format!("{}, {}", column.name, job.name);

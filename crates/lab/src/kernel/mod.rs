@@ -73,19 +73,6 @@ pub struct Pair {
     pub ours: String,
 }
 
-impl Pair {
-    /// A pair whose side of ours only says which calls a workload makes.
-    fn of_calls() -> Self {
-        Self {
-            name: "calls".to_owned(),
-            kind: "ext4".to_owned(),
-            features: String::new(),
-            options: String::new(),
-            ours: "data=ordered".to_owned(),
-        }
-    }
-}
-
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,6 +92,17 @@ pub struct Job {
 }
 
 impl Job {
+    /// A workload as [`Load::find`] takes it.
+    fn yours(load: &str) -> Self {
+        Self {
+            name: "yours".to_owned(),
+            what: load.to_owned(),
+            load: load.to_owned(),
+            list: Vec::new(),
+            per: 1,
+        }
+    }
+
     fn workload(&self, seed: u64) -> Result<Box<dyn Workload>> {
         if !self.list.is_empty() {
             let list = text::parse(&self.list.join("\n"), &self.name, seed)?;
@@ -113,6 +111,31 @@ impl Job {
         let (load, words) = Load::find(&self.load)?;
         load.make(words, seed)
     }
+}
+
+/// Keeps only the systems and workloads that have one of these names, in each list that has one.
+///
+/// # Errors
+/// Nothing has the name.
+fn only<T>(
+    names: &[String],
+    systems: &mut Vec<T>,
+    name: impl Fn(&T) -> &str,
+    jobs: &mut Vec<Job>,
+) -> Result<()> {
+    let jobs_names = jobs.iter().map(|job| &*job.name);
+    let known: Vec<_> = systems.iter().map(&name).chain(jobs_names).collect();
+    for name in names {
+        ensure!(
+            known.contains(&&**name),
+            "unknown name {name}; known are {}",
+            known.join(", ")
+        );
+    }
+    let has = |name: &str| names.iter().any(|wanted| wanted == name);
+    narrow(systems, |system| has(name(system)), |_| false);
+    narrow(jobs, |job| has(&job.name), |_| false);
+    Ok(())
 }
 
 /// The results of the same calls on both.
@@ -142,35 +165,14 @@ impl Plan {
     /// # Errors
     /// Nothing has the name.
     pub fn only(mut self, names: &[String]) -> Result<Self> {
-        let has = |name: &str| names.iter().any(|wanted| wanted == name);
-        for name in names {
-            let all = self
-                .pairs
-                .iter()
-                .map(|p| &p.name)
-                .chain(self.jobs.iter().map(|j| &j.name));
-            let all: Vec<_> = all.map(String::as_str).collect();
-            ensure!(
-                all.contains(&&**name),
-                "unknown name {name}; known are {}",
-                all.join(", ")
-            );
-        }
-        narrow(&mut self.pairs, |pair| has(&pair.name), |_| false);
-        narrow(&mut self.jobs, |job| has(&job.name), |_| false);
+        only(names, &mut self.pairs, |pair| &pair.name, &mut self.jobs)?;
         Ok(self)
     }
 
     /// Keeps the pairs, with this workload alone, as [`Load::find`] takes it.
     #[must_use]
     pub fn with_load(mut self, load: &str) -> Self {
-        self.jobs = vec![Job {
-            name: "yours".to_owned(),
-            what: load.to_owned(),
-            load: load.to_owned(),
-            list: Vec::new(),
-            per: 1,
-        }];
+        self.jobs = vec![Job::yours(load)];
         self
     }
 
@@ -191,7 +193,7 @@ impl Plan {
                     let workload = job.workload(seed)?;
                     let ours = match known.entry((&pair.ours, &job.name)) {
                         Entry::Occupied(found) => found.into_mut(),
-                        Entry::Vacant(place) => place.insert(on_ours(pair, &*workload)?),
+                        Entry::Vacant(place) => place.insert(on_ours(&pair.ours, &*workload)?),
                     };
                     beside(pair, job, seed, &*workload, ours)
                 };
@@ -208,7 +210,7 @@ impl Plan {
 /// Something is missing on this machine; errors of a run.
 pub fn compare(pair: &Pair, job: &Job, seed: u64) -> Result<Compared> {
     let workload = job.workload(seed)?;
-    let ours = on_ours(pair, &*workload)?;
+    let ours = on_ours(&pair.ours, &*workload)?;
     beside(pair, job, seed, &*workload, &ours)
 }
 
@@ -264,10 +266,11 @@ pub struct Ours {
 /// # Errors
 /// Those of the run.
 pub fn ours(pair: &Pair, job: &Job, seed: u64) -> Result<Ours> {
-    Ok(on_ours(pair, &*job.workload(seed)?)?.0)
+    Ok(on_ours(&pair.ours, &*job.workload(seed)?)?.0)
 }
 
-fn on_ours(pair: &Pair, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)> {
+/// Runs a workload on ours, mounted with these options.
+fn on_ours(options: &str, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)> {
     let volume = Volume::make(variety(""), VOLUME_MIB, JOURNAL_MIB)?;
     let dev = Recorder::new(RamDev::from_image(&volume.image().to_bytes()))?;
     // With SQLite, each update waits for the kernel's next tick; calls in between do not.
@@ -277,7 +280,7 @@ fn on_ours(pair: &Pair, workload: &dyn Workload) -> Result<(Ours, Option<Lists>)
     };
     let tick = |n: u64, _| clock.set((START + 1) * 1_000_000_000 + n * TICK_NS);
     let mount = || -> Result<Fs> {
-        let mut options = MountOptions::parse(&format!("noatime,memory=256M,{}", pair.ours))?;
+        let mut options = MountOptions::parse(&format!("noatime,memory=256M,{options}"))?;
         options.commit = Duration::MAX;
         options.clock = clock.clone();
         let dev: Arc<Recorder> = dev.clone();
